@@ -123,7 +123,7 @@ class TorchHead:
         return linear(self._norm(hidden, "norm"), self.tensors["lm_head.weight"])
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
-        """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
+        """Greedy tokens among ``allowed`` that continue ``tokens``; the last of ``tokens`` has no features yet."""
         features, follow = features[: len(tokens) - 1], tokens[1:]
         forbidden = torch.tensor([token not in allowed for token in self.known.tolist()])
         for _ in range(most):
@@ -165,7 +165,7 @@ class DraftingReference(Protocol):
         """The model's features of each token, [tokens, hidden]."""
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
-        """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
+        """Greedy tokens among ``allowed`` that continue ``tokens``; the last of ``tokens`` has no features yet."""
 
 
 def expected_counts(

@@ -82,7 +82,7 @@ class TorchPredictor:
         return linear(hidden, self.model.get_output_embeddings().weight.detach())
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
-        """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
+        """Greedy tokens among ``allowed`` that continue ``tokens``; the last of ``tokens`` has no features yet."""
         features, follow = features[: len(tokens) - 1], tokens[1:]
         choices = sorted(allowed)
         for _ in range(most):

@@ -64,7 +64,7 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
 
 
 def _quantize(tensors: Tensors, layer: str, layout: Layout, extra_factor: int = 1) -> torch.Tensor:
-    """Replace the weight of ``layer`` among ``tensors`` by what ``layout`` has; returns the matrix that this means."""
+    """Replace the weight of ``layer`` among ``tensors`` by those of ``layout``; returns the dequantized matrix."""
     stored, matrix = layout.quantize(tensors.pop(f"{layer}.weight"))
     tensors |= {f"{layer}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
     tensors |= {f"{layer}.{suffix}": tensor * extra_factor for suffix, tensor in layout.extra.items()}
@@ -260,7 +260,7 @@ _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, 
 
 
 def _in_e2m1(groups: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of ``groups`` [out, count, size] and ``scale`` [out, count]: bytes of two numbers of 4 bits, and the matrix."""
+    """Bytes of two E2M1 numbers each, and the matrix, from ``groups`` [out, count, size] and ``scale`` [out, count]."""
     codes = ((groups / scale[..., None])[..., None] - _E2M1).abs().argmin(-1)
     matrix = (_E2M1[codes] * scale[..., None]).reshape(len(groups), -1)
     codes = codes.reshape(len(groups), -1)

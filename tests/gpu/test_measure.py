@@ -34,7 +34,7 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
     of_library = {timing for timing in cache.kernels if timing.product.dtype == "bfloat16"}
     measured = {(timing.product, timing.rows) for timing in of_library}
     tuned = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
-    assert measured == tuned  # it is in every task of weights of 16 bits
+    assert measured == tuned  # this kernel is in every task of 16-bit weights
     assert {64, 128, 256, 512} <= {timing.rows for timing in set(cache.kernels) - of_library or of_library}
     assert all(timing.microseconds > 0 for timing in (*cache.kernels, *cache.products))
     assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)

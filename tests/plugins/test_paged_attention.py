@@ -99,7 +99,7 @@ def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
 def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
-    """Keys and values are rounded once, when they are appended. What rounds the other way moves y by that much."""
+    """Keys and values are rounded once, when appended. An element rounded to its other neighbour moves y that much."""
     shape = SHAPES[name]
     tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=dtype)
     for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)], [(0, 1), (1, 1)]):
@@ -240,7 +240,7 @@ def test_same_bits_however_prompts_are_cut(isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("window", [0, 700])
 def test_same_bits_with_long_context_on_any_number_of_threads(isa: str, window: int) -> None:
-    """Four threads have more of them than tiles, so that the sequence itself is split; one thread never splits it."""
+    """With four threads there are more threads than tiles, so the sequence is split; one thread never splits it."""
     how = {"tokens_per_block": 48, "window": window, "with_sinks": window > 0}
     shape = AttentionShape(num_heads=4, num_kv_heads=1, head_dim=24, **how)
     schedule = [[(0, 1300), (1, 5)], [(0, 1)], [(0, 1), (1, 1)], [(0, 7)]]

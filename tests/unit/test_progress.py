@@ -33,7 +33,7 @@ def test_a_notebook_shows_them_if_it_can(
     made: list[bool] = []
 
     class Progress:
-        """In the place of rich's, which needs a notebook."""
+        """Stands in for rich's display, which needs a notebook."""
 
         def __init__(self, *_: object, disable: bool, **__: object) -> None:
             made.append(not disable)

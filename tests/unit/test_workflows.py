@@ -21,7 +21,7 @@ COMMAND = re.compile(r'(?:^|[ "/])(?:trtllm-lite|\$command)"? (?P<name>[a-z-]+)(
 
 
 def _is_valid(*workflows: Path) -> bool:
-    """By the schema of GitHub's workflows."""
+    """Whether the workflows satisfy GitHub's schema."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     return subprocess.run([*command, *map(str, workflows)], capture_output=True, check=False).returncode == 0
 

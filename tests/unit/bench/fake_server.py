@@ -1,4 +1,4 @@
-"""A server of OpenAI's protocol that makes no tokens of its own: a test says what it answers, byte by byte."""
+"""A server of OpenAI's protocol without a model: a test gives its answers, byte by byte."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ MODEL = "fake"
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came; ``connection`` is the number of the connection that carried it."""
+    """A received request; ``connection`` is the number of the connection that carried it."""
 
     method: str
     path: str
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """Pieces that are written one after the other; the connection is closed behind them if ``close``."""
+    """Pieces that are written one after the other; the connection is then closed if ``close``."""
 
     pieces: Sequence[bytes]
     close: bool = False
@@ -35,7 +35,7 @@ Answer = Callable[[Request], Reply | Awaitable[Reply]]
 
 @dataclass
 class FakeServer:
-    """Where the server listens, and the requests that it has got."""
+    """The server's address, and the requests that it has received."""
 
     base_url: str
     port: int
@@ -43,7 +43,7 @@ class FakeServer:
 
     @property
     def asked(self) -> list[Request]:
-        """The requests for tokens."""
+        """The requests that ask for tokens."""
         return [request for request in self.requests if request.method == "POST"]
 
 
@@ -74,7 +74,7 @@ def streamed(events: Sequence[bytes], *lines: str) -> Reply:
 
 
 def usage_of(body: dict[str, Any]) -> dict[str, Any]:
-    """What a server that makes all tokens that are asked for counts."""
+    """The usage that a server reports if it generates all tokens asked for."""
     prompt = len(body["prompt"]) if "prompt" in body else 7
     return {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
 
@@ -100,7 +100,7 @@ def all_tokens(request: Request) -> Reply:
 
 
 def in_turn(*answers: Answer) -> Answer:
-    """Answer the first request as the first of ``answers`` does, and so on; the last goes on."""
+    """Answer each request with the next of ``answers``; the last one is repeated."""
     remaining = list(answers)
     return lambda request: (remaining.pop(0) if len(remaining) > 1 else remaining[0])(request)
 

@@ -1,4 +1,4 @@
-"""The documents' table of accuracy is that of the recorded reports, which are of one text."""
+"""The documents' accuracy table shows the recorded reports, which all use one text."""
 
 import json
 import sys

@@ -53,13 +53,13 @@ def test_a_step_reads_the_experts_that_its_rows_are_expected_to_choose(tmp_path:
 
 
 def test_experts_in_blocks_are_read_with_their_numbers(tmp_path: Path) -> None:
-    """In MXFP4 a block of 32 takes 16 bytes, and two its number."""
+    """In MXFP4 a block of 32 elements takes 16 bytes, and its scale takes two."""
     sizes = {**EXTENTS, "intermediate_size": 128, "head_dim": 16}
     write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     engine = _engine_of(load_network(tmp_path / "checkpoint"))
     one = mixtures(engine)[0]
-    rows_of_expert = 2 * one.inner + EXTENTS["hidden_size"]  # with a bias each
+    rows_of_expert = 2 * one.inner + EXTENTS["hidden_size"]  # rows of an expert's matrices, with a bias each
     elements = 3 * EXTENTS["hidden_size"] * one.inner
     all_experts = 3 * one.num_experts * (elements * 18 // 32 + rows_of_expert * 4)
     few, everything = (weight_bytes_per_step(engine, rows) for rows in (1, 1e6))
@@ -67,7 +67,7 @@ def test_experts_in_blocks_are_read_with_their_numbers(tmp_path: Path) -> None:
 
 
 def test_bytes_and_scales_of_rounded_experts_count(tmp_path: Path) -> None:
-    """Of six experts of three matrices [64, 64] in each of two layers."""
+    """There are six experts with three matrices [64, 64] in each of two layers."""
     checkpoint = even(tmp_path, moe_intermediate_size=64)
     limits = {"max_batch_size": 2, "max_seq_len": 32}
     stored = {"full_prec": 4 * 64 * 64, "fp8_wo": 64 * 64 + 4 * 64, "int4_wo": 64 * 64 // 2 + 2 * 64 * 64 // 16}

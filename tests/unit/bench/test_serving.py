@@ -1,4 +1,4 @@
-"""The median of what a session has counted between two looks at it."""
+"""The median of a session's counts between two readings."""
 
 import pytest
 

@@ -26,7 +26,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 
 def _tasks(directory: Path, qformat: str, **limits: int) -> tuple[Lowered, list[TuningTask]]:
-    """Those of the products with experts of a network's first rank."""
+    """The tuning tasks for the expert products of a network's first rank."""
     model = network_of("qwen3_moe", directory, **EXPERTS)
     model = quantize_network(model, recipe(qformat), made_up(model))[0]
     bounds = BuildLimits(**{**LIMITS, "max_batch_size": 64, "max_num_tokens": 300, **limits})
@@ -53,7 +53,7 @@ def test_candidates_multiply_the_same_rows(qformat: str, swap_ab: bool, tmp_path
     assert [task.max_rows for task in tasks] == [64, 128, 256, 300] * 2
     for task in tasks:
         assert task.product.experts == "2 of 8 experts"
-        assert task.num_layers == 2  # the last of three has rows of logits alone
+        assert task.num_layers == 2  # the last of three layers computes only rows of logits
         lists, widths, read = set(), [], []
         for program in _programs(lowered, task):
             first, again, *products = _launches(program)
@@ -74,13 +74,13 @@ def test_candidates_multiply_the_same_rows(qformat: str, swap_ab: bool, tmp_path
 
 
 def test_nobody_overwrites_the_list_of_groups(tmp_path: Path) -> None:
-    """Of each task the interpreter runs a program, whose list is the same behind its products."""
+    """The interpreter runs a program of each task; the products must leave the list of groups as it was."""
     lowered, tasks = _tasks(tmp_path, "full_prec", max_num_tokens=100)
     card, rows = CudaInterpreter(lowered), 90
     for task in tasks:
         *_, program = _programs(lowered, task)
         inputs = {"cu_seqlens": np.array([0, min(rows, task.max_rows)], np.int32)}
-        with np.errstate(invalid="ignore"):  # rows that are given are anything
+        with np.errstate(invalid="ignore"):  # the given rows are arbitrary numbers
             card.run(inputs, program.name, {})
         assert card.ran[0] == "even_groups"
         (groups,) = {b for b in buffers_of(program.commands[0]) if b.dtype == "int32"}

@@ -28,7 +28,7 @@ Place = tuple[int, int]  # first byte in the arena, and one past the last
 
 @pytest.fixture(scope="module")
 def tasks() -> tuple[Lowered, list[TuningTask]]:
-    """Those of a network of two layers, for steps of two sizes."""
+    """The tuning tasks for a network of two layers and steps of two sizes."""
     model, _ = run_passes(network(cuda_shape(hidden=128, inter=192)))
     limits = BuildLimits(**{**LIMITS, "max_num_tokens": 100})
     return lower_tuning_tasks(model.graph, "bfloat16", limits, H200, max_candidates=3)
@@ -85,7 +85,7 @@ def test_tiled_kernels_compete_for_quantized_weights(
 ) -> None:
     lowered, found = _quantized_tasks(qformat)
     of_bytes = {task.product for task in found if task.product.dtype != "bfloat16"}
-    assert len(of_bytes) == 4  # of attention and of the MLP
+    assert len(of_bytes) == 4  # products of attention and of the MLP
     for product in of_bytes:
         form = (product.dtype, product.x_dtype, product.row_scales, product.blocks)
         assert form == (weight, rows, row_scales, blocks)
@@ -115,9 +115,9 @@ def test_candidates_read_rows_of_bytes_and_their_scales(qformat: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise"])
 def test_candidates_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> None:
-    """In large steps its products store rows on others, of which there are none where it is measured."""
+    """Products of large steps store rows on other ranks, which do not exist where candidates are measured."""
     lowered, found = _quantized_tasks(qformat, dtype, tp_size=2, max_batch_size=64, max_num_tokens=2048)
-    assert {task.product.out_dtype for task in found} == {dtype, "float32"}  # logits are of float32
+    assert {task.product.out_dtype for task in found} == {dtype, "float32"}  # logits are float32
     names = {name for task in found for name in task.programs.values()}
     first, *programs = lowered.programs
     assert {program.name for program in programs} == names
@@ -131,7 +131,7 @@ def test_candidates_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> No
 
 
 def _quantized_tasks(qformat: str, dtype: str = "bfloat16", **limits: int) -> tuple[Lowered, list[TuningTask]]:
-    """Those of the first rank."""
+    """The tuning tasks of the first rank of a quantized network."""
     shape = cuda_shape(hidden=128, inter=384, head_dim=64, vocab=128, tied=False, dtype=ONNX[dtype])
     source = network(shape)
     model, _ = quantize_network(source, Recipe(qformat, group_size=64), made_up(source))

@@ -11,7 +11,7 @@
 
 namespace {
 
-// A heap block of exactly the file's size: reading past its end is seen, which a mapping would hide.
+// Copies the file to a heap block of exactly its size: a read past the end is detected, unlike in a mapping.
 std::vector<std::byte> read_file(const char* path) {
   std::vector<std::byte> bytes(std::filesystem::file_size(path));
   std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(bytes.data()), std::ssize(bytes));

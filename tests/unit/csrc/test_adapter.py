@@ -1,4 +1,4 @@
-"""What adapters hold of the matrices that they are made of, against numpy."""
+"""The stored form of adapters, made from their matrices, against numpy."""
 
 import copy
 from pathlib import Path
@@ -26,7 +26,7 @@ SCALE = 32 / 3
 
 
 def device_engine(directory: Path, dtype: str, widths: list[int] = WIDTHS) -> Engine:
-    """One whose plan has adapters of odd extents; nothing executes it."""
+    """An engine whose plan has adapters of odd extents; nothing executes it."""
     toy = copy.deepcopy(make_toy_engine_of_adapters())
     extents = {"a": [len(widths) * MAX_RANK, NUM_IN], "b": [sum(widths), MAX_RANK], "ranks": [len(widths)]}
     for tensor in toy.plan["tensors"]:
@@ -42,7 +42,7 @@ def device_engine(directory: Path, dtype: str, widths: list[int] = WIDTHS) -> En
 
 @pytest.fixture(scope="module")
 def host_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """One for CPUs, with an MLP so wide that a matrix takes several tasks."""
+    """An engine for CPUs, with an MLP so wide that a matrix takes several tasks."""
     path = tmp_path_factory.mktemp("host")
     shape = Shape(layers=1, windows=(0,), heads=2, kv_heads=1, head_dim=6, hidden=14, inter=40_003)
     build_engine(save_checkpoint(path / "checkpoint", shape), path / "engine", **LIMITS, max_lora_rank=MAX_RANK)
@@ -50,7 +50,7 @@ def host_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 def unaligned(matrix: Matrix) -> Matrix:
-    """Its elements one byte past an aligned address; those of bfloat16 as uint16."""
+    """A copy of the matrix that begins one byte past an aligned address; bfloat16 is given as uint16."""
     kind = np.dtype(np.uint16) if matrix.dtype == ml_dtypes.bfloat16 else matrix.dtype
     return np.frombuffer(b"-" + matrix.tobytes(), kind, offset=1).reshape(matrix.shape)
 
@@ -64,7 +64,7 @@ def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> Matrix:
 
 
 def random_pairs(shapes: list[tuple[int, int]], stored: str, rank: int) -> dict[int, tuple[Matrix, Matrix]]:
-    """Two matrices for all projections but number 2."""
+    """Two matrices for every projection except number 2."""
     return {
         number: (random_matrix((rank, num_in), stored, number), random_matrix((num_out, rank), stored, ~number % 99))
         for number, (num_in, num_out) in enumerate(shapes)

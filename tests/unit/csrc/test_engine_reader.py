@@ -58,7 +58,7 @@ def test_newer_version(tiny: TinyEngine, open_bytes, field: str, ours: int) -> N
 
 
 def test_newer_container_needs_nothing_else_in_place(open_bytes) -> None:
-    """The version is read before anything that a newer version may have changed."""
+    """The version is read before any part that a newer version may have changed."""
     header = json.dumps({"__metadata__": {"format": "trtllm_lite.engine", "format_version": "2"}}).encode()
     header += b" " * (-(8 + len(header)) % 64)
     with pytest.raises(EngineError, match="found version 2"):
@@ -80,7 +80,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 
 def test_both_readers_take_the_same_length_of_json(tmp_path: Path) -> None:
     path = tmp_path / "rank0.engine"
-    with path.open("wb") as file:  # of holes
+    with path.open("wb") as file:  # the file is sparse
         file.write(struct.pack("<Q", MAX_JSON_BYTES + 64 - 8))
         file.truncate(MAX_JSON_BYTES + 4096)
     with pytest.raises(EngineError, match=f"header: expected at most {MAX_JSON_BYTES} bytes, found a length of"):
@@ -126,7 +126,7 @@ FILES = {
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" * 100_000}),
         "plan: expected at most 16 levels of nesting",
     ),
-    # A reader whose time is not linear takes minutes for it.
+    # A reader that is not linear in time would take minutes for it.
     "half a million objects": (
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" + b"{}," * 500_000 + b"{}]"}),
         "plan: expected an object",
@@ -154,17 +154,17 @@ def test_refuses_containers(tiny: TinyEngine, open_bytes, case: str) -> None:
 
 
 def set_tensor(name: str, /, **fields: Any) -> Change:
-    """A change of one plan tensor."""
+    """Change one plan tensor."""
     return lambda engine: engine.tensor(name).update(fields)
 
 
 def set_attribute(op: str, **attributes: Any) -> Change:
-    """A change of the first call of ``op``."""
+    """Change the first call of ``op``."""
     return lambda engine: engine.instruction(op)["attributes"].update(attributes)
 
 
 def set_operand(op: str, operand: str, name: str) -> Change:
-    """Passes another tensor ("" = none) to the first call of ``op``."""
+    """Pass another tensor ("" = none) to the first call of ``op``."""
 
     def change(engine: TinyEngine) -> None:
         operands = engine.instruction(op)["operands"]
@@ -449,7 +449,7 @@ def test_refuses_manifests(tiny: TinyEngine, open_bytes, case: str) -> None:
 
 
 def test_tokens_per_block_is_the_caches(tiny: TinyEngine, open_bytes) -> None:
-    """A plan whose caches hold fewer tokens a block than the manifest says would write past each block."""
+    """If the plan's caches held fewer tokens per block than the manifest says, steps would write past each block."""
     tiny.manifest["kv_cache"].update(tokens_per_block=32, bytes_per_block=2 * 8 * 16 * 4)
     tiny.plan["symbols"]["max_blocks_per_seq"] = 2
     with pytest.raises(EngineError, match="expected tokens_per_block = 32, found 16"):

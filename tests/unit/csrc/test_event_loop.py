@@ -47,7 +47,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture(scope="module")
 def reference(engine: Engine) -> "Reference":
-    """What requests give alone."""
+    """The results that requests get alone."""
     return Reference(engine)
 
 
@@ -82,7 +82,7 @@ class Reference:
 
 @dataclass
 class Heard:
-    """What came of one request."""
+    """The events of one request."""
 
     tokens: Prompt = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
@@ -99,12 +99,12 @@ def make_params(max_tokens: int, temperature: float = 0.0, **fields: Any) -> Any
 
 
 def open_loop(engine: Engine, num_blocks: int = 0, **options: Any) -> EventLoop:
-    """A loop over an executor of its own."""
+    """An event loop over an executor of its own."""
     return EventLoop(CpuExecutor(engine, num_threads=2, num_blocks=num_blocks), **(LIMITS | options))
 
 
 def submit(loop: EventLoop, prompt: Prompt, params: Any, **options: Any) -> int:
-    """The id of the request."""
+    """Submit the request; returns its id."""
     return loop.submit(np.array(prompt, np.int32), params, **options)
 
 
@@ -116,7 +116,7 @@ def listen(loop: EventLoop) -> Iterator[Any]:
 
 
 def drain(loop: EventLoop) -> dict[int, Heard]:
-    """What came of every request; afterwards every block is back."""
+    """Return the events of every request; afterwards every block is free."""
     loop.shut_down(drain=True)
     heard: dict[int, Heard] = defaultdict(Heard)
     for event in listen(loop):
@@ -160,7 +160,7 @@ def test_tokens_depend_on_the_request_alone(
     max_num_tokens,
     max_utilization,
 ):
-    """Any batch, any chunks, shared prefixes, and so few blocks that requests wait, are recomputed or swapped."""
+    """Batches, chunks and shared prefixes vary, and blocks are so few that requests wait, are recomputed or swapped."""
     loop = open_loop(
         engine,
         num_blocks,

@@ -140,7 +140,7 @@ def test_refuses_other_dtypes(executor: CpuExecutor, wrong: type) -> None:
 
 
 def test_threads_take_turns(executor: CpuExecutor) -> None:
-    """Concurrent steps on sequences of their own give what each gives alone."""
+    """Concurrent steps on different sequences give the results of consecutive steps."""
     expected = {block: run_alone(executor, TOKENS[block : block + 10], [10], [block]) for block in range(NUM_BLOCKS)}
     wrong = []
 
@@ -220,7 +220,7 @@ def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
 
 
 def test_features_in_another_order(tiny: TinyEngine, tmp_path: Path) -> None:
-    """The LM head's columns in that order, too, give the same logits but for the order of sums."""
+    """With its columns reordered alike, the LM head gives the same logits up to the order of summation."""
     path = tmp_path / "plain.engine"
     path.write_bytes(tiny.to_bytes())
     expected = _core.step(CpuExecutor(Engine(str(path))), **valid_step())

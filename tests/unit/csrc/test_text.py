@@ -1,4 +1,4 @@
-"""csrc/text keeps its promises under the sanitizers."""
+"""Runs the C++ test of csrc/text under the sanitizers."""
 
 from pathlib import Path
 

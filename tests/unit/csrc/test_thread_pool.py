@@ -1,4 +1,4 @@
-"""ThreadPool keeps its promises, and ThreadSanitizer sees no race."""
+"""Runs the C++ test of ThreadPool, which ThreadSanitizer must find free of races."""
 
 from pathlib import Path
 

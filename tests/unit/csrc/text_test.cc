@@ -38,7 +38,7 @@ bool is_whole(std::string_view text) {
   return true;
 }
 
-// A vocabulary of broken and whole characters, and of names of bytes.
+// A vocabulary with broken and whole characters, and with names of bytes.
 std::shared_ptr<const tl::TokenBytes> any_tokens(Random& random) {
   const auto spelling = static_cast<tl::ByteSpelling>(number(random, 3));
   const bool is_text = spelling != tl::ByteSpelling::kAlphabet;
@@ -63,7 +63,7 @@ std::shared_ptr<const tl::StopWords> any_words(Random& random) {
   return std::make_shared<tl::StopWords>(texts, sequences);
 }
 
-// A text in which tokens spell markers often; null now and then.
+// Makes a text whose tokens often spell markers; null now and then.
 std::shared_ptr<const tl::Thoughts> any_thoughts(Random& random) {
   if (number(random, 3) == 0) return nullptr;
   std::vector<std::string> starts;
@@ -80,7 +80,7 @@ void pieces_are_whole_and_do_not_depend_on_runs(std::uint32_t seed) {
   const auto thoughts = any_thoughts(random);
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(number(random, 6))), output(30);
   for (auto* ids : {&prompt, &output}) {
-    for (std::int32_t& id : *ids) id = number(random, 17) - 1;  // some of which no token has
+    for (std::int32_t& id : *ids) id = number(random, 17) - 1;  // some ids belong to no token
   }
   const tl::TextOptions options{.skips_special = number(random, 2) == 0,
                                 .returns_text = true,

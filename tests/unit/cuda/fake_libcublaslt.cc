@@ -28,14 +28,14 @@ struct Result {
   int reserved[4];
 };
 
-// What is proposed for outputs of some width, whatever the number of rows. Those of 40 columns have no algorithm for
-// all.
+// The algorithms proposed for an output width, whatever the number of rows. Outputs of 40 columns have no algorithm for
+// all numbers of rows.
 std::vector<AlgorithmNumber> proposed(std::uint64_t width) {
   if (width == 40) return {kEven, kOdd};
   return {kEven, kHungry, kAny, kOdd};
 }
 
-// The hungry one takes any number of rows, but more memory than there is for some.
+// This algorithm takes any number of rows, but for some numbers more memory than there is.
 int check(const Algorithm& algorithm, std::uint64_t num_rows, Result& result) {
   const std::uint64_t number = algorithm.data[0];
   result = {algorithm, 0, 0, 1, {}};
@@ -45,11 +45,11 @@ int check(const Algorithm& algorithm, std::uint64_t num_rows, Result& result) {
 }
 
 std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>& runs() {
-  static std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> runs;  // by algorithm and rows
+  static std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> runs;  // number of runs, by algorithm and rows
   return runs;
 }
 
-// bfloat16 values that a product reads, when the stream comes to it.
+// Reads the bfloat16 operand of a product when the stream reaches it.
 struct Values {
   const std::uint16_t* data;
   std::size_t count;

@@ -2,8 +2,8 @@
 // somebody waits for it. So a buffer that is reused too early gives wrong tokens, here as on a GPU.
 //
 // The "kernels" are those of a toy model: a token's successor is the sum of all tokens up to it, modulo the vocabulary.
-// Its KV cache holds the tokens. Token kPoison gives logits that are not numbers. Of several ranks each adds up the
-// tokens of its positions, and they add up their sums.
+// Its KV cache holds the tokens. Token kPoison gives non-finite logits. Each of several ranks adds up the tokens of its
+// positions, and then the ranks add up their sums.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -35,7 +35,7 @@ constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, k
 struct Event {
   Stream* stream = nullptr;
   std::int64_t num_recorded = 0, num_reached = 0;
-  std::int64_t num_kernels = 0;  // executed before it
+  std::int64_t num_kernels = 0;  // kernels executed before this event
 };
 using Graph = std::vector<Work>;
 
@@ -103,7 +103,7 @@ class Arguments {
   std::size_t position_ = 0;
 };
 
-// What a tensor map was made of.
+// The arguments of a tensor map.
 struct alignas(64) TensorMap {
   const void* address;
   std::int64_t data_type, columns, rows, row_bytes, box_columns, box_rows, swizzle, promotion, fill;
@@ -120,12 +120,12 @@ Work embed(Arguments& a, unsigned blocks) {
       x[t] = slots && slots[t] >= 0 ? last[slots[t]] : ids[t];
       if (x[t] >= 0) continue;
       count("ended");
-      x[t] = kGarbage;  // nobody may use what comes of the row
+      x[t] = kGarbage;  // results of this row must not be used
     }
   };
 }
 
-// A row of eight numbers for each sequence of an encoder: the sum of its tokens, and multiples of that.
+// Computes a row of eight numbers for each sequence of an encoder: the sum of its tokens, and multiples of that.
 Work pool_sums(Arguments& a, unsigned blocks) {
   auto* y = a.next<float*>();
   const auto *x = a.next<const int*>(), *cu_seqlens = a.next<const int*>();
@@ -139,7 +139,7 @@ Work pool_sums(Arguments& a, unsigned blocks) {
 
 using tl::RankTable;
 
-// The same, where the rank that draws tokens has its own last ones.
+// The same kernel for the rank that samples tokens, which has its own last tokens.
 Work embed_of_rank(Arguments& a, unsigned blocks) {
   auto* x = a.next<int*>();
   const auto *ids = a.next<const int*>(), *slots = a.next<const int*>();
@@ -154,7 +154,7 @@ Work embed_of_rank(Arguments& a, unsigned blocks) {
   };
 }
 
-// Adds up the tokens of this rank's positions alone.
+// Adds up only the tokens of this rank's positions.
 Work attend_of_rank(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
   auto* cache = a.next<std::uint16_t*>();
@@ -176,7 +176,7 @@ Work attend_of_rank(Arguments& a, unsigned blocks) {
   };
 }
 
-// Of engines, by the arenas of their first ranks.
+// State shared by the ranks of each engine, by the arena of the first rank.
 std::map<void*, Meeting>& meetings() {
   static std::map<void*, Meeting> meetings;
   return meetings;
@@ -195,7 +195,7 @@ void add_sums(void* const* each, int count) {
   }
 }
 
-// Adds up what all ranks have, which meet for it as long as nobody has raised the alarm.
+// Adds up the values of all ranks, which wait for each other until one raises the alarm.
 Work add_up(Arguments& a, unsigned) {
   auto own = std::make_shared<Sums>();
   own->sums = a.next<int*>();
@@ -208,7 +208,7 @@ Work add_up(Arguments& a, unsigned) {
   };
 }
 
-// The logits of this rank's part of the vocabulary.
+// Computes the logits of this rank's part of the vocabulary.
 Work score_of_rank(Arguments& a, unsigned blocks) {
   auto* logits = a.next<float*>();
   const auto *sums = a.next<const int*>(), *x = a.next<const int*>(), *indices = a.next<const int*>();
@@ -226,7 +226,7 @@ Work score_of_rank(Arguments& a, unsigned blocks) {
   };
 }
 
-// Puts side by side what ranks have gathered, the rows of one behind those of another.
+// Places the gathered rows of all ranks side by side.
 Work side_by_side(Arguments& a, unsigned blocks) {
   auto* logits = a.next<float*>();
   const auto* parts = a.next<const float*>();
@@ -240,7 +240,7 @@ Work side_by_side(Arguments& a, unsigned blocks) {
 
 constexpr unsigned kRowWidth = 64;
 
-// What a stage sends of each token: the token itself, and the sum so far.
+// The values that a stage sends for each token: the token itself, and the sum so far.
 Work pack_rows(Arguments& a, unsigned blocks) {
   auto* rows = a.next<std::uint16_t*>();
   const auto *x = a.next<const int*>(), *sums = a.next<const int*>();
@@ -263,7 +263,7 @@ Work unpack_rows(Arguments& a, unsigned blocks) {
   };
 }
 
-// The sum that a stage has, plus its difference from what the stage before had: the same, if both are right.
+// The stage's own sum, plus its difference from the previous stage's sum: equal to both if both are right.
 Work compare(Arguments& a, unsigned blocks) {
   auto* sums = a.next<int*>();
   const auto* given = a.next<const int*>();
@@ -272,7 +272,7 @@ Work compare(Arguments& a, unsigned blocks) {
   };
 }
 
-// Writes the tokens to the cache and adds up the sequence so far. One block a sequence from `first` on.
+// Writes the tokens to the cache and adds up the sequence so far, with one block per sequence from `first` on.
 Work attend(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
   auto* cache = a.next<std::uint16_t*>();
@@ -300,7 +300,7 @@ float widened(std::uint16_t bfloat16) {
   return value;
 }
 
-// Adds to the sum of each token what its adapter says: the first element of a times the sum of the second row of b.
+// Adds to each token's sum the value of its adapter: the first element of a times the sum of the second row of b.
 Work adapt(Arguments& arguments, unsigned blocks) {
   auto* sums = arguments.next<int*>();
   const auto *a = arguments.next<const std::uint16_t*>(), *b = arguments.next<const std::uint16_t*>();
@@ -311,7 +311,7 @@ Work adapt(Arguments& arguments, unsigned blocks) {
     std::vector<int> listed(rows, rows + num_rows);
     std::sort(listed.begin(), listed.end());
     for (int i = 0; i < num_rows; ++i) {
-      if (listed[static_cast<unsigned>(i)] != i) std::abort();  // every row is in the list once
+      if (listed[static_cast<unsigned>(i)] != i) std::abort();  // every row is listed exactly once
     }
     for (int slot = 0, at = 0; slot < static_cast<int>(blocks); ++slot) {
       for (; at < ends[slot]; ++at) {
@@ -341,7 +341,7 @@ Work score(Arguments& a, unsigned blocks) {
 
 using tl::DrawnLogprobs, tl::LogitEdit, tl::SamplingSlot;
 
-// What the sequence makes of a row.
+// The token that the sequence's sampling parameters give for a row.
 std::vector<float> edited(const SamplingSlot& slot, const LogitEdit* edits, int counter, std::vector<float> row) {
   for (const LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
     float& logit = row[edit->token & LogitEdit::kTokenMask];
@@ -369,7 +369,7 @@ void count_token(SamplingSlot& slot, LogitEdit* edits, int max_edits, int token)
     edit->num_generated = std::max(edit->num_generated, 0) + 1;
     return;
   }
-  if (slot.num_edits == max_edits) std::abort();  // the host admits no sequence that could come to this
+  if (slot.num_edits == max_edits) std::abort();  // the host admits no sequence that could reach this number
   edits[slot.num_edits++] = {static_cast<unsigned>(token), 1, 0, 0};
 }
 
@@ -519,7 +519,7 @@ std::map<const Kernel*, int>& allowed_shared_bytes() {
 }
 int max_shared_bytes() { return fake_capability() == 89 ? 99 << 10 : 227 << 10; }
 
-// Whether the stream has come to it. One that was never recorded is reached.
+// Returns whether the stream has reached the event. An event that was never recorded counts as reached.
 bool run_until_reached(Event* event, std::int64_t number) {
   const auto reached = [=] { return event->num_reached >= number; };
   if (!reached()) run_until(event->stream, reached);
@@ -544,7 +544,7 @@ bool has_room(Stream* stream) {
   return true;
 }
 
-// Counts a launch on the current GPU. Returns whether the GPU refuses it, as it does behind so many.
+// Counts a launch on the current GPU. Returns whether the GPU refuses it, as it does after a number of launches.
 bool refuses_launch() {
   const int device = fake::current()->device;
   const std::string name = "launches_of_" + std::to_string(device);
@@ -558,12 +558,12 @@ bool refuses_launch() {
 
 extern "C" {
 
-// For tests: how often something was called.
+// For tests: returns how often a function was called.
 std::int64_t fake_count(const char* what) {
   const Lock lock(fake::device_mutex());
   return counted(what);
 }
-// Runs what can run, and returns how many streams wait for what never happens.
+// Runs all streams as far as possible, and returns how many wait for something that never happens.
 std::int64_t fake_num_waiting() {
   const Lock lock(fake::device_mutex());
   const auto waits = [](Stream* stream) {
@@ -575,7 +575,7 @@ std::int64_t fake_num_waiting() {
 }
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
 
-// While `held` is not 0, whoever waits for the device waits: a test may submit any number of requests meanwhile.
+// While `held` is not 0, waits for the device do not return: a test may submit any number of requests meanwhile.
 void fake_hold(int held) {
   {
     const std::lock_guard lock(hold().mutex);
@@ -590,7 +590,7 @@ int fake_meet(Stream* stream, Meeting* meeting, int rank, int count, void* own, 
   if (stream->context != fake::current()) return kInvalidHandle;
   return stream->push([=] { return meeting->come(rank, count, own, together); }), 0;
 }
-// Lets nobody wait any longer.
+// Ends all waits.
 void fake_abort(Meeting* meeting) {
   const Lock lock(fake::device_mutex());
   meeting->aborted = true;
@@ -758,7 +758,7 @@ int cuStreamDestroy_v2(Stream* stream) {
   std::erase(fake::streams(), stream);
   return delete stream, 0;
 }
-// One that never ends is an error here, so that tests end.
+// A wait that never ends is an error here, so that tests end.
 int cuStreamSynchronize(Stream* stream) {
   return fake::wait_until(stream, [stream] { return stream->queue.empty(); }) ? 0 : kLaunchFailed;
 }
@@ -800,11 +800,11 @@ int cuEventQuery(Event* event) {
 }
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   count("waits");
-  // Of an event that is recorded again meanwhile, what was recorded when this was called is waited for.
+  // If an event is recorded again meanwhile, a wait still refers to the state recorded when this was called.
   const Lock lock(fake::device_mutex());
   return stream->push([event, number = event->num_recorded] { return run_until_reached(event, number); }), 0;
 }
-// Copies take next to no time, so that requests are rather swapped out than computed again.
+// Copies take almost no time, so that requests are swapped rather than recomputed.
 int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
   return *milliseconds = end->num_kernels > start->num_kernels ? 0.5f : 1e-3f, 0;
 }

@@ -32,7 +32,7 @@ struct Id {
   char bytes[128];
 };
 struct Meeting;
-// What ranks of one id have in common.
+// State shared by the ranks with the same id.
 struct Group {
   Id id;
   Meeting* meeting;
@@ -53,7 +53,7 @@ struct Communicator {
   int rank, count;
   std::shared_ptr<Pair> pair = std::make_shared<Pair>();
 };
-// What a rank has for a collective.
+// A rank's operands of a collective.
 struct Operands {
   const char* x;
   char* y;
@@ -97,7 +97,7 @@ void add(void* const* each, int count) {
   }
 }
 
-// Ranks that do not agree give garbage on a GPU, or wait for ever.
+// On a GPU, ranks whose calls differ give garbage or wait for ever.
 bool agree(void* const* each, int count) {
   for (int rank = 1; rank < count; ++rank) {
     const Operands &one = of(each, 0), &other = of(each, rank);
@@ -149,13 +149,13 @@ int connection(const Id& id, int rank) {
   return accepted;
 }
 
-// Bytes that go over as the socket takes or has them, behind their number.
+// Bytes that are transferred as the socket takes or has them, preceded by their number.
 struct Transfer {
   std::shared_ptr<Pair> pair;
   char* data;
   std::uint64_t count;
   std::uint64_t announced;
-  std::size_t num_done = 0;  // of the number and the bytes
+  std::size_t num_done = 0;  // bytes done, of the number and the data
 
   // Whether all is over. `move` is send() or recv(). One whose other side is gone never ends, as on a GPU.
   template <typename Move>

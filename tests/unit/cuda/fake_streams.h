@@ -43,7 +43,7 @@ inline int number_from(const char* variable, int otherwise) {
   return set == nullptr ? otherwise : std::atoi(set);
 }
 
-// Something that a stream does. It is called again if it returns false: what it waits for has not happened.
+// Work on a stream. It is called again later if it returns false, because what it waits for has not happened.
 class Work {
  public:
   template <typename Fn>
@@ -74,7 +74,7 @@ struct Stream {
   std::vector<Work>* capture = nullptr;
   Context* context = current();
   bool is_running = false;
-  int num_pending = 0;  // kernels that were launched one by one, and have not run
+  int num_pending = 0;  // kernels launched one by one that have not run
 
   void push(Work work) {
     const Lock lock(device_mutex());
@@ -127,7 +127,7 @@ inline bool wait_until(Stream* stream, const std::function<bool()>& done) {
   }
 }
 
-// Ranks that do something together again and again: who comes last does it for all.
+// Ranks that do something together repeatedly: the last rank to arrive does it for all.
 class Meeting {
  public:
   using Together = void (*)(void* const* each, int count);
@@ -155,7 +155,7 @@ class Meeting {
     std::vector<void*> each;
     std::map<int, bool> came;
   };
-  std::map<int, std::int64_t> left_;  // rounds that each rank has left behind
+  std::map<int, std::int64_t> left_;  // number of rounds that each rank has finished
   std::map<std::int64_t, Round> rounds_;
 };
 

@@ -1,4 +1,4 @@
-"""The reader of GPU plans refuses what a driver must not be handed."""
+"""The reader of GPU plans refuses values that must not reach a driver."""
 
 import copy
 import json

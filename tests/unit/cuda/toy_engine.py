@@ -89,7 +89,7 @@ Json = dict[str, Any]
 
 KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up", "score_of_rank", "side_by_side")
 KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
-ADAPT = "adapt"  # the kernel that engines with adapters have besides
+ADAPT = "adapt"  # an additional kernel of engines with adapters
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": 0}
@@ -192,7 +192,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
 
 
 def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
-    """One whose adapters say by how much the sum is larger: a[0, 0] times the sum of b's second outputs."""
+    """An engine with adapters, which add to the sum: a[0, 0] times the sum of b's second outputs."""
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     symbols = toy.plan["symbols"]
     symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
@@ -216,7 +216,7 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
 
 
 def make_toy_engine_of_groups() -> TinyEngine:
-    """One with two cache groups, of which the model uses the second."""
+    """An engine with two cache groups, of which the model uses the second."""
     toy = copy.deepcopy(make_toy_engine())
     toy.plan["symbols"]["num_tables"] = 2 * NUM_SEQS
     toy.manifest["kv_cache"]["groups"] = [{"name": name, "window": 0, "layers": [0]} for name in ("full", "full.1")]
@@ -294,7 +294,7 @@ def make_toy_engine_of_nccl(count: int, rank: int) -> TinyEngine:
 
 
 def collective(op: str, x: Json, y: Json, rows: Json, features: int, dtype: str) -> Json:
-    """What ranks compute together of rows of so many features."""
+    """A collective over rows of so many features."""
     widths = {"x_features": features, "y_features": features}
     return {"kind": "collective", "op": op, "x": x, "y": y, "rows": rows, **widths, "dtype": dtype}
 
@@ -358,5 +358,5 @@ def boxed(name: str = "halves", **changes: int) -> Json:
 
 
 def successor(tokens: list[int]) -> int:
-    """What the model says after ``tokens``."""
+    """The model's next token after ``tokens``."""
     return sum(tokens) % VOCAB

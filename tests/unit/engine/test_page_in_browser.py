@@ -23,7 +23,7 @@ ROWS = """(table => [...document.querySelectorAll(`${table} > tbody > tr`)]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `inspect --json` says of an engine, and where its page is."""
+    """The output of `inspect --json` for an engine, and the path of its page."""
     directory = tmp_path_factory.mktemp("browser")
     inspection = inspect_path(write_hostile(directory / "engine"))
     (directory / "page.html").write_text(render_page(inspection))
@@ -58,7 +58,7 @@ def test_it_opens_without_complaints_or_requests(page: Page, found: dict[str, An
 
 
 def test_the_policy_stops_what_is_injected(page: Page, found: dict[str, Any]) -> None:
-    """Even where escaping fails: neither a script nor an image of another host."""
+    """The policy holds even if escaping fails: it blocks scripts, and images of other hosts."""
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.hacked = 1'}))")
     page.evaluate("document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:9/x.png'}))")
     page.open(found["page"])
@@ -89,7 +89,7 @@ def test_tables_have_the_rows_of_the_json(page: Page, found: dict[str, Any]) -> 
 
 
 def test_heads_sort(page: Page) -> None:
-    """By number where there are numbers; what has none comes last."""
+    """Numeric columns sort by number; cells without a number come last."""
     original = _rows(page, "tactic-table")
     head = "document.querySelectorAll('#tactic-table thead th')"
     for column, expected in ((0, sorted), (2, None)):

@@ -85,7 +85,7 @@ def test_gptq_rounds_to_the_nearest_where_channels_are_independent(blocks: Block
 
 
 def every(numbers: Numbers) -> NDArray[np.float32]:
-    """All numbers that there are, ascending; those of FP8 as PyTorch reads its bytes."""
+    """All numbers of a type, ascending; FP8 numbers are read from their bytes by PyTorch."""
     if numbers is not FP8:
         return np.arange(numbers.least, numbers.largest + 1, dtype=np.float32)
     all_bytes = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float().numpy()
@@ -94,7 +94,7 @@ def every(numbers: Numbers) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("numbers", [INT4, FP8], ids=lambda numbers: numbers.dtype)
 def test_gptq_is_the_best_choice_for_the_last_column(numbers: Numbers) -> None:
-    """With two columns the second takes what is best, the first being what it is: the definition of the algorithm."""
+    """With two columns, the second is optimal for a given first one: this is the definition of the algorithm."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((50, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]])
     gram, blocks = x.T @ x / len(x), Blocks(2, numbers)
@@ -153,7 +153,7 @@ def test_awq_leaves_equal_channels_alone() -> None:
 
 @pytest.mark.parametrize("blocks", BLOCKS, ids=str)
 def test_clipping_never_hurts_the_sample(blocks: Blocks) -> None:
-    """In blocks by themselves; it gains where one weight of many sticks out and multiplies little."""
+    """Blocks are clipped independently; clipping gains if one weight is an outlier and its input is small."""
     weights, x = matrix(), activations()
     weights[:, ::32] *= 6
     x[:, ::32] *= 0.01

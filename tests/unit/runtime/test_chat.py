@@ -233,7 +233,7 @@ def test_arguments_and_tools():
             template.render(USER, **wrong)
 
 
-# In the manner of templates that models have: of ChatML with tools, of Llama 3, of Gemma.
+# Templates like those of published models: ChatML with tools, Llama 3, Gemma.
 CHATML = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -292,8 +292,8 @@ CONVERSATION = [
 TOOLS = [{"type": "function", "function": {"name": "now", "description": "<é>", "parameters": {"type": "object"}}}]
 
 
-# In the manner of templates of models that see: GLM's with a macro, SmolVLM's that takes parts alone, Llama 3.2's that
-# takes the first part of the system.
+# Templates like those of vision models: GLM's with a macro, SmolVLM's that takes only parts, Llama 3.2's that takes the
+# first part of the system message.
 MACRO = """\
 {%- macro visible(content) -%}
 {%- if content is string %}{{- content }}

@@ -144,7 +144,7 @@ def test_outputs_are_plain_data(session, fail):
 
 
 def test_an_output_keeps_what_there_was(session):
-    """Also where it is looked at when the generation has gone on; new parts are computed with each output."""
+    """An output keeps its contents when the generation continues; new parts are computed with each output."""
     generation = start(session, logprobs=2)
     session.pump.loop.num_steps_allowed = 3
     session.pump.loop.step()

@@ -1,4 +1,4 @@
-"""What is read of adapters' files, which are hostile."""
+"""Reading of adapter files, which may be hostile."""
 
 import json
 import os

@@ -112,7 +112,7 @@ def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
 
 @pytest.mark.parametrize("thought", ["", "<|channel|>analysis<|message|>1 fox<|end|><|start|>assistant"])
 def test_messages_may_have_thoughts_before_the_answer(thought):
-    """As gpt-oss writes them; a text without a head is the form from its first token on."""
+    """gpt-oss writes messages in this form; a text without a header follows the grammar from its first token on."""
     tokenizer = harmony()
     size, digits = tokenizer.get_vocab_size(), set("0123456789")
     form = replace(HARMONY, reasoning_start_str="<|channel|>")
@@ -152,7 +152,7 @@ def test_a_prompt_may_have_begun_the_answer():
 
 @pytest.mark.parametrize("parts", [["aab", "aab"], ["ab", "b", "abab"], ["a"], ["aaa", "aa"]])
 def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
-    """In random texts of few letters, in which beginnings of the parts overlap."""
+    """The texts are random and use few letters, so that prefixes of the markers overlap."""
     tokenizer, draw = tiny_tokenizer(), random.Random(0)
     form = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=parts)
     grammar, size = grammar_behind(tokenizer, "1", form), tokenizer.get_vocab_size()

@@ -95,7 +95,7 @@ def test_only_plain_files_of_bounded_size_are_read(tmp_path, open_files, monkeyp
 
 
 class PanicException(BaseException):
-    """As a panic of the Rust library arrives."""
+    """The exception by which a panic of the Rust library arrives."""
 
 
 class Panicking:

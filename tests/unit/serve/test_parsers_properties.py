@@ -265,7 +265,7 @@ def test_calls_of_one_list_are_bounded_in_number(name, separator, call, begin):
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("name", sorted(STREAMED))
 def test_arguments_come_out_as_they_arrive(name, size):
-    """Of what is pushed only a marker's length is held back, and each push touches only what is new."""
+    """At most a marker's length of the pushed text is held back, and each push processes only the new text."""
     parser, num_out, num_in = parser_of({"tool_parser": name}), 0, 0
     begin, end = STREAMED[name]
     parser.push(begin)

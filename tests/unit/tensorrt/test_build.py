@@ -104,7 +104,7 @@ _PRODUCTS = [
     ],
 )
 def test_quantized_products_run_in_their_type(qformat: str, family: str, kernel: str, tmp_path: Path) -> None:
-    """In layers that multiply: no other reads the type, as one would that only dequantizes."""
+    """Only layers that multiply read the narrow type: no layer merely dequantizes."""
     model = save_checkpoint(tmp_path, family, "float16").model
     quantized, _ = quantize_network(model, Recipe(qformat, group_size=32), made_up(model))
     layers = _layers(quantized, "float16", tmp_path)

@@ -50,7 +50,7 @@ _SCHEMES = (
 
 @pytest.mark.parametrize("qformat", _SCHEMES)
 def test_a_quantized_network_keeps_its_meaning(qformat: str, tmp_path: Path) -> None:
-    """In float32: in 16 bits other activations would be rounded to other numbers of 8 bits."""
+    """The test runs in float32: with 16 bits, activations would round to other 8-bit numbers."""
     checkpoint = save_checkpoint(tmp_path, "llama", "float32")
     (tmp_path / "quantized").mkdir()
     recipe = Recipe(qformat, group_size=32)

@@ -84,7 +84,7 @@ def test_every_family_has_its_inputs_outputs_and_layers(
 
 
 def _check_profiles(found: list[dict[str, Any]], kv_heads: int) -> None:
-    """Of a prompt and of generation: least, usual and most."""
+    """Compare the profiles of context and generation: least, usual and largest shapes."""
     for profile, tokens in zip(found, _PROFILES, strict=True):
         rows = [extents[0] for extents in tokens["past_lens"]]
         caches = [[batch, kv_heads, 64, 32] for batch in rows]

@@ -89,7 +89,7 @@ def test_every_request_gets_its_own_tokens(seed: int, runs: SimpleNamespace) -> 
 
 
 def test_a_lone_request_computes_one_row(runs: SimpleNamespace) -> None:
-    """Also if it lies in the last row."""
+    """The request may also lie in the last row."""
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     runs.llm.generate([[number] for number in range(_MAX_BATCH_SIZE)], params)
     runs.network.batches.clear()

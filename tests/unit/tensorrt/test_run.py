@@ -193,7 +193,7 @@ def test_tensors_that_are_not_as_the_manifest_says_are_refused_before_memory_is_
 def test_extents_that_the_compiler_knows_may_be_those_of_full_steps(
     trt: FakeTensorRt, build: Callable[..., Path]
 ) -> None:
-    """Of networks that always compute one row, TensorRT may tell the one."""
+    """For networks that always compute one row, TensorRT may report that extent as 1."""
     directory = build(max_batch_size=1)
     trt.told |= {("get_tensor_shape", "logits"): (1, 397), ("get_tensor_shape", "past_key.0"): (1, 2, 64, 32)}
     assert ModelRunner.from_dir(directory).generate([[1, 2]], max_new_tokens=2, end_id=-1).shape == (1, 1, 4)

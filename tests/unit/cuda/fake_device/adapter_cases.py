@@ -37,14 +37,14 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def adapter(engine: Engine, value: int, rank: int = 3) -> Adapter:
-    """One that makes sums larger by ``value``."""
+    """An adapter that increases sums by ``value``."""
     a, b = (np.full(shape, 77, np.float32) for shape in ((rank, ADAPTER_WIDTH), (ADAPTER_WIDTH, rank)))
     a[0, 0], b[1], b[1, -1] = value, 0, 1
     return Adapter(engine, {0: Pair("sum", a, b, 1.0)}, bytes([value]))
 
 
 def continuation(prompt: list[int], num_tokens: int, value: int) -> list[int]:
-    """What the model says with an adapter, up to a token that poisons the next."""
+    """The model's continuation with an adapter, up to a token that poisons the next."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + num_tokens and tokens[-1] != POISON:
         tokens.append((sum(tokens) + value) % VOCAB)
@@ -54,7 +54,7 @@ def continuation(prompt: list[int], num_tokens: int, value: int) -> list[int]:
 def run_mixed(
     loop: EventLoop, fake_driver: ctypes.CDLL, prompts: list[list[int]], adapters: list[Adapter | None], length: int
 ) -> list[Answer]:
-    """All requests at once, each with its adapter."""
+    """Run all requests at once, each with its adapter."""
     with held(fake_driver):
         ids = [
             loop.submit(np.array(prompt, np.int32), greedy(length), adapter=one)
@@ -74,7 +74,7 @@ def test_each_request_has_its_adapter(fake_driver: ctypes.CDLL, engine: Engine) 
         executor.place_adapter(one, slot=slot)
     loop = EventLoop(executor, **LIMITS)
     prompts = random_prompts(3, 40)
-    which = [number % 4 for number in range(len(prompts))]  # 3: none
+    which = [number % 4 for number in range(len(prompts))]  # 3 means no adapter
     answers = run_mixed(loop, fake_driver, prompts, [[*adapters, None][one] for one in which], 9)
     for answer, prompt, one in zip(answers, prompts, which, strict=True):
         assert answer.tokens == continuation(prompt, 9, [*values, 0][one])
@@ -84,7 +84,7 @@ def test_an_adapter_of_no_projection_changes_nothing(fake_driver: ctypes.CDLL, e
     executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     executor.place_adapter(adapter(engine, 7), slot=1)
     empty = Adapter(engine, {}, b"empty")
-    executor.place_adapter(empty, slot=1)  # in the place of another
+    executor.place_adapter(empty, slot=1)  # takes the place of another adapter
     [answer] = run_mixed(EventLoop(executor, **LIMITS), fake_driver, [[1, 2]], [empty], 6)
     assert answer.tokens == continuation([1, 2], 6, 0)
 
@@ -106,7 +106,7 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
         counts.append([fake_driver.fake_count(name) - first for name, first in zip(names, start, strict=True)])
     assert [launched for launched, *_ in counts] == [4, 5]  # of the prompt's step; the others are graphs
     plain, adapted = (num_bytes / (1 + graphs) for _, graphs, num_bytes in counts)
-    assert plain < adapted  # lists of rows are copied in steps with adapters alone
+    assert plain < adapted  # only steps with adapters copy lists of rows
 
 
 def test_steps_with_adapters_are_timed(engine: Engine) -> None:

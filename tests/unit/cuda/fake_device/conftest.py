@@ -1,4 +1,4 @@
-"""Fixtures of a process whose libcuda is the fake one; ../test_on_a_fake_device.py starts it."""
+"""Fixtures for a process whose libcuda is the fake one; ../test_on_a_fake_device.py starts the process."""
 
 import ctypes
 from pathlib import Path
@@ -11,7 +11,7 @@ from trtllm_lite._core import CudaExecutor, Engine
 
 @pytest.fixture(scope="session")
 def fake_driver() -> ctypes.CDLL:
-    """The library, which this process finds as libcuda.so.1."""
+    """The fake library, which this process finds as libcuda.so.1."""
     library = ctypes.CDLL("libcuda.so.1")
     library.fake_count.restype = library.fake_allocated.restype = ctypes.c_int64
     library.fake_num_waiting.restype = ctypes.c_int64

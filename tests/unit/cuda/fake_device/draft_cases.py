@@ -1,4 +1,4 @@
-"""Rows that bring drafts, by the CUDA executor on a fake driver."""
+"""Speculative decoding by the CUDA executor on a fake driver."""
 
 import ctypes
 from pathlib import Path
@@ -38,7 +38,7 @@ def drafting(executor: CudaExecutor, **changes: Any) -> EventLoop:
 
 
 def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
-    """What the toy model says is often in the prompt: it doubles the last token once it has begun to speak."""
+    """The prompts often contain what the toy model says: it doubles the last token once it has begun to speak."""
     generator = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):
@@ -49,7 +49,7 @@ def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
 
 
 def num_kept(loop: EventLoop) -> int:
-    """Of all drafts, fewer than there were."""
+    """The number of accepted draft tokens, which is less than that of all."""
     stats = loop.stats()
     kept, drafted = sum(stats["num_accepted"]), sum(stats["num_drafted"])
     assert 0 < kept < drafted
@@ -76,12 +76,12 @@ def test_drafts_change_nothing_but_the_number_of_steps(executor: CudaExecutor) -
         {"repetition_penalty": 1.8},
         {"presence_penalty": 1.5, "frequency_penalty": 0.4, "logit_bias": [(12, 4.0)]},
         {"min_tokens": 5, "stop_token_ids": [1, 2, 4, 8], "ignore_eos": False},
-        {"allowed_token_ids": list(range(0, VOCAB, 2))},  # which the host samples
+        {"allowed_token_ids": list(range(0, VOCAB, 2))},  # the host samples this
     ],
     ids=["repetition", "presence", "min_tokens", "allowed"],
 )
 def test_what_changes_logits_counts_the_drafts_that_were_kept(executor: CudaExecutor, edits: dict[str, Any]) -> None:
-    """Beside other requests, which have none."""
+    """The other requests in the batch draft nothing."""
     loop, prompts = drafting(executor), prompts_to_look_up(1, 24)
     wants = [greedy(9, **(edits if number % 2 else {})) for number in range(len(prompts))]
     answers = run(loop, list(zip(prompts, wants, strict=True)))

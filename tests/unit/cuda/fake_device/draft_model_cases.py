@@ -1,4 +1,4 @@
-"""A second engine that drafts, on the same fake device: its stream runs as late as it may, and so does the first's."""
+"""A draft model on the same fake device: the streams of both engines run as late as they may."""
 
 import ctypes
 import json
@@ -46,7 +46,7 @@ def save(path: Path, toy: TinyEngine) -> Engine:
 
 @pytest.fixture(params=["model", "head"])
 def engines(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Engine, Engine]:
-    """An engine, and one that says the same: a model of its own, or a head that reads what the first one keeps."""
+    """An engine and a second one that says the same: a draft model, or a head that reads the features of the first."""
     if request.param == "model":
         toys = make_toy_engine(MAX_DRAFT_LEN), make_toy_engine(1)
     else:
@@ -64,7 +64,7 @@ def drafting(engines: tuple[Engine, Engine], num_blocks: int = 0, **changes: Any
 
 
 def test_all_guesses_are_kept(engines: tuple[Engine, Engine]) -> None:
-    """But for those behind the token whose logits are no numbers."""
+    """Only drafts after a token with non-finite logits are rejected."""
     loop, prompts = drafting(engines), random_prompts(0, 40)
     for answer, prompt in zip(run(loop, [(prompt, greedy(12)) for prompt in prompts]), prompts, strict=True):
         check(answer, prompt, 12)
@@ -76,7 +76,7 @@ def test_all_guesses_are_kept(engines: tuple[Engine, Engine]) -> None:
 
 
 def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """Blocks are copied to the host and back, with what either engine keeps in them."""
+    """Blocks are copied to the host and back, with the contents of either engine."""
     loop = drafting(engines, MAX_SEQ_LEN // PAGE + 2, num_host_blocks=40, max_utilization=True)
     prompts = [prompt[:6] for prompt in random_prompts(2, 12)]
     for answer, prompt in zip(
@@ -118,7 +118,7 @@ def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, 
     slices, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
     num_guessed = loop.stats()["num_drafts"]  # rows, each of which was a sequence of a guess
     assert slices > 0
-    assert to_device - to_host < num_guessed  # copies that are no step's
+    assert to_device - to_host < num_guessed  # copies that do not belong to a step
 
 
 def test_a_head_reads_what_its_model_keeps(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def encoder(tmp_path: Path) -> CudaExecutor:
 
 @pytest.fixture
 def embedder(encoder: CudaExecutor) -> Embedder:
-    """The same, ready to embed."""
+    """The encoder, ready to embed."""
     manifest: Any = SimpleNamespace(
         kv_cache=SimpleNamespace(tokens_per_block=PAGE), model=SimpleNamespace(max_position_embeddings=MAX_SEQ_LEN)
     )

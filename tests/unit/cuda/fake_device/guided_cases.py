@@ -67,7 +67,7 @@ def grammar(form: str) -> Grammar:
 
 
 def allowed(form: str, tokens: list[int]) -> list[int]:
-    """The tokens that may follow, by a library of regular expressions that matches partially."""
+    """The tokens that may follow, found by a regular expression library with partial matching."""
     text = "".join(CHARACTERS[token] for token in tokens)
     pattern = regex.compile(form)
     found = [token for token, letter in enumerate(CHARACTERS) if pattern.fullmatch(text + letter, partial=True)]
@@ -75,7 +75,7 @@ def allowed(form: str, tokens: list[int]) -> list[int]:
 
 
 def guided(prompt: list[int], params: Any, form: str) -> list[int]:
-    """The greedy tokens that the CPU's logit processors and the form leave, as long as there are some."""
+    """Greedy tokens among those that the CPU's logit processors and the grammar allow, until there are none."""
     tokens: list[int] = []
     while len(tokens) < params.max_tokens and not {END, POISON} & set(tokens):
         logits = np.array(_testing.processed(params, prompt, tokens, logits_after(prompt + tokens)))
@@ -92,7 +92,7 @@ def wanted(length: int, **changes: Any) -> Any:
 
 
 def requests(seed: int, count: int) -> tuple[list[tuple[list[int], Any]], list[str | None]]:
-    """Prompts, parameters and forms; every third request has none."""
+    """Prompts, parameters and grammars; every third request has no grammar."""
     prompts = [prompt[:12] for prompt in random_prompts(seed, count)]
     forms = [None if number % 3 == 2 else FORMS[number % len(FORMS)] for number in range(count)]
     wants = [
@@ -103,7 +103,7 @@ def requests(seed: int, count: int) -> tuple[list[tuple[list[int], Any]], list[s
 
 
 def arguments(forms: list[str | None], **host: Any) -> list[dict[str, Any]]:
-    """With ``host``, every fourth request is sampled on the host."""
+    """Arguments of the loop; with ``host``, every fourth request is sampled on the host."""
     return [
         {"grammar": None if form is None else grammar(form), **(host if number % 4 == 1 else {})}
         for number, form in enumerate(forms)
@@ -137,7 +137,7 @@ def test_the_device_draws_under_masks(executor: CudaExecutor) -> None:
         for number, event in enumerate(event for event in answer.events if event.tokens):
             [found], [token] = event.logprobs, event.tokens
             logits = logits_after(prompt + answer.tokens[:number]).astype(np.float64)
-            logprobs = logits - np.log(np.exp(logits).sum())  # whatever the mask forbids
+            logprobs = logits - np.log(np.exp(logits).sum())  # independent of the mask
             assert found.logprob == pytest.approx(logprobs[token], rel=1e-6)
             assert found.rank == 1 + (logits > logits[token]).sum()
 
@@ -166,7 +166,7 @@ def test_a_step_with_guided_rows_is_a_graph_and_a_launch(fake_driver: ctypes.CDL
     assert done["launched"] == 4 + done["graphs"]
     # For each step inputs and a mask, and for the sequence its sampling parameters.
     assert done["to_device"] - 1 == 2 * done["to_host"] == 2 * (done["graphs"] + 1)
-    assert done["to_host_bytes"] == 4 * done["to_host"]  # no logits
+    assert done["to_host_bytes"] == 4 * done["to_host"]  # no logits are copied
 
 
 def test_preempted_sequences_keep_their_texts(fake_driver: ctypes.CDLL, engine: Engine) -> None:
@@ -214,7 +214,7 @@ def test_too_little_memory_for_masks_is_an_error_of_its_request_alone(
 
 
 def test_poison_ends_its_guided_request_only(executor: CudaExecutor) -> None:
-    """Logits that are not numbers are an error, even if the mask would hide them."""
+    """Non-finite logits are an error, even if the mask would hide them."""
     given = [([1, POISON], wanted(4)), ([3], wanted(5))]
     forms: list[str | None] = ["[0-9]{9}", "[0-9]{9}"]
     bad, good = run(EventLoop(executor, **LIMITS), given, each=arguments(forms))
@@ -236,7 +236,7 @@ def test_a_cancelled_request_leaves_its_slot_to_the_next(fake_driver: ctypes.CDL
 
 
 def _answer(loop: EventLoop, prompt: list[int], want: Any, form: str | None) -> Answer:
-    """Of one request, whatever else ends meanwhile."""
+    """The answer to one request, whatever other requests end meanwhile."""
     request = loop.submit(np.array(prompt, np.int32), want, grammar=None if form is None else grammar(form))
     answer = Answer()
     while answer.end is None:
@@ -250,7 +250,7 @@ def _answer(loop: EventLoop, prompt: list[int], want: Any, form: str | None) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_company_that_comes_and_goes_changes_nothing(drafting_engine: Engine, seed: int) -> None:
-    """A small cache, drafts, requests of the host's, and some that are cancelled once they have begun."""
+    """The cache is small; there are drafts, host-sampled requests, and requests cancelled after they have begun."""
     executor = CudaExecutor(drafting_engine, num_blocks=MAX_SEQ_LEN // PAGE + 4)
     changes: dict[str, Any] = {"max_draft_len": 2, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
     loop = EventLoop(executor, **LIMITS, num_host_blocks=20, max_utilization=True, enable_block_reuse=True, **changes)
@@ -286,7 +286,7 @@ def drafting_engine(tmp_path: Path) -> Engine:
 
 @pytest.mark.parametrize("host", [{}, {"generation_logits": True}], ids=["device", "mixed"])
 def test_drafts_have_masks_of_their_own(drafting_engine: Engine, host: dict[str, Any]) -> None:
-    """Drafts of the prompt are right, wrong, or forbidden, and some come behind an end."""
+    """Drafts from the prompt are right, wrong, or forbidden, and some follow an end token."""
     loop = EventLoop(
         CudaExecutor(drafting_engine), **LIMITS, max_draft_len=2, paces_drafts=False, drafting=NgramSizes(1, 3)
     )
@@ -306,7 +306,7 @@ def test_drafts_have_masks_of_their_own(drafting_engine: Engine, host: dict[str,
 def test_a_late_row_sits_steps_out_and_holds_nobody_up(
     drafting_engine: Engine, num_free: int, drafts: dict[str, Any]
 ) -> None:
-    """A mask that does not come until all others have ended; then its request goes on as if nothing had been."""
+    """A mask is held back until all other requests have ended; then its request continues unchanged."""
     loop = EventLoop(CudaExecutor(drafting_engine), **LIMITS, **drafts)
     given, forms = requests(7, 24)
     held = _testing.HeldGrammar(grammar(forms[3]), num_free)

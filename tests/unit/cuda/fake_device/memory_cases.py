@@ -1,4 +1,4 @@
-"""Memory of the CUDA executor on a fake driver: what it takes, gives back, swaps, shares, and cannot have."""
+"""Memory of the CUDA executor on a fake driver: allocation, release, swaps, sharing, and exhaustion."""
 
 import ctypes
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_swapped_and_recomputed_requests_go_on(fake_driver: ctypes.CDLL, engine:
     stats = loop.stats()
     num_swaps = stats["num_swap_preemptions"]
     assert num_swaps > 0
-    # A block's keys and values of all layers are copied by one call when it leaves, and by one when it returns.
+    # A block's keys and values of all layers are copied by one call when swapped out, and by one when swapped in.
     most_blocks = -(-(6 + 20 - 1) // PAGE)
     assert num_swaps < fake_driver.fake_count(b"slices") - before <= 2 * num_swaps * most_blocks
 

@@ -15,7 +15,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, ProductTimin
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
-# Outputs of this width have an algorithm for any number of rows, and those of that width have not.
+# Outputs of the first width have an algorithm for any number of rows, those of the second have not.
 WIDE, NARROW = 50, 40
 HALVES_COLUMNS = 64
 
@@ -144,7 +144,7 @@ def test_rows_without_a_common_algorithm_are_measured_in_parts(fake_library: cty
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_what_is_timed_computes_with_random_values(fake_library: ctypes.CDLL, tmp_path: Path, width: int) -> None:
-    """Of deviation 1, of which there are 16 a row; zeros take less power."""
+    """The values have a deviation of 1 over rows of 16; products of zeros would take less power."""
     make_executor(tmp_path, width).time_products(num_tokens=MAX_NUM_TOKENS, repeats=2)
     assert 0.8 < fake_library.fake_deviation() < 1.2
     executor = make_executor(tmp_path, width)
@@ -162,7 +162,7 @@ def test_a_product_of_more_rows_than_its_program_has_tokens_is_refused(tmp_path:
 
 
 def test_outer_products_are_added_on_the_device(tmp_path: Path, fake_library: ctypes.CDLL) -> None:
-    """Each step's rows are multiplied once, whatever their number is."""
+    """The rows of each step are multiplied once, whatever their number is."""
     toy = make_toy_engine()
     toy.plan["outputs"]["rows"] = INDEX["halves"]
     (tmp_path / "rank0.engine").write_bytes(to_bytes(toy))

@@ -100,7 +100,7 @@ def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, t
     loop.shut_down()
     check(answer, [1, 2, 3], 11)
     done = {name: number - before[name] for name, number in counts().items()}
-    assert (done["captured"], done["launched"]) == (0, 5 + 4)  # the prompt's
+    assert (done["captured"], done["launched"]) == (0, 5 + 4)  # kernels of the prompt's step
     assert done["graphs"] in (2 * 10, 2 * 11)  # a step more may be under way when the last token is known
     assert done["graph_threads"] == 1
 
@@ -244,7 +244,7 @@ def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
     monkeypatch.setenv("FAKE_REFUSING_GPU", str(refusing))
     first, *others = map(error, run(loop, [([1, 2, 3], greedy(20))] * 4, fake_driver))
     assert re.match(rf"rank {refusing} on GPU {refusing}: launching .*: CUDA_ERROR_FAKE", first)
-    assert set(others) <= {first, GIVEN_UP}  # which those hear that were in no step yet
+    assert set(others) <= {first, GIVEN_UP}  # the errors of ranks that had not reached the step
     assert fake_driver.fake_num_waiting() == 0
     monkeypatch.delenv("FAKE_REFUSING_GPU")
     [later] = run(loop, [([1, 2, 3], greedy(5))])
@@ -252,7 +252,7 @@ def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
 
 
 def error(answer: Answer) -> str:
-    """Why a request failed."""
+    """The error message of a failed request."""
     assert answer.end is not None
     assert answer.end.reason == FinishReason.ERROR
     return answer.end.message
@@ -274,7 +274,7 @@ def test_ranks_that_are_not_all_captured_leave_none_waiting(
 def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
     fake_driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three stages of two ranks, the fifth draws."""
+    """With three stages of two ranks, the fifth rank samples."""
     monkeypatch.setenv("FAKE_GPUS", "6")
     pairs = [(rank, other) for rank in range(6) for other in range(6)]
     names = {pair: "access_of_{}_to_{}".format(*pair).encode() for pair in pairs}

@@ -25,12 +25,12 @@ LIMITS = {
     "max_seq_len": MAX_SEQ_LEN,
     "max_num_tokens": MAX_NUM_TOKENS,
 }
-SECONDS_TO_AN_EVENT = 60.0  # on a busy machine
+SECONDS_TO_AN_EVENT = 60.0  # for a busy machine
 
 
 @dataclass
 class Answer:
-    """What a request got."""
+    """The result of a request."""
 
     tokens: list[int] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
@@ -47,7 +47,7 @@ def greedy(max_tokens: int, **changes: Any) -> Any:
 
 @contextmanager
 def held(fake_driver: ctypes.CDLL) -> Iterator[None]:
-    """Let no step end meanwhile, so that requests which are submitted meanwhile run side by side on any machine."""
+    """Let no step end inside the block, so that requests submitted in it run side by side on any machine."""
     fake_driver.fake_hold(1)
     try:
         yield
@@ -105,7 +105,7 @@ def random_prompts(seed: int, count: int) -> list[list[int]]:
 
 
 def clean(prompt: list[int], num_tokens: int) -> int:
-    """How many tokens come before one that poisons the next."""
+    """The number of tokens before one that poisons the next."""
     tokens = expected(prompt, num_tokens)
     return tokens.index(POISON) + 1 if POISON in tokens else num_tokens
 
@@ -118,7 +118,7 @@ def check(answer: Answer, prompt: list[int], num_tokens: int) -> None:
 
 
 def logits_after(tokens: list[int]) -> np.ndarray:
-    """float32[VOCAB], of the toy model."""
+    """The toy model's logits, float32[VOCAB]."""
     return -np.abs(np.arange(VOCAB, dtype=np.float32) - successor(tokens))
 
 

@@ -1,4 +1,4 @@
-"""Sampling by the CUDA executor on a fake driver: on the device what it can do, the rest on the host."""
+"""Sampling by the CUDA executor on a fake driver: on the device if it supports the parameters, else on the host."""
 
 import ctypes
 from itertools import pairwise
@@ -69,7 +69,7 @@ def test_penalties_bias_and_bans_happen_on_the_device(fake_driver: ctypes.CDLL, 
 def test_the_device_knows_what_ends_a_sequence(
     fake_driver: ctypes.CDLL, executor: CudaExecutor, num_others: int, num_ended: int
 ) -> None:
-    """The step that follows the end is under way before the host sees it. Of many stop tokens it knows the first."""
+    """The next step is launched before the host sees the end. The device knows only the first of many stop tokens."""
     tokens = expected([1, 2, 3], 9)
     others = [token for token in range(VOCAB) if token not in tokens][:num_others]
     before = fake_driver.fake_count(b"ended")
@@ -84,7 +84,7 @@ def test_the_device_knows_what_ends_a_sequence(
 
 
 def test_what_follows_an_end_is_shared_with_nobody(executor: CudaExecutor) -> None:
-    """The end fills a block, whose last keys and values the device did not compute as the model would."""
+    """The end fills a block, whose last keys and values the device has not computed like the model would."""
     prompt, loop = [1, 2, 3], EventLoop(executor, **LIMITS, enable_block_reuse=True)
     tokens = expected(prompt, 2 * PAGE - len(prompt))
     [answer] = run(loop, [(prompt, greedy(9, stop_token_ids=[tokens[-1]]))])

@@ -1,4 +1,4 @@
-"""Stages in several processes, each of which has fake GPUs; what they send goes through a fake NCCL."""
+"""Stages in several processes with fake GPUs each, which send data through a fake NCCL."""
 
 import ctypes
 import os
@@ -28,7 +28,7 @@ from trtllm_lite.runtime.remote.gpu_stages import GpuStages
 
 @dataclass
 class Pipeline:
-    """An event loop over stages, of which all but the last are children of this process."""
+    """An event loop over stages; all stages but the last are child processes."""
 
     children: StageChildren
     stages: GpuStages
@@ -134,7 +134,7 @@ def stop(pipeline: Pipeline) -> None:
 
 
 def confuse(pipeline: Pipeline) -> None:
-    """Hand the stage a step that its engine does not have."""
+    """Send the stage a step that its engine does not support."""
     copies, inputs = np.empty((0, 3), np.int32), np.empty(7, np.uint8)
     pipeline.children.call(0, "step", 1, copies, (1, 1, 1, 1, True), inputs)
 
@@ -159,7 +159,7 @@ def test_a_stage_that_ends_ends_all_requests(
     monkeypatch.setattr(gpu_stages, "_ANSWERING_SECONDS", 1.0)
     pipeline = pipelines.open(2)
     harm(pipeline)
-    with held(fake_driver):  # no step ends before that shows
+    with held(fake_driver):  # no step ends before the failure shows
         answers = run(pipeline.loop, [([number + 1, 2, 3], greedy(30)) for number in range(9)])
     check_failed(answers, "stage 0 of 2, on node child 0, " + message)
     check_failed(run(pipeline.loop, [([1], greedy(3))]), "stage 0 of 2, .* load the engine again")

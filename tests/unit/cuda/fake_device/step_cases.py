@@ -67,7 +67,7 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
 
 
 def test_graphs_are_made_as_the_loop_begins(executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory is short, that is when it shows, and not in the midst of requests."""
+    """A lack of memory then shows at the start, and not while requests run."""
     monkeypatch.setenv("FAKE_MAX_GRAPHS", "4")  # two of each size
     with pytest.raises(LimitError, match=r"capturing program decode_4: expected more free memory .*kv_cache_free_gpu_"):
         EventLoop(executor, **LIMITS)

@@ -1,4 +1,4 @@
-"""The target auto is the GPUs that libcuda shows, or else the CPU; nothing is done on the GPUs to find out."""
+"""The target auto means the GPUs that libcuda reports, or else the CPU; finding out runs nothing on the GPUs."""
 
 import ctypes
 from pathlib import Path
