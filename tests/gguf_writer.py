@@ -225,10 +225,10 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 
 
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
+    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two views of that tensor.
 
-    So are those of Granite's shared expert, [inner, hidden]. Those of Llama 4 are [experts, hidden, inner], and so are
-    those of gpt-oss, which take turns as their biases do.
+    Granite's shared expert, [inner, hidden], is split, too. Llama 4 and gpt-oss have [experts, hidden, inner]; in gpt-
+    oss rows of gate and up alternate, also in biases.
     """
     found = dict(tensors)
     if any(name.endswith("_proj_bias") for name in found):

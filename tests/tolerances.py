@@ -14,7 +14,7 @@ class Tolerance:
     relative: float
 
 
-# By storage type of the matrices. Both sides read the same rounded weights and compute in float32, so storage adds
+# Tolerances by storage type. Both sides read the same rounded weights and compute in float32, so storage adds
 # nothing: what differs is the order of sums. Through three to thirty layers that gives some 1e-6 of the largest logit,
 # and peaked softmaxes magnify it about tenfold; a wrong mask, scale or rotation gives 1e-2 and more.
 TOLERANCES = {
@@ -50,19 +50,19 @@ OTHER_EXPERTS_TOLERANCES = {
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the prompts of a batch, how many at least are computed as usual.
+    """The least numbers of prompts in a batch that must be within the usual tolerances.
 
-    ``close``: whose logits meet GPU_TOLERANCES. ``near_ties``: of which two computations choose the same tokens, up to
-    where a float32 reference finds both tokens nearly as likely: their logits differ by what GPU_TOLERANCES allow two
-    logits to be off together. What concerns most rows, such as a lost term, or a row that reads another's keys and
-    values, leaves nearly none.
+    ``close``: prompts whose logits meet GPU_TOLERANCES. ``near_ties``: prompts for which two computations choose the
+    same tokens up to a near-tie, at which the logits of both tokens in a float32 reference differ by no more than two
+    logits may be off together by GPU_TOLERANCES. A defect in most rows, such as a lost term or a row that reads
+    another's keys and values, leaves nearly no such prompts.
     """
 
     close: float
     near_ties: float
 
 
-# Of the computations above 18 to 20 of 20 prompts are close, and all part at near-ties (by 0.075 of the largest logit
+# In the computations above 18 to 20 of 20 prompts are close, and all part at near-ties (by 0.075 of the largest logit
 # at most in bfloat16, where 0.16 is near, and by 0.004 in float16, where 0.02 is).
 SHARES = Shares(close=0.75, near_ties=1.0)
 # Other experts make other tokens likely: no bound of every prompt could fail, since transformers parts where its
@@ -113,8 +113,8 @@ ROUNDED_TOLERANCES = {
     "bfloat16": Tolerance(cosine=0.9998, relative=3e-2),
 }
 
-# Those of mixtures of experts: features times shares are rounded, too, or what each expert makes of them, and a token's
-# few experts are few to average over.
+# Tolerances for mixtures of experts: features times shares are rounded, too, or what each expert makes of them, and a
+# token's few experts are few to average over.
 MIXTURE_TOLERANCES = {
     "float16": Tolerance(cosine=0.99999, relative=4e-3),
     "bfloat16": Tolerance(cosine=0.9995, relative=5e-2),

@@ -182,7 +182,7 @@ class PrefillAttention:
         return rows, (rows + 4 * self.mma_step) * (self.shape.head_dim * 2 + 16)
 
     def _wgmma_extents(self) -> tuple[int, int]:
-        """Likewise with rows of queries padded to 128 bytes, those of two items where they fit, and bookkeeping."""
+        """Rows of a block, and its shared memory: padded query rows, for two items if they fit, and bookkeeping."""
         dim = self.shape.head_dim
         step, queries = (128, 2) if dim <= 128 else (64, 1)
         return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 320

@@ -186,7 +186,7 @@ def assert_stored(
 ) -> torch.Tensor:
     """Check that ``cache`` has ``expected`` [rows, kv_heads, dim] in ``slots`` and poison elsewhere.
 
-    ``scale``: that of bytes. ``coarsest``: the type that 16-bit elements were rounded to, if not theirs.
+    ``scale``: for 8-bit caches. ``coarsest``: a coarser type to which 16-bit elements were rounded before.
     """
     tokens, (_, _, page, _) = unpacked(cache), cache.shape
     at = (slots.long() // page, slice(None), slots.long() % page)

@@ -387,7 +387,7 @@ def _expected(
 def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine: Machine) -> None:
     """A row gets the same bits in groups and tiles of any size, and whether operands are swapped.
 
-    Groups of three sizes have tiles of three widths, of which groups of 16 rows have that of number ``width``.
+    Groups of three sizes have tiles of three widths; groups of 16 rows have width number ``width``.
     """
     at, dtype, rows, expert = machine.device, torch.bfloat16, 100, 1
     mixture, memory = Mixture(2, 1, hidden, inner, rows), Memory()

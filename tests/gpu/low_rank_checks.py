@@ -17,7 +17,7 @@ _DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of ``widths`` outputs a part; ``ranks`` has those of each slot's parts, 0 where it has none.
+    """A product with ``widths`` outputs by part; ``ranks`` has the rank of each slot's parts, 0 if there is none.
 
     ``adapters`` is the slot of each row, -1 for none.
     """

@@ -23,9 +23,9 @@ _UNWRITTEN = 0xFF
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a product on each rank: y [rows, out] of x [at most capacity, in_features].
+    """The extents of a product on each rank: y [rows, out] from x [at most capacity, in_features].
 
-    By tiles, or else by a kernel that streams its weight.
+    Computed by tiles if given, or else by GEMV.
     """
 
     out: int

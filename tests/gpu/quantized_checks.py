@@ -40,9 +40,9 @@ def check_streamed(
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up; by so many ``blocks``.
+    """Check a GEMV kernel on ``blocks`` blocks: y = [rms_norm](x) @ weight.T [+ bias] [+ residual] or silu(gate) * up.
 
-    Of a gated product the ``residual`` is what adapters add to gate and up.
+    In a gated product ``residual`` is the sum that adapters add to gate and up.
     """
     at = machine.device
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=at)

@@ -113,7 +113,7 @@ def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
 def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
     """Few tokens are allowed, so that a head that is right about half of them shows what it reads.
 
-    Roundings turn some guesses.
+    Rounding changes some draft tokens.
     """
     allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last token
     banned = [[token] for token in range(VOCAB_SIZE) if token not in allowed]

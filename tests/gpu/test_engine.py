@@ -196,7 +196,7 @@ def assert_same_until_near_ties(
 
 
 def parting_margin(case: Case, prompt: list[int], tokens: np.ndarray, others: np.ndarray) -> float:
-    """By how much the reference prefers one token where continuations part, relative to its largest logit there."""
+    """The reference's preference for one of two tokens where continuations part, relative to its largest logit."""
     different = np.flatnonzero(tokens != others)
     if not len(different):
         return 0.0

@@ -96,7 +96,7 @@ def test_two_gpus_share_out_experts(moe_ep_size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"qformat": "fp8_rowwise"}, {"qformat": "int8_wo"}], ids=str)
 def test_long_prompts_are_what_one_gpu_makes_of_them(how: dict[str, Any], tmp_path: Path) -> None:
-    """In large steps ranks store rows on the owners of these; other steps send rows."""
+    """Ranks store rows on their owners in large steps, and send rows in other steps."""
     limits = {"max_input_len": 1500, "max_seq_len": 1600, "max_num_tokens": 2048, "gather_context_logits": True}
     prompts, found = [[(7 * i + k) % 60 for i in range(1337 + k)] for k in range(3)] + PROMPTS, []
     for directory in made(tmp_path, "llama", "bfloat16", {}, {"tp_size": 2}, **limits, **how):

@@ -102,7 +102,7 @@ TEST(drafts_what_followed_the_longest_repeated_string_most_often) {
   CHECK(num_drafts > 1000 && num_empty > 100);
 }
 
-// Of a request's own text and earlier outputs with its salt, the longer match counts.
+// The longer match counts, whether in a request's own text or in earlier outputs with its salt.
 TEST(drafts_from_earlier_outputs) {
   int num_from_outputs = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {

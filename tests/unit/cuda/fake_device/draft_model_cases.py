@@ -108,7 +108,7 @@ def test_a_place_of_a_guess_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, e
 
 
 def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """Of all sequences of a guess whose records are as long; that of the last one, with its edits, comes by itself."""
+    """Equally long records of a draft's sequences are one copy; the last record, with its edits, is another."""
     loop, prompts = drafting(engines), [[4, 9, 2], [8, 1], [7, 7, 7, 6], [5]]
     names = (b"slices", b"to_device", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
