@@ -14,7 +14,7 @@ _THREADS = "--num_threads says how many threads compute, and the system where; l
 _ROPE = "the model's own RoPE counts; change its file, and leave it out"
 _FILES = "weights are mapped into memory"
 _OFFLINE = "set the variable HF_HUB_OFFLINE=1"
-_LOG = "the access log is lines on stderr; --no_access_log leaves it out"
+_LOG = "use --log_format json for objects instead of text, and --no_access_log for none"
 _REQUESTS = "requests say this, and generation_config.json of the model says it for all of them"
 _LORA = "an adapter of PEFT's format is given with --lora_modules NAME=DIR"
 _DRAFTS = "use --speculative_config"

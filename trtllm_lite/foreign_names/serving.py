@@ -99,7 +99,7 @@ SERVE = merge(
         same("tokens_only headless", "the server takes texts, too; leave it out", OFF),
         same("disable_frontend_multiprocessing", _ONE_SERVER, harmless=True),
         same("h11_max_incomplete_event_size h11_max_header_count", "use --max_body_size", harmless=True),
-        same("log_config_file", "the access log is lines on stderr; --no_access_log leaves it out"),
+        same("log_config_file", "use --log_format json for objects instead of text, and --no_access_log for none"),
         same("metadata_server_config_file server_role", "prompts and answers are computed by one engine; leave it out"),
     ]
 )
