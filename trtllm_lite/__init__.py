@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trtllm_lite.foreign_names.quantization import QuantAlgo
     from trtllm_lite.llm import LLM
     from trtllm_lite.runtime.api.engine_configs import BuildConfig, QuantConfig
+    from trtllm_lite.runtime.api.embedding import EmbeddingOutput
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
     from trtllm_lite.runtime.lora.request import LoRARequest
     from trtllm_lite.runtime.session.config import (
@@ -27,6 +28,7 @@ __all__ = [
     "CapacitySchedulerPolicy",
     "CompletionOutput",
     "ContextChunkingPolicy",
+    "EmbeddingOutput",
     "GuidedDecodingParams",
     "KvCacheConfig",
     "LoRARequest",
@@ -45,6 +47,7 @@ _MODULES = {
     "CapacitySchedulerPolicy": "trtllm_lite.runtime.session.config",
     "CompletionOutput": "trtllm_lite.runtime.api.request_output",
     "ContextChunkingPolicy": "trtllm_lite.runtime.session.config",
+    "EmbeddingOutput": "trtllm_lite.runtime.api.embedding",
     "GuidedDecodingParams": "trtllm_lite.runtime.session.guided_decoding",
     "KvCacheConfig": "trtllm_lite.runtime.session.config",
     "LoRARequest": "trtllm_lite.runtime.lora.request",

@@ -14,6 +14,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_names
+from trtllm_lite.pages import fact_table
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
@@ -38,6 +39,7 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
+from trtllm_lite.units import counted, format_bytes
 from trtllm_lite.wanted_engine import WantedEngine, open_tokenizer
 
 # Most sequences that one call of generate() queues at a time; the event loop bounds those of all callers.
@@ -173,6 +175,22 @@ class LLM:
     def __repr__(self) -> str:
         return f"LLM({str(self.engine_dir)!r})"
 
+    def _repr_html_(self) -> str:
+        """The engine, its model and limits as a table, for notebooks."""
+        manifest, limits = self._model.manifest, self._model.limits
+        model = manifest.model
+        facts = {
+            "engine": str(self.engine_dir),
+            "model": f"{model.architecture}, {counted(model.num_hidden_layers, 'layer')}",
+            "linear layers": manifest.qformat,
+            "target": ", ".join([manifest.target.kind, *manifest.target.archs]),
+            "memory of weights": format_bytes(manifest.memory.weights),
+            "max_batch_size": limits.max_batch_size,
+            "max_input_len": limits.max_input_len,
+            "max_num_tokens": limits.max_num_tokens,
+        }
+        return fact_table("LLM", facts)
+
     @property
     def session(self) -> Session:
         """The session that runs requests. Raises ArgumentError if the engine is an encoder's."""
@@ -267,7 +285,7 @@ class LLM:
         return self._start(only, streaming=streaming)
 
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Any:
-        """Embeddings of texts by the engine of an encoder: a list of numbers for one, a list of such lists for several.
+        """Embeddings of texts by the engine of an encoder: an :class:`EmbeddingOutput` for one, a list for several.
 
         A prompt is one as in :meth:`generate`. Any number may be given: they are computed in batches of the engine's
         limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.

@@ -446,6 +446,9 @@ def test_prompts_in_dictionaries_and_parts(llm: LLM) -> None:
     assert (again.prompt, again.outputs) == (output.prompt, output.outputs)
     assert llm.get_tokenizer() is llm.tokenizer
     assert repr(llm) == f"LLM({str(llm.engine_dir)!r})"
+    page = llm._repr_html_()
+    assert str(llm.engine_dir) in page
+    assert f'max_batch_size</th><td style="text-align:left">{llm.session.limits.max_batch_size}</td>' in page
     with pytest.raises(ArgumentError, match=r"use LLM\.embed"):
         llm.encode("dogs")
     with pytest.raises(ArgumentError, match="pass chat=True too"):

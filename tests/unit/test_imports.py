@@ -27,6 +27,7 @@ ALLOWED = {
     "foreign_names": set(),
     "temporaries": set(),
     "units": set(),
+    "pages": set(),
     "printable": set(),
     "progress": set(),
     "library_errors": set(),

@@ -201,5 +201,8 @@ def test_outputs_show_what_people_look_for(session):
     assert "4 tokens, finish_reason='length'>], finished>" in repr(output)
     assert len(repr(output)) < 1000
     page = output._repr_html_()
-    assert "<pre>&lt;i&gt;</pre>" in page
+    assert "&lt;i&gt;</pre>" in page
+    assert "<i>" not in page
+    assert "4 tokens<br>length" in page
+    assert f"first token after {output.metrics.first_token_seconds * 1e3:.1f} ms" in page
     assert "&lt;/pre&gt;&lt;b&gt;yyy" in page

@@ -14,7 +14,7 @@ from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.engine.inspect_text import limits_of
 from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
 from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
-from trtllm_lite.pages import colors, digest
+from trtllm_lite.pages import colors, digest, fact
 from trtllm_lite.printable import one_line
 from trtllm_lite.units import counted, format_bytes
 
@@ -51,7 +51,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"bytes": format_bytes, "counted": counted, "fact": _fact, "refusals": refusals}
+    environment.filters |= {"bytes": format_bytes, "counted": counted, "fact": fact, "refusals": refusals}
     environment.globals |= {"arena_map": arena_map, "bar_width": BAR_WIDTH}
     return environment
 
@@ -59,16 +59,3 @@ def _environment() -> jinja2.Environment:
 def _visible(value: Any) -> Any:
     """The text of an expression, in which invisible characters and those that reverse text are escaped."""
     return value if isinstance(value, Markup) else one_line(str(value))
-
-
-def _fact(value: Any) -> str:
-    """A value of the manifest for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_fact(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_fact, value)) or "none"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

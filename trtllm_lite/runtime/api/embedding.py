@@ -1,11 +1,31 @@
 """Computes embeddings of texts, for ``LLM.embed``."""
 
+import math
 from collections.abc import Sequence
 
 from trtllm_lite.errors import ArgumentError
+from trtllm_lite.pages import fact_table
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.prompts import Prompt, is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.session import Session
+from trtllm_lite.units import counted
+
+_NUM_SHOWN = 4
+
+
+class EmbeddingOutput(list[float]):
+    """The embedding of a text: a list of numbers, of which ``repr`` shows only the first."""
+
+    def __repr__(self) -> str:
+        return f"<EmbeddingOutput of {counted(len(self), 'number')}: {self._shown()}>"
+
+    def _repr_html_(self) -> str:
+        """The figures of ``repr`` and the vector's length, for notebooks."""
+        facts = {"numbers": len(self), "values": self._shown(), "length": math.hypot(*self)}
+        return fact_table("EmbeddingOutput", facts)
+
+    def _shown(self) -> str:
+        return ", ".join([f"{value:.4g}" for value in self[:_NUM_SHOWN]] + ["…"] * (len(self) > _NUM_SHOWN))
 
 
 def embedder_of(model: Session | Embedder) -> Embedder:
@@ -18,10 +38,10 @@ def embedder_of(model: Session | Embedder) -> Embedder:
     )
 
 
-def embed_prompts(model: Embedder, prompts: Prompt | Sequence[Prompt]) -> list[float] | list[list[float]]:
+def embed_prompts(model: Embedder, prompts: Prompt | Sequence[Prompt]) -> EmbeddingOutput | list[EmbeddingOutput]:
     """Implements ``LLM.embed``."""
     batch = [prompts] if is_token_ids(prompts) else prompts
     vocab_size, max_input_len = model.manifest.model.vocab_size, model.limits.max_input_len
     parsed = parse_prompts(batch, None, model.tokenizer, vocab_size, max_input_len)
-    rows: list[list[float]] = model.embed(parsed.token_ids).tolist()
+    rows = [EmbeddingOutput(row) for row in model.embed(parsed.token_ids).tolist()]
     return rows[0] if parsed.single or is_token_ids(prompts) else rows

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import TrtllmLiteError, shown
+from trtllm_lite.printable import printable
 from trtllm_lite.runtime.api.computed_later import ComputedLater
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -105,10 +106,27 @@ class RequestOutput(ComputedLater):
     def _repr_html_(self) -> str:
         """The prompt and its continuations, for notebooks."""
         prompt = self.prompt_token_ids if self.prompt is None else self.prompt
-        texts = [entry.text or repr(entry.token_ids) for entry in self.outputs]
-        rows = "".join(f"<tr><td>{number}<td><pre>{escape(text)}</pre>" for number, text in enumerate(texts))
+        rows = "".join(map(_row_html, self.outputs))
         error = "" if self.error is None else f"<p>{escape(str(self.error))}"
-        return f"<pre>{escape(str(prompt))}</pre><table>{rows}</table>{error}"
+        return f"{_cell_html(str(prompt))}<table>{rows}</table>{_metrics_html(self.metrics)}{error}"
+
+
+def _row_html(output: CompletionOutput) -> str:
+    ended = "running" if output.finish_reason is None else output.finish_reason
+    about = f"{output.index}<br>{counted(len(output.token_ids), 'token')}<br>{escape(ended)}"
+    return f'<tr><th>{about}<td style="text-align:left">{_cell_html(output.text or repr(output.token_ids))}'
+
+
+def _cell_html(text: str) -> str:
+    """A text as it is laid out, escaped, with lines that break where a cell ends."""
+    return f'<pre style="white-space:pre-wrap">{escape(printable(text))}</pre>'
+
+
+def _metrics_html(metrics: RequestMetrics | None) -> str:
+    if metrics is None:
+        return ""
+    first, step = metrics.first_token_seconds * 1e3, metrics.seconds_per_token * 1e3
+    return f"<p>first token after {first:.1f} ms, then {step:.2f} ms a token"
 
 
 def metrics_of(handle: RequestHandle) -> RequestMetrics | None:

@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trtllm_lite.errors import shown
+from trtllm_lite.pages import fact_table
+from trtllm_lite.units import counted
+
 # fmt: off
 TOKEN_GAP_BOUNDS = (
     0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075,
@@ -98,6 +102,33 @@ class Stats:
     latencies: Latencies
     recent_latencies: Latencies
     loaded_loras: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """What people look for; ``dataclasses.asdict`` has everything."""
+        return f"<Stats: {', '.join(f'{name} {text}' for name, text in self._told().items())}>"
+
+    def _repr_html_(self) -> str:
+        """The figures of ``repr`` as a table, for notebooks."""
+        return fact_table("Stats", self._told())
+
+    def _told(self) -> dict[str, str]:
+        told = {
+            "requests": f"{self.num_running:,} running, {self.num_waiting:,} waiting",
+            "KV cache": f"{self.num_used_blocks:,} of {counted(self.num_blocks, 'block')}",
+            "prompt tokens found in the cache": f"{self.prefix_hit_rate:.1%}",
+            "steps": f"{self.num_steps:,} in {self.step_seconds:.2f} s",
+            "generated tokens": f"{self.num_generated_tokens:,}",
+        }
+        if self.latencies.num_requests:
+            told["mean time to first token"] = f"{self.latencies.first_token_seconds * 1e3:.1f} ms"
+            told["mean time per token"] = f"{self.latencies.seconds_per_token * 1e3:.2f} ms"
+        if self.num_failed_steps:
+            told["failed steps"] = f"{self.num_failed_steps:,}"
+        if self.speculation.num_drafts:
+            told["tokens of a step with draft tokens"] = f"{self.speculation.tokens_per_step:.2f}"
+        if self.loaded_loras:
+            told["adapters"] = shown(self.loaded_loras)
+        return told
 
 
 class Phases(NamedTuple):
