@@ -1,4 +1,3 @@
-"use strict";
 // Tables sort by the head that is clicked, and long ones have a filter. Without this script they are only read.
 const byText = new Intl.Collator(undefined, { numeric: true }).compare;
 
