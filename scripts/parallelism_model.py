@@ -4,7 +4,8 @@ from dataclasses import astuple, dataclass
 
 from collectives_table import ACTIVATION_BYTES, Link
 
-from trtllm_lite.bench.floor import pipeline_step, prompt_flops
+from trtllm_lite.bench.floor import pipeline_step
+from trtllm_lite.bench.operations import prompt_flops
 from trtllm_lite.network.config import ModelConfig
 
 WEIGHT_BYTES, CACHE_BYTES, NORM_BYTES = 2, 2, 4

@@ -1,5 +1,7 @@
 """Writes numbers for people: bytes in binary units, and counts of things."""
 
+import math
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _FACTORS = {name: _STEP**power for power, name in reversed(list(enumerate(_UNITS)))}
@@ -33,3 +35,13 @@ def parse_bytes(text: str) -> int:
     if not 0 <= num_bytes < 2**63:
         raise ValueError(f"{text} is no number of bytes")
     return int(num_bytes)
+
+
+def short(value: float, unit: str) -> str:
+    """``value`` with a decimal prefix and at most three digits, as ticks of a chart have it: 250 µs, 1.5 k tok/s."""
+    if not value:
+        return f"0 {unit}".strip()
+    power = min(max(math.floor(math.log10(abs(value) * (1 + 1e-9)) / 3), -3), 4)
+    prefix = ("n", "µ", "m", "", "k", "M", "G", "T")[power + 3]
+    spaced = f"{prefix}{unit}" if unit.isalpha() or not prefix else f"{prefix} {unit}"
+    return f"{value / 1000.0**power:.3g} {spaced}".strip()

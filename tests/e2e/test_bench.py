@@ -221,8 +221,11 @@ def test_comparison_on_the_command_line(engine_dir: Path, tmp_path: Path) -> Non
     assert same.exit_code == 0, same.output
     report["figures"]["output_tokens_per_s"] *= 1e6
     path.write_text(json.dumps([report]))
-    slower = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--tolerance", 0.5)
+    page = tmp_path / "page.html"
+    slower = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--tolerance", 0.5, "--html", page)
     assert slower.exit_code == REGRESSED, slower.output
+    assert "REGRESSED" in page.read_text()
+    assert page.read_text().count('<svg class="chart"') >= 6
     other = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--seed", 9)
     assert other.exit_code == 1
     assert "shape.seed: 0 in the baseline, 9 now" in other.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trtllm_lite.units import counted, format_bytes, parse_bytes
+from trtllm_lite.units import counted, format_bytes, parse_bytes, short
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,19 @@ def test_other_text_is_no_number_of_bytes(text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 tokens"), (1, "1 token"), (2, "2 tokens"), (1000, "1,000 tokens")])
 def test_things_are_counted(count: int, text: str) -> None:
     assert counted(count, "token") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        *((0, "s", "0 s"), (0.00025, "s", "250 µs"), (0.001, "s", "1 ms"), (1.5, "s", "1.5 s"), (1000, "", "1 k")),
+        *(
+            (1500, "tok/s", "1.5 k tok/s"),
+            (2e11, "FLOPS", "200 GFLOPS"),
+            (5e17, "B", "5e+05 TB"),
+            (-0.002, "s", "-2 ms"),
+        ),
+    ],
+)
+def test_ticks_have_decimal_prefixes(value: float, unit: str, text: str) -> None:
+    assert short(value, unit) == text

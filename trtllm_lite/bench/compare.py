@@ -136,13 +136,19 @@ def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: 
 
 
 def _is_report(entry: Any) -> bool:
-    """Whether an entry of a baseline file has the parts of a report, with numbers for figures."""
+    """Whether an entry of a baseline file has the parts of a report, with numbers for figures and over time."""
     if not isinstance(entry, dict) or not set(entry) >= _REQUIRED:
         return False
     figures = entry["figures"]
     if not isinstance(entry["date"], str) or not isinstance(figures, dict):
         return False
-    return all(type(number) in (int, float) for _, _, number in flatten(figures))
+    numbers: list[Any] = [number for _, _, number in flatten(figures)]
+    over_time = entry.get("timeline", {"stretch_s": 1})
+    if not isinstance(over_time, dict) or not isinstance(over_time.get("stretch_s"), int | float):
+        return False
+    series = [values for name, values in over_time.items() if name != "stretch_s"]
+    numbers += [number for values in series for number in (values if isinstance(values, list) else [None])]
+    return all(type(number) in (int, float) for number in numbers)
 
 
 def _verdict(better: Better, old: float, now: float, tolerance: float) -> Verdict:

@@ -1,13 +1,13 @@
 """Computes the least time that a device's memory and arithmetic allow for a decode step, a first token, a workload."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.mixtures import is_grouped, mixtures, share_of_experts
+from trtllm_lite.bench.operations import products_flops, prompt_flops_of, step_flops
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.manifest import ModelConfig
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -79,6 +79,7 @@ def latency_floors(
     weights = [weight_bytes_per_step(engine, rows, shares.step) for engine in stages]
     cache = [kv_bytes_per_step(engine, shape) for engine in stages]
     figures: dict[str, Any] = {"weight_bytes_per_step": sum(weights), "kv_bytes_per_step": sum(cache)}
+    figures |= _work(stages, shape, ceilings, shares.first)
     if ceilings.bandwidth is not None:
         floor = _decode_floor(stages, shape, ceilings, shares.step)
         figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
@@ -86,11 +87,27 @@ def latency_floors(
     if ceilings.flops is not None:
         floor = _prompts_floor(stages, shape, ceilings.flops)
         if ceilings.bandwidth is not None:
-            tokens = shape.batch_size * shape.input_len
-            reading = sum(weight_bytes_per_step(engine, tokens, shares.first) for engine in stages)
-            floor = max(floor, reading / ceilings.bandwidth)
+            floor = max(floor, _prompts_reading(stages, shape, shares.first) / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
+
+
+def _work(stages: Stages, shape: LatencyShape, ceilings: Ceilings, share_read: float | None) -> dict[str, Any]:
+    """What a roofline is drawn with; of a pipeline on several devices, which have a roofline each, nothing."""
+    if _num_devices(stages) > 1:
+        return {}
+    figures = {
+        "step_operations": sum(step_flops(engine, shape) for engine in stages),
+        "prompts_operations": shape.batch_size * sum(prompt_flops_of(engine, shape.input_len) for engine in stages),
+        "prompts_weight_bytes": _prompts_reading(stages, shape, share_read),
+    }
+    return figures if ceilings.flops is None else {**figures, "peak_operations_per_s": ceilings.flops}
+
+
+def _prompts_reading(stages: Stages, shape: LatencyShape, share_read: float | None) -> int:
+    """Bytes of weights that all prompts together must read at least: each once."""
+    tokens = shape.batch_size * shape.input_len
+    return sum(weight_bytes_per_step(engine, tokens, share_read) for engine in stages)
 
 
 def pipeline_step(stages: Sequence[float], crossings: float, groups: int) -> float:
@@ -117,7 +134,7 @@ def _prompts_floor(stages: Stages, shape: LatencyShape, flops: float) -> float:
     """Seconds of all prompts; a step has at least one prompt, or as much of a prompt as ``max_num_tokens`` allows."""
     limit = stages[0].manifest.limits.max_num_tokens
     steps = max(shape.batch_size, -(-shape.batch_size * shape.input_len // limit))
-    of_one = [_prompt_flops(engine, shape.input_len) for engine in stages]
+    of_one = [prompt_flops_of(engine, shape.input_len) for engine in stages]
     seconds = _of_devices(stages, [shape.batch_size * operations / flops for operations in of_one])
     return max(seconds) + (sum(seconds) - max(seconds)) / steps  # the other stages work on an earlier or a later step
 
@@ -154,7 +171,7 @@ def serving_floor(
     for engine in stages:
         cache = engine.manifest.kv_cache
         reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
-        prompts = sum(_prompt_flops(engine, request.prompt_len) for request in requests)
+        prompts = sum(prompt_flops_of(engine, request.prompt_len) for request in requests)
         products = steps * _products_floor(engine, batch / groups, ceilings, share_read)
         of_stages.append(prompts / ceilings.flops + products + reading)
     floor = max(_of_devices(stages, of_stages))
@@ -171,19 +188,6 @@ def _of_devices(stages: Stages, seconds: Sequence[float]) -> list[float]:
     return list(seconds) if _num_devices(stages) > 1 else [sum(seconds)]
 
 
-def _tp_size(engine: EngineFile) -> int:
-    return engine.manifest.mapping.tp_size
-
-
-def _model_of(engine: EngineFile) -> ModelConfig:
-    """The part of the model that the engine's stage computes: its layers only, with logits only in the last stage."""
-    model, mapping = engine.manifest.model, engine.manifest.mapping
-    if mapping.pp_size == 1:
-        return model
-    layers = engine.manifest.kv_cache.num_layers
-    return replace(model, num_hidden_layers=layers, vocab_size=model.vocab_size if mapping.is_last else 0)
-
-
 def _received_bytes(engine: EngineFile) -> int:
     """Bytes per token that the engine's stage receives from the previous one."""
     plan = engine.plan
@@ -197,39 +201,7 @@ def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings, share_r
     reading = weight_bytes_per_step(engine, rows, share_read) / ceilings.bandwidth
     if ceilings.flops is None:
         return reading
-    model = _model_of(engine)
-    dense = (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine)
-    return max(reading, rows * (dense + 2 * _chosen_weights(engine)) / ceilings.flops)
-
-
-def _prompt_flops(engine: EngineFile, length: int) -> float:
-    return prompt_flops(_model_of(engine), length, _tp_size(engine)) + 2 * length * _chosen_weights(engine)
-
-
-def _chosen_weights(engine: EngineFile) -> float:
-    """Elements of a rank's matrices that a row is multiplied by in mixtures, beyond those counted for dense layers.
-
-    Routers and experts that all rows share are not counted.
-    """
-    model, ranks = engine.manifest.model, engine.manifest.mapping.moe_ep_size
-    dense = model.intermediate_size / _tp_size(engine)
-    return sum(3 * model.hidden_size * (one.top_k * one.inner / ranks - dense) for one in mixtures(engine))
-
-
-def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:
-    """A rank's operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
-    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
-    return (2 * _layer_weights(model) * length + attention + _head_flops(model)) / tp_size
-
-
-def _layer_weights(model: ModelConfig) -> int:
-    """Elements of the matrices of all layers."""
-    attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
-    return model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
-
-
-def _head_flops(model: ModelConfig) -> int:
-    return 2 * model.vocab_size * model.hidden_size
+    return max(reading, products_flops(engine, rows) / ceilings.flops)
 
 
 def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float | None = None) -> int:

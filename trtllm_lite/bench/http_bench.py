@@ -17,6 +17,7 @@ from trtllm_lite.bench.http_client.bodies import Asking, Decode
 from trtllm_lite.bench.http_client.load import Asked, Failure, Outcome
 from trtllm_lite.bench.http_client.processes import OnFinished, deal, run_processes
 from trtllm_lite.bench.http_client.server import Server
+from trtllm_lite.bench.timeline import timeline
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.errors import ArgumentError
 
@@ -60,9 +61,9 @@ def measure_server(
 ) -> dict[str, Any]:
     """Send ``workload`` to ``server`` from ``num_client_processes`` processes, after ``num_warmups`` other requests.
 
-    Returns parts of a report: ``figures`` of the requests that succeeded, the failed ones counted; ``by_priority``;
-    ``errors``, each kind with its count and an example; ``client_cpu_shares`` of the processes. If no request
-    succeeded, the number of failures is the only figure.
+    Returns parts of a report: ``figures`` of the requests that succeeded, the failed ones counted; ``by_priority``; the
+    ``timeline``; ``errors``, each kind with its count and an example; ``client_cpu_shares`` of the processes. If no
+    request succeeded, the number of failures is the only figure, and there is no timeline.
     """
     if not asking.stream and {"ttft", "tpot"} & set(objectives):
         raise ArgumentError("goodput has objectives of single tokens, which only a stream shows: use stream, or e2el")
@@ -77,7 +78,9 @@ def measure_server(
     ]
     figures: dict[str, Any] = {"failed_requests": len(planned) - len(records)}
     by_priority: dict[str, Any] = {}
+    over_time: dict[str, Any] = {}
     if records:
+        over_time = {"timeline": timeline(records)}
         figures |= _figures(records, asking.stream, objectives, price_per_hour)
         by_priority = priority_figures(records)
     figures["client_cpu_share"] = max(load.cpu_shares)
@@ -85,6 +88,7 @@ def measure_server(
     return {
         "figures": figures,
         "by_priority": by_priority,
+        **over_time,
         "errors": errors,
         "client_cpu_shares": load.cpu_shares,
     }

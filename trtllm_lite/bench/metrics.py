@@ -40,6 +40,10 @@ def _gigabytes_per_s(value: float) -> str:
     return f"{value / 1e9:,.1f} GB/s"
 
 
+def _operations(value: float) -> str:
+    return f"{value / 1e9:,.2f} GFLOP"
+
+
 def _price(value: float) -> str:
     return f"{value:.4g}"
 
@@ -103,6 +107,10 @@ METRICS: Mapping[str, Metric] = {
     "read_bandwidth_bytes_per_s": Metric("memory read bandwidth", _gigabytes_per_s),
     "weight_bytes_per_step": Metric("weights read per step", format_bytes),
     "kv_bytes_per_step": Metric("KV cache read per step", format_bytes),
+    "step_operations": Metric("operations of a step", _operations),
+    "prompts_operations": Metric("operations of the prompts", _operations),
+    "prompts_weight_bytes": Metric("weights read for the prompts", format_bytes),
+    "peak_operations_per_s": Metric("peak of operations", lambda value: f"{value / 1e12:,.1f} TFLOPS"),
     "load_s": Metric("load", _seconds, Better.LOWER),
     "start_up_s": Metric("load and first token", _seconds, Better.LOWER),
     "floor_start_up_s": Metric("copying the weights at full speed", _seconds),

@@ -12,6 +12,7 @@ from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_fi
 from trtllm_lite.bench.floor import Ceilings, serving_floor
 from trtllm_lite.bench.mixtures import routing_figures
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
+from trtllm_lite.bench.timeline import timeline
 from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
 from trtllm_lite.engine.reader import read_engine, read_stages
 from trtllm_lite.errors import ArgumentError
@@ -40,11 +41,12 @@ def measure_serving(
 
     ``tokenizer`` is a directory with another tokenizer.json than the engine's own, which engines without weights lack.
 
-    Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
-    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). If draft tokens are
-    ``synthetic``, which need the output of an earlier run, the workload runs once before it is measured, and each
-    request repeats one token. The adapters of an :class:`AdaptedWorkload` are in the device's memory before anything is
-    measured. Raises LimitError if a request of the workload exceeds a limit of the engine, before any runs.
+    Returns parts of a report: ``figures`` by name, ``by_priority`` with the latencies of each priority, if there are
+    several, and the ``timeline``. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). If draft
+    tokens are ``synthetic``, which need the output of an earlier run, the workload runs once before it is measured, and
+    each request repeats one token. The adapters of an :class:`AdaptedWorkload` are in the device's memory before
+    anything is measured. Raises LimitError if a request of the workload exceeds a limit of the engine, before any
+    runs.
     """
     slots: dict[str, Any] = {}
     if isinstance(workload, AdaptedWorkload):
@@ -73,7 +75,11 @@ def measure_serving(
     )
     figures |= goodput_figures(run.records, run.seconds, objectives)
     figures |= cost_figures(figures, price_per_hour)
-    return {"figures": figures, "by_priority": priority_figures(run.records)}
+    return {
+        "figures": figures,
+        "by_priority": priority_figures(run.records),
+        "timeline": timeline(run.records),
+    }
 
 
 def _take_tokenizer(session: Session, workload: Workload, tokenizer: str | None) -> None:

@@ -8,11 +8,13 @@ from typing import Literal
 NUM_COLORS = 8
 
 _WIDTH, _HEIGHT = 360, 240  # near the pixels that a phone gives it, so that text has its own size there
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 10, 38
 _TICKS = 5  # of an axis, about
+_CROWD = 20  # points of a curve from which on dots are small
 _STEPS = (1, 2, 5, 10)
 
 Point = tuple[float, float]
+Kind = Literal["measured", "floor", "earlier", "dots"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Curve:
     name: str
     points: Sequence[Point]
     color: int = 0
-    kind: Literal["measured", "floor", "earlier", "dots"] = "measured"
+    kind: Kind = "measured"
     labels: Sequence[str] = ()
 
 
@@ -68,6 +70,7 @@ class Dot:
 
     x: float
     y: float
+    radius: float
     text: str
 
 
@@ -82,7 +85,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart ready to be drawn; ``left``, ``right``, ``top`` and ``bottom`` bound the part with the curves."""
+    """A chart ready to be drawn; ``left``, ``right``, ``top`` and ``bottom`` bound the part with the curves.
+
+    ``legend`` has the first curve of each name.
+    """
 
     width: int
     height: int
@@ -93,6 +99,7 @@ class Drawing:
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
     lines: tuple[Line, ...]
+    legend: tuple[Curve, ...]
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,9 @@ class _Scale:
 def draw(chart: Chart) -> Drawing:
     """The drawing of a chart. Points that a logarithmic axis has no place for are an error of the caller."""
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    firsts: dict[str, Curve] = {}
+    for curve in chart.curves:
+        firsts.setdefault(curve.name, curve)
     points = [point for curve in chart.curves for point in curve.points]
     x_ticks = chart.x.ticks or ticks([x for x, _ in points], log=chart.x.log)
     y_ticks = chart.y.ticks or ticks([y for _, y in points], log=chart.y.log)
@@ -128,6 +138,7 @@ def draw(chart: Chart) -> Drawing:
         across=tuple(Tick(x.at(value), chart.x.text(value)) for value in x_ticks),
         up=tuple(Tick(y.at(value), chart.y.text(value)) for value in y_ticks),
         lines=tuple(_line(chart, curve, x, y) for curve in chart.curves),
+        legend=tuple(firsts.values()),
     )
 
 
@@ -174,5 +185,6 @@ def _line(chart: Chart, curve: Curve, x: _Scale, y: _Scale) -> Line:
     path = "" if curve.kind == "dots" else "M" + "L".join(f"{across} {up}" for across, up in places)
     labels = curve.labels or [f"{curve.name}, {chart.x.title} {chart.x.text(across)}" for across, _ in curve.points]
     told = [f"{label}: {chart.y.text(up)}" for label, (_, up) in zip(labels, curve.points, strict=True)]
-    dots = tuple(Dot(*place, text) for place, text in zip(places, told, strict=True))
+    radius = 1.5 if len(places) > _CROWD else 2.5 if curve.kind == "earlier" else 4.0
+    dots = tuple(Dot(*place, radius, text) for place, text in zip(places, told, strict=True))
     return Line(curve, path, dots)

@@ -12,12 +12,12 @@ from trtllm_lite.bench.floor import (
     Ceilings,
     kv_bytes_per_step,
     latency_floors,
-    prompt_flops,
     serving_floor,
     start_up_floor,
     weight_bytes_per_step,
 )
 from trtllm_lite.bench.latency_shape import LatencyShape
+from trtllm_lite.bench.operations import prompt_flops, step_flops
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.builder.cuda.planning import make_plan
 from trtllm_lite.engine.manifest import CacheGroup, KvCache, Manifest, RankMapping, Target
@@ -177,3 +177,19 @@ def test_a_start_up_takes_as_long_as_its_weights_travel(stripped: bool) -> None:
 def test_a_ceiling_is_a_number_above_0(value: float) -> None:
     with pytest.raises(ArgumentError, match=r"flops is .* expected a number above 0"):
         Ceilings(flops=value)
+
+
+def test_a_step_has_the_operations_of_its_products_and_of_its_attention() -> None:
+    whole, *stages = _stages("cpu")
+    shape = LatencyShape(batch_size=3, input_len=20, output_len=5)
+    model = whole.manifest.model
+    # A prompt of one token is a row of the step that attends to half a token, as a mean of causal attention.
+    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim
+    expected = 3 * (prompt_flops(model, 1) - attention / 2 + attention * (20 + 5 / 2))
+    assert step_flops(whole, shape) == pytest.approx(expected)
+    assert sum(step_flops(stage, shape) for stage in stages) == pytest.approx(expected)
+    figures = latency_floors(stages, shape, Ceilings(flops=2e12), first_s=1.0, step_s=1.0)
+    assert figures["step_operations"] == pytest.approx(expected)
+    assert figures["prompts_operations"] == pytest.approx(3 * prompt_flops(model, 20))
+    assert figures["peak_operations_per_s"] == 2e12
+    assert "step_operations" not in latency_floors(_stages("cuda")[1:], shape, Ceilings(), first_s=1.0, step_s=1.0)

@@ -96,9 +96,6 @@ def latency(
     memory_bandwidth: float | None,
     peak_tflops: float | None,
     host_bandwidth: float | None,
-    json_path: str | None,
-    compare: str | None,
-    tolerance: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Time to first token and time per token of whole batches, memory, and the fraction of the floor reached.
@@ -119,8 +116,8 @@ def latency(
     from trtllm_lite.progress import progress_bars
 
     pairs = itertools.product(batch_size, input_len)
+    results = Results.taken_from(options)
     shapes = [LatencyShape(batch_size=batch, input_len=length, **options) for batch, length in pairs]
-    results = Results(json_path, compare, tolerance)
     if compare_transformers:
         check_model(compare_transformers)
     runtime = {"num_threads": num_threads}

@@ -35,6 +35,12 @@ engine_options = together(
 result_options = together(
     click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Also write the reports to this file."),
     click.option(
+        "--html",
+        "html_path",
+        metavar="FILE",
+        help="Also write curves and tables as a page for a browser, which needs no network.",
+    ),
+    click.option(
         "--compare",
         metavar="BASELINE",
         help=f"Compare with a file that --json wrote; a regression ends with exit code {REGRESSED}.",

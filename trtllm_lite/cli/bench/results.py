@@ -1,8 +1,8 @@
-"""Writes the figures of a benchmark to a JSON file, and compares them with a baseline."""
+"""Writes the figures of a benchmark to a JSON file and a page, and compares them with a baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from trtllm_lite.cli.bench.options import REGRESSED
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from trtllm_lite.bench.compare import Change
+    from trtllm_lite.bench.page import Comparison
 
 Report = dict[str, Any]
 
@@ -28,8 +28,14 @@ class Results:
     """
 
     json_path: str | None
+    html_path: str | None
     compare: str | None
     tolerance: Sequence[str]
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> "Results":
+        """What the options say; those of results are taken out of ``options``."""
+        return cls(**{entry.name: options.pop(entry.name) for entry in fields(cls)})
 
     def __post_init__(self) -> None:
         from trtllm_lite.bench.compare import parse_tolerance, read_reports
@@ -37,9 +43,10 @@ class Results:
 
         if self.tolerance and not self.compare:
             raise click.UsageError("--tolerance needs --compare BASELINE")
-        if self.json_path:
-            with _writing(self.json_path):
-                require_writable(Path(self.json_path))
+        for path, option in ((self.json_path, "--json"), (self.html_path, "--html")):
+            if path:
+                with _writing(path, option):
+                    require_writable(Path(path))
         self._tolerance = parse_tolerance(self.tolerance)
         self._baselines = read_reports(self.compare) if self.compare else []
         self._expected: list[Mapping[str, Any]] = []
@@ -54,30 +61,40 @@ class Results:
     def write(self, reports: Sequence[Report]) -> None:
         """Write the JSON file, if one is requested."""
         if self.json_path:
-            _write(self.json_path, reports)
+            _write(self.json_path, json.dumps(reports, indent=2) + "\n", "--json")
 
     def finish(self, reports: Sequence[Report]) -> None:
-        """Write the JSON file and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""
+        """Write the files and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""
         self.write(reports)
-        if self.compare:
-            self._judge(reports)
+        comparisons = self._comparisons(reports) if self.compare else []
+        if self.html_path:
+            from trtllm_lite.bench.page import render_page
 
-    def _judge(self, reports: Sequence[Report]) -> None:
-        from trtllm_lite.bench.compare import Verdict, changes
+            _write(self.html_path, render_page(reports, comparisons), "--html")
+        if comparisons:
+            _judge(reports, comparisons)
 
-        changed: list[tuple[str, list[Change]]] = [
-            (_label(report), changes(report["figures"], baseline["figures"], self._tolerance))
+    def _comparisons(self, reports: Sequence[Report]) -> "list[Comparison]":
+        from trtllm_lite.bench.compare import changes
+        from trtllm_lite.bench.page import Comparison
+
+        return [
+            Comparison(baseline, changes(report["figures"], baseline["figures"], self._tolerance))
             for report, baseline in zip(reports, self._expected, strict=True)
         ]
-        for (label, found), baseline in zip(changed, self._expected, strict=True):
-            _print_changes(
-                f"{label}; baseline of {baseline['date'][:10]}, commit {str(baseline['commit'])[:10]}", found
-            )
-        verdicts = [change.verdict for _, found in changed for change in found]
-        regressed = verdicts.count(Verdict.REGRESSED)
-        click.echo(f"{regressed} of {len(verdicts)} figures regressed beyond the tolerance")
-        if regressed:
-            click.get_current_context().exit(REGRESSED)
+
+
+def _judge(reports: Sequence[Report], comparisons: "Sequence[Comparison]") -> None:
+    from trtllm_lite.bench.compare import Verdict
+    from trtllm_lite.bench.page import label
+
+    for report, comparison in zip(reports, comparisons, strict=True):
+        _print_changes(label(report), comparison)
+    verdicts = [change.verdict for comparison in comparisons for change in comparison.changes]
+    regressed = verdicts.count(Verdict.REGRESSED)
+    click.echo(f"{regressed} of {len(verdicts)} figures regressed beyond the tolerance")
+    if regressed:
+        click.get_current_context().exit(REGRESSED)
 
 
 def warn_if_busy() -> float:
@@ -90,14 +107,7 @@ def warn_if_busy() -> float:
     return busy
 
 
-def _label(report: Report) -> str:
-    """The name of a report among those of one run: the shape of its batch, or the benchmark."""
-    shape = report["shape"]
-    batch = f", batch {shape['batch_size']}, prompt {shape['input_len']}" if "batch_size" in shape else ""
-    return f"{report['benchmark']}{batch}"
-
-
-def _print_changes(title: str, found: "Sequence[Change]") -> None:
+def _print_changes(label: str, comparison: "Comparison") -> None:
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
 
@@ -110,20 +120,22 @@ def _print_changes(title: str, found: "Sequence[Change]") -> None:
             f"{change.tolerance:.3g}",
             change.verdict.value,
         ]
-        for change in found
+        for change in comparison.changes
     ]
+    baseline = comparison.baseline
+    title = f"{label}; baseline of {baseline['date'][:10]}, commit {str(baseline['commit'])[:10]}"
     print_table(title, ["metric", "baseline", "now", "change", "tolerance", "verdict"], rows)
 
 
-def _write(path: str, reports: Sequence[Report]) -> None:
+def _write(path: str, text: str, option: str) -> None:
     from trtllm_lite.files import write_file
 
-    with _writing(path):
-        write_file(Path(path), (json.dumps(reports, indent=2) + "\n").encode())
+    with _writing(path, option):
+        write_file(Path(path), text.encode())
     click.echo(f"wrote {path}")
 
 
-def _writing(path: str) -> "AbstractContextManager[None]":
+def _writing(path: str, option: str) -> "AbstractContextManager[None]":
     from trtllm_lite.files import writing
 
-    return writing(path, "choose another file for --json")
+    return writing(path, f"choose another file for {option}")

@@ -80,7 +80,7 @@ def serve(allow_errors: bool, **options: Any) -> None:
         --tokenizer MODEL --endpoint /v1/chat/completions \\
         --arrival all --concurrency 64 --num_requests 512
     """
-    results = Results(*(options.pop(name) for name in ("json_path", "compare", "tolerance")))
+    results = Results.taken_from(options)
     plan = plan_of(options)
     report = _identity(plan)
     results.expect([report])

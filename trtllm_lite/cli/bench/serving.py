@@ -93,7 +93,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
     tokenizer = options.pop("tokenizer")
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
-    results = Results(*(options.pop(name) for name in ("json_path", "compare", "tolerance")))
+    results = Results.taken_from(options)
     runtime = {name: options.pop(name) for name in _RUNTIME}
     workload, objectives = _workload(**options), parse_objectives(goodput)
     terms = {"goodput": objectives, "price_per_hour": price, **ceilings}

@@ -1,0 +1,31 @@
+"""What a run was like over time: tokens per second, and requests under way, in equal stretches."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.bench.figures import RequestRecord
+
+_STRETCHES = 60
+
+
+def timeline(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """``stretch_s``: seconds of a stretch, counted from the start of the run; a number for each of these stretches:
+    ``output_tokens_per_s``, and ``running``, the requests that were sent and had not ended in its middle.
+
+    The tokens of a chunk count alike where chunks came.
+    """
+    end = max(record.token_times_s[-1] for record in records)
+    width = math.nextafter(end, math.inf) / _STRETCHES
+    edges = np.arange(_STRETCHES + 1) * width
+    times = np.concatenate([record.token_times_s for record in records])
+    tokens = np.concatenate(
+        [np.full(len(one.token_times_s), one.output_len / len(one.token_times_s)) for one in records]
+    )
+    counts, _ = np.histogram(times, edges, weights=tokens)
+    middles = edges[:-1] + width / 2
+    spans = np.array([(record.sent_s, record.token_times_s[-1]) for record in records])
+    running = ((spans[:, :1] <= middles) & (middles < spans[:, 1:])).sum(axis=0)
+    return {"stretch_s": width, "output_tokens_per_s": (counts / width).tolist(), "running": running.tolist()}
