@@ -716,6 +716,16 @@ class EventLoop:
     def stats(self) -> dict[str, int | float]:
         """Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step."""
 
+    def record_steps(self, most: int) -> None:
+        """Record what the next ``most`` steps take, and forget what was recorded before."""
+
+    def take_steps(self) -> tuple[list[tuple[float, float, float, float, int, int, int]], int]:
+        """The steps that were recorded, and how many more there were no room for; nothing more is recorded.
+
+        Of a step: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host, seconds
+        on the device (0 if unknown), rows, tokens, tokens of rows that decode.
+        """
+
     def shut_down(self, *, drain: bool = True) -> None:
         """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
 

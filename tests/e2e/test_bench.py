@@ -122,8 +122,8 @@ def test_a_busy_machine_does_not_make_tokens_take_less_than_nothing(
     """A busy machine has slowed down the one-token runs only; the difference of the two must not become negative."""
     shape, longest = LatencyShape(batch_size=2, input_len=8, output_len=5, repeats=1), []
 
-    def slowed(*arguments: Any) -> Run:
-        run = serve(*arguments)
+    def slowed(*arguments: Any, **options: Any) -> Run:
+        run = serve(*arguments, **options)
         is_first = len(run.outputs[0]) == 1
         longest.append(0.0 if is_first else run.seconds)
         return replace(run, seconds=run.seconds + 1e6 * is_first)
@@ -196,6 +196,20 @@ def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Pat
     for name in ("time_to_first_token_s", "time_per_output_token_s", "inter_token_latency_s", "end_to_end_latency_s"):
         assert 0 <= figures[name]["p50"] <= figures[name]["p95"] <= figures[name]["p99"]
     assert report["terms"]["goodput"] == {"ttft": 1e3, "e2el": pytest.approx(1e-9)}
+
+
+def test_traces_have_all_steps_and_all_requests(engine_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    (report,) = reports("throughput", engine_dir, tmp_path / "t.json", *WORKLOAD, "--trace", path)
+    events = json.loads(path.read_text())["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
+    assert len(steps) == report["figures"]["steps"]
+    ends = [0.0, *(step["ts"] + step["dur"] for step in steps)]
+    assert all(step["ts"] >= end - 1 for step, end in zip(steps[1:], ends[1:], strict=False))
+    assert sum(step["args"]["tokens of prompts"] for step in steps) >= report["figures"]["prompt_tokens"] / 2
+    begun = [event for event in events if event["ph"] == "b" and event["name"].startswith("request ")]
+    assert sum(event["args"]["output tokens"] for event in begun) == report["figures"]["output_tokens"]
+    assert max(event["ts"] for event in events if event["ph"] == "e") >= ends[-1] - 1
 
 
 def test_texts_are_made_unless_token_ids_alone_are_asked_for(engine_dir: Path, tmp_path: Path) -> None:

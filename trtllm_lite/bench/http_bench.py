@@ -18,6 +18,7 @@ from trtllm_lite.bench.http_client.load import Asked, Failure, Outcome
 from trtllm_lite.bench.http_client.processes import OnFinished, deal, run_processes
 from trtllm_lite.bench.http_client.server import Server
 from trtllm_lite.bench.timeline import timeline
+from trtllm_lite.bench.trace import Trace, TracedRun
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.errors import ArgumentError
 
@@ -58,12 +59,14 @@ def measure_server(
     num_client_processes: int,
     num_warmups: int,
     on_finished: OnFinished | None = None,
+    trace: Trace | None = None,
 ) -> dict[str, Any]:
     """Send ``workload`` to ``server`` from ``num_client_processes`` processes, after ``num_warmups`` other requests.
 
     Returns parts of a report: ``figures`` of the requests that succeeded, the failed ones counted; ``by_priority``; the
     ``timeline``; ``errors``, each kind with its count and an example; ``client_cpu_shares`` of the processes. If no
-    request succeeded, the number of failures is the only figure, and there is no timeline.
+    request succeeded, the number of failures is the only figure, and there is no timeline. ``trace`` collects the
+    requests that succeeded, as the client saw them.
     """
     if not asking.stream and {"ttft", "tpot"} & set(objectives):
         raise ArgumentError("goodput has objectives of single tokens, which only a stream shows: use stream, or e2el")
@@ -79,6 +82,8 @@ def measure_server(
     figures: dict[str, Any] = {"failed_requests": len(planned) - len(records)}
     by_priority: dict[str, Any] = {}
     over_time: dict[str, Any] = {}
+    if trace is not None:
+        trace.runs.append(TracedRun(server.name, records))
     if records:
         over_time = {"timeline": timeline(records)}
         figures |= _figures(records, asking.stream, objectives, price_per_hour)

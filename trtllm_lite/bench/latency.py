@@ -23,6 +23,7 @@ from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
 from trtllm_lite.bench.mixtures import routing_figures
 from trtllm_lite.bench.serving import Run, host_figure, serve
+from trtllm_lite.bench.trace import Trace, TracedRun
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.engine.reader import read_stages
 from trtllm_lite.runtime import ModelRunner
@@ -33,7 +34,7 @@ class LatencyBench:
     """A loaded engine on which any of ``shapes`` can be measured.
 
     The KV cache is sized to the largest shape, so that all of it is used. If ``ceilings`` has no bandwidth, the host's
-    is measured for a CPU engine; an engine for GPUs then gets no floors.
+    is measured for a CPU engine; an engine for GPUs then gets no floors. ``trace`` collects the last run of each shape.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class LatencyBench:
         *,
         num_threads: int | None = None,
         ceilings: Ceilings = UNKNOWN,
+        trace: Trace | None = None,
     ) -> None:
         self._stages = read_stages(Path(engine_dir))
         self._engine = self._stages[0]
@@ -51,6 +53,7 @@ class LatencyBench:
         self._on_cpu = self._engine.manifest.target.kind == "cpu"
         self._num_threads = num_threads or num_cores()
         self._ceilings = ceilings
+        self._trace = trace
         self._measured_bandwidth = 0.0
         self._bytes_per_step = sum(
             weight_bytes_per_step(engine) + kv_bytes_per_step(engine, shapes[0]) for engine in self._stages
@@ -89,6 +92,9 @@ class LatencyBench:
             self._start_up = self._start_up or time.perf_counter() - self._begin
             runs.append((to_first_token, self._serve(prompts, shape.output_len)))
             on_repeat(repeat + 1, shape.repeats + 1)
+        if self._trace is not None:
+            name = f"batch {shape.batch_size}, prompt {shape.input_len}"
+            self._trace.runs.append(TracedRun(name, runs[-1][1].records, runs[-1][1].recorded))
         first = statistics.median(first.seconds for first, _ in runs[1:])
         step = statistics.median(whole.seconds_behind_first_tokens for _, whole in runs[1:]) / (shape.output_len - 1)
         routed = _routings(runs[1:])
@@ -123,7 +129,8 @@ class LatencyBench:
         reset_peak_memory()
 
     def _serve(self, prompts: list[NDArray[np.int32]], output_len: int) -> Run:
-        return serve(self._runner.session, [PlannedRequest(0.0, prompt, output_len) for prompt in prompts])
+        requests = [PlannedRequest(0.0, prompt, output_len) for prompt in prompts]
+        return serve(self._runner.session, requests, record_steps=self._trace is not None)
 
     def _memory_figures(self) -> dict[str, int]:
         reserved = self._runner.session.executor.memory

@@ -17,8 +17,10 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Speculation, Stats
+from trtllm_lite.runtime.session.steps import RecordedSteps
 
 _SAMPLE_SECONDS = 0.05
+_MOST_STEPS = 1 << 19  # steps that are recorded for a trace at most
 _CERTAIN = 100.0  # a logit bias with which no other token is likely
 OnFinished = Callable[[int, int], None]  # number of requests that have finished, of how many
 
@@ -32,7 +34,8 @@ class Run:
     ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in
     which hundreds of requests end together does not change it. A step that only decodes took
     ``host_s_per_decode_step``, the median of all of these (None if there was no such step). ``speculation`` counts the
-    draft tokens of the run, ``experts`` the choices of routers, by layer.
+    draft tokens of the run, ``experts`` the choices of routers, by layer. ``recorded`` are single steps, if these were
+    to be recorded; their instants are in seconds from the start of the run.
     """
 
     records: list[RequestRecord]
@@ -44,6 +47,7 @@ class Run:
     kv_use: list[float]
     speculation: Speculation
     experts: list[ExpertCounts]
+    recorded: RecordedSteps
 
     @property
     def seconds_behind_first_tokens(self) -> float:
@@ -76,11 +80,14 @@ def serve(
     *,
     concurrency: int | None = None,
     on_finished: OnFinished | None = None,
+    record_steps: bool = False,
 ) -> Run:
     """Send ``requests`` (sorted by arrival), at most ``concurrency`` outstanding at a time, and wait for all.
 
     Raises EngineError if a request fails.
     """
+    if record_steps:
+        session.record_steps(_MOST_STEPS)
     return _Client(session, requests, concurrency or len(requests), on_finished).run()
 
 
@@ -130,6 +137,7 @@ class _Client:
             host_s_per_decode_step=median_between(before.decode_host_times, self._samples[-1].decode_host_times),
             speculation=self._samples[-1].speculation.since(before.speculation),
             experts=counted_since(self._session.expert_counts(), chosen_before),
+            recorded=_since(self._session.take_steps(), self._begin),
             kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 
@@ -197,6 +205,12 @@ class _Client:
         if self._now() >= self._next_sample_s:
             self._samples.append(self._session.stats())
             self._next_sample_s = self._now() + _SAMPLE_SECONDS
+
+
+def _since(recorded: RecordedSteps, begin: float) -> RecordedSteps:
+    """Steps with instants that count from ``begin``."""
+    steps = [step._replace(begin=step.begin - begin, end=step.end - begin) for step in recorded.steps]
+    return RecordedSteps(steps, recorded.num_left_out)
 
 
 def _host_s_per_step(samples: Sequence[Stats]) -> float:

@@ -13,6 +13,7 @@ from trtllm_lite.bench.floor import Ceilings, serving_floor
 from trtllm_lite.bench.mixtures import routing_figures
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.timeline import timeline
+from trtllm_lite.bench.trace import Trace, TracedRun
 from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
 from trtllm_lite.engine.reader import read_engine, read_stages
 from trtllm_lite.errors import ArgumentError
@@ -36,10 +37,12 @@ def measure_serving(
     ceilings: Ceilings,
     on_finished: OnFinished,
     tokenizer: str | None = None,
+    trace: Trace | None = None,
 ) -> dict[str, Any]:
     """Run ``workload`` on the engine, loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``).
 
     ``tokenizer`` is a directory with another tokenizer.json than the engine's own, which engines without weights lack.
+    ``trace`` collects the run, with its steps.
 
     Returns parts of a report: ``figures`` by name, ``by_priority`` with the latencies of each priority, if there are
     several, and the ``timeline``. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). If draft
@@ -65,7 +68,15 @@ def measure_serving(
     if speculation is not None and speculation.method == "synthetic":
         requests = [replace(request, only_token=0) for request in requests]
         serve(runner.session, requests, concurrency=workload.concurrency)
-    run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
+    run = serve(
+        runner.session,
+        requests,
+        concurrency=workload.concurrency,
+        on_finished=on_finished,
+        record_steps=trace is not None,
+    )
+    if trace is not None:
+        trace.runs.append(TracedRun(f"{len(requests)} requests, {workload.arrival}", run.records, run.recorded))
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
     routed = routing(run.experts)
     figures |= routing_figures(routed, runner.session.manifest.mapping.moe_ep_size)

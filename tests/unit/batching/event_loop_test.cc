@@ -426,6 +426,20 @@ TEST(stats_and_timings) {
   CHECK(stats.scheduler.kv.lookup_tokens >= 200);
 }
 
+TEST(steps_are_recorded_from_the_start_until_they_are_taken) {
+  tl::StepLog log;
+  const auto add = [&](int rows) { log.add({.num_rows = rows}); };
+  add(1);
+  CHECK(log.take().steps.empty());
+  log.start(2);
+  for (int rows = 2; rows <= 5; ++rows) add(rows);
+  const tl::RecordedSteps found = log.take();
+  CHECK(found.steps.size() == 2 && found.steps[0].num_rows == 2 && found.steps[1].num_rows == 3);
+  CHECK(found.num_left_out == 2);
+  add(6);
+  CHECK(log.take().steps.empty());
+}
+
 TEST(durations_are_counted_to_three_percent) {
   for (const double seconds : {0.0, 1e-9, 17e-9, 1e-6, 12.3456e-6, 0.004, 1.0, 17.0}) {
     tl::DurationCounts counts;

@@ -59,8 +59,8 @@ def test_options_reach_the_measurement(measured):
         *("--memory_bandwidth", 4470, "--peak_tflops", 789, "--tokenizer", "t", "--skip_tokenizer_init"),
     )
     assert result.exit_code == 0, result.output
-    ((engine_dir, workload, runtime, objectives, price, ceilings, _, tokenizer),) = measured
-    assert (tokenizer, workload.detokenize) == ("t", False)
+    ((engine_dir, workload, runtime, objectives, price, ceilings, _, tokenizer, trace),) = measured
+    assert (tokenizer, workload.detokenize, trace) == ("t", False, None)
     assert ceilings == Ceilings(bandwidth=4.47e12, flops=7.89e14)
     assert (engine_dir, objectives, price) == ("e", {"ttft": 0.5}, 2)
     assert (workload.arrival, workload.request_rate, workload.burstiness, workload.concurrency) == ("burst", 3, 0.5, 2)

@@ -126,7 +126,9 @@ def latency(
     results.expect(reports)
     busy = warn_if_busy()
     with progress_bars() as show:
-        bench = LatencyBench(engine_dir, shapes, num_threads=num_threads, ceilings=ceilings_of(**ceilings))
+        bench = LatencyBench(
+            engine_dir, shapes, num_threads=num_threads, ceilings=ceilings_of(**ceilings), trace=results.trace
+        )
         for shape, report in zip(shapes, reports, strict=True):
             stage = f"batch {shape.batch_size}, prompt {shape.input_len}"
             report["figures"] = bench.measure(shape, functools.partial(show, stage))

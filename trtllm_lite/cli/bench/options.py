@@ -41,6 +41,12 @@ result_options = together(
         help="Also write curves and tables as a page for a browser, which needs no network.",
     ),
     click.option(
+        "--trace",
+        "trace_path",
+        metavar="FILE",
+        help="Also write when each request waited and each step ran, as JSON for ui.perfetto.dev.",
+    ),
+    click.option(
         "--compare",
         metavar="BASELINE",
         help=f"Compare with a file that --json wrote; a regression ends with exit code {REGRESSED}.",

@@ -1,4 +1,4 @@
-"""Writes the figures of a benchmark to a JSON file and a page, and compares them with a baseline."""
+"""Writes the figures of a benchmark to a JSON file, a page and a trace, and compares them with a baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ class Results:
 
     json_path: str | None
     html_path: str | None
+    trace_path: str | None
     compare: str | None
     tolerance: Sequence[str]
 
@@ -39,14 +40,17 @@ class Results:
 
     def __post_init__(self) -> None:
         from trtllm_lite.bench.compare import parse_tolerance, read_reports
+        from trtllm_lite.bench.trace import Trace
         from trtllm_lite.files import require_writable
 
         if self.tolerance and not self.compare:
             raise click.UsageError("--tolerance needs --compare BASELINE")
-        for path, option in ((self.json_path, "--json"), (self.html_path, "--html")):
+        paths = {"--json": self.json_path, "--html": self.html_path, "--trace": self.trace_path}
+        for option, path in paths.items():
             if path:
                 with _writing(path, option):
                     require_writable(Path(path))
+        self.trace = Trace() if self.trace_path else None
         self._tolerance = parse_tolerance(self.tolerance)
         self._baselines = read_reports(self.compare) if self.compare else []
         self._expected: list[Mapping[str, Any]] = []
@@ -59,9 +63,11 @@ class Results:
             self._expected = [find_baseline(identity, self._baselines) for identity in identities]
 
     def write(self, reports: Sequence[Report]) -> None:
-        """Write the JSON file, if one is requested."""
+        """Write the JSON file and the trace, as far as they are requested."""
         if self.json_path:
             _write(self.json_path, json.dumps(reports, indent=2) + "\n", "--json")
+        if self.trace_path and self.trace is not None:
+            _write(self.trace_path, json.dumps(self.trace.document()), "--trace")
 
     def finish(self, reports: Sequence[Report]) -> None:
         """Write the files and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""

@@ -1,7 +1,7 @@
 """``trtllm-lite bench serve``: a load for a server, whoever made it."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.foreign_names.serving import BENCH_SERVE
+
+if TYPE_CHECKING:
+    from trtllm_lite.bench.trace import Trace
 
 _SATURATED = 0.9  # of a core; above it the client may be the bottleneck
 _MOST_IDS = 1 << 31  # ids are int32
@@ -85,7 +88,7 @@ def serve(allow_errors: bool, **options: Any) -> None:
     report = _identity(plan)
     results.expect([report])
     report["busy_cores_before"] = warn_if_busy()
-    report |= _measure(plan)
+    report |= _measure(plan, results.trace)
     _print(plan.workload.num_requests, plan.workload.arrival, report)
     _warn_if_saturated(report["client_cpu_shares"])
     _conclude(results, report, plan.workload.num_requests, allow_errors=allow_errors)
@@ -104,7 +107,7 @@ def _identity(plan: ServerPlan) -> Report:
     return report
 
 
-def _measure(plan: ServerPlan) -> Report:
+def _measure(plan: ServerPlan, trace: "Trace | None") -> Report:
     """Return the parts of a report that ``measure_server`` makes; progress is shown meanwhile."""
     from trtllm_lite.bench.http_bench import measure_server
     from trtllm_lite.progress import progress_bars
@@ -118,6 +121,7 @@ def _measure(plan: ServerPlan) -> Report:
             plan.objectives,
             plan.price_per_hour,
             on_finished=lambda done, total: show("requests", done, total),
+            trace=trace,
             **plan.sending,
         )
 

@@ -102,7 +102,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     report["busy_cores_before"] = warn_if_busy()
     with progress_bars() as show:
         asked = (engine_dir, workload, runtime, objectives, price, ceilings_of(**ceilings))
-        report |= measure_serving(*asked, lambda done, total: show("requests", done, total), tokenizer)
+        report |= measure_serving(*asked, lambda done, total: show("requests", done, total), tokenizer, results.trace)
     print_figures(f"{counted(workload.num_requests, 'request')}, {workload.arrival}", report["figures"])
     for priority, latencies in report["by_priority"].items():
         print_figures(f"priority {priority}", latencies)

@@ -173,6 +173,13 @@ void EventLoop::complete_oldest() {
   work_stats_.step_seconds += step;
   work_stats_.host_seconds += host;
   if (num_launches_ == 1 && launched_only_decodes_) work_stats_.decode_host_times.add(host);
+  step_log_.add({.begin = last_results_,
+                 .end = now_,
+                 .host_seconds = host,
+                 .compute_seconds = result_.compute_seconds,
+                 .num_rows = std::ssize(batch.rows),
+                 .num_tokens = std::ssize(batch.token_ids),
+                 .num_decode_tokens = batch.num_decode_tokens});
   count_from(now_);
 }
 

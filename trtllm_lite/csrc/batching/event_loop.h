@@ -12,6 +12,7 @@
 #include "batching/loop_stats.h"
 #include "batching/scheduler.h"
 #include "batching/step.h"
+#include "batching/step_log.h"
 
 namespace tl {
 
@@ -46,6 +47,8 @@ class EventLoop {
   // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.
   PollStatus poll(EventBatch& out, Clock::duration timeout);
   LoopStats stats() const;
+  // Any thread may record steps with it.
+  StepLog& step_log() { return step_log_; }
   // Starts the shutdown and returns at once; poll() tells when it is done.
   void shut_down(Shutdown how) { inbox_.shut_down(how); }
 
@@ -87,6 +90,7 @@ class EventLoop {
   int num_launches_ = 0;
   bool launched_only_decodes_ = true;
 
+  StepLog step_log_;
   mutable std::mutex stats_mutex_;
   LoopStats stats_;
   std::thread thread_;

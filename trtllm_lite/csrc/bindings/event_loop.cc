@@ -138,6 +138,8 @@ class PyEventLoop {
     return nb::make_tuple(tokens, ends);
   }
 
+  StepLog& step_log() { return loop_->step_log(); }
+
   LoopStats stats() const {
     home().check();
     return loop_->stats();
@@ -307,6 +309,19 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   return out;
 }
 
+// Seconds of the clock that Python calls time.perf_counter, which on Linux is the steady clock.
+double instant(Clock::time_point time) { return seconds(time.time_since_epoch()); }
+
+nb::tuple take_steps(PyEventLoop& loop) {
+  const RecordedSteps recorded = loop.step_log().take();
+  nb::list steps;
+  for (const StepRecord& step : recorded.steps) {
+    steps.append(nb::make_tuple(instant(step.begin), instant(step.end), step.host_seconds, step.compute_seconds,
+                                step.num_rows, step.num_tokens, step.num_decode_tokens));
+  }
+  return nb::make_tuple(steps, recorded.num_left_out);
+}
+
 void bind_events(nb::module_& module) {
   nb::enum_<FinishReason>(module, "FinishReason")
       .value("END_ID", FinishReason::kEndId)
@@ -407,6 +422,9 @@ void bind_event_loop(nb::module_& module) {
       .def("poll", &PyEventLoop::poll, nb::arg("timeout"),
            nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))
       .def("stats", &stats_dict)
+      .def(
+          "record_steps", [](PyEventLoop& loop, std::size_t most) { loop.step_log().start(most); }, nb::arg("most"))
+      .def("take_steps", &take_steps, nb::sig("def take_steps(self) -> tuple[list[tuple], int]"))
       .def("shut_down", &PyEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
 }
 

@@ -21,6 +21,7 @@ from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
+from trtllm_lite.runtime.session.steps import RecordedSteps, StepRecord
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 
@@ -116,6 +117,15 @@ class Session:
         """Counts and times of what the session has done so far."""
         loaded = () if self.adapters is None else self.adapters.loaded()
         return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
+
+    def record_steps(self, most: int) -> None:
+        """Record what the next ``most`` steps take, and forget what was recorded before."""
+        self.pump.loop.record_steps(most)
+
+    def take_steps(self) -> RecordedSteps:
+        """The steps recorded since :meth:`record_steps`; nothing more is recorded."""
+        steps, num_left_out = self.pump.loop.take_steps()
+        return RecordedSteps([StepRecord(*step) for step in steps], num_left_out)
 
     def expert_counts(self) -> list[ExpertCounts]:
         """Counts of the experts chosen by each router that this process computes.
