@@ -5,6 +5,7 @@ import re
 
 import pytest
 import requests
+from markdown_it import MarkdownIt
 
 from tests.browser import NAMES, browsing, find_browser
 
@@ -134,6 +135,112 @@ def test_texts_of_a_server_are_no_html(browser, server):
         assert browser.evaluate("document.getElementById('text').value") == "fail"
         assert browser.evaluate("document.images.length + document.scripts.length") == 1
         assert browser.evaluate("typeof window.hacked") == "undefined"
+    assert browser.complaints == []
+
+
+MARKDOWN = [
+    "Some *words* and **strong *ones***, `code` and ``a `tick` ``.\nA second line, 2 * 3 * 4 and snake_case_names.",
+    "# One\n\n### Three ###\ntext behind it\n\n---\n\nend",
+    "- one\n- two\n  - inner\n  - other\n- three\n\n1. first\n2. second",
+    "```python\ndef f(x):\n    return x**2  # <b>\n```\n\n~~~\nplain\n\n- no list\n~~~",
+    "| a | b |\n|---|:-:|\n| 1 | **2** |\n\n> quoted\n> text\n\n[a link](https://example.com/x?y=1)",
+    "```\nnever ended",
+    HOSTILE,
+]
+# The names of elements and the texts in them. A reference's headings are two levels higher, for the page has its own.
+TREE = """(function tree(node) { return [...node.childNodes].flatMap(child => child.nodeType === 3
+    ? [child.textContent] : child.nodeName === "BUTTON" || child.className === "code-head" ? []
+    : ["DIV", "SPAN"].includes(child.nodeName) ? tree(child) : [[child.nodeName, ...tree(child)]]); })"""
+
+
+@pytest.mark.parametrize("text", MARKDOWN)
+def test_answers_are_read_as_markdown(page, text):
+    """Against markdown-it, with what an answer may not have switched off; white space between blocks does not count."""
+    reference = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    reference = re.sub(r"<(/?)h(\d)>", lambda found: f"<{found[1]}h{min(int(found[2]) + 2, 6)}>", reference)
+    page.evaluate(f"""window.made = element("div", ""); showMarkdown(made, {json.dumps(text)});
+        window.expected = new DOMParser().parseFromString({json.dumps(reference)}, "text/html").body; 0""")
+    made, expected = (page.evaluate(f"{TREE}({name})") for name in ("made", "expected"))
+    assert _without_blanks(made) == _without_blanks(expected)
+
+
+def _without_blanks(tree):
+    texts = [item if isinstance(item, list) else " ".join(item.split()) for item in tree]
+    return [_without_blanks(item) if isinstance(item, list) else item for item in texts if item]
+
+
+def test_markdown_makes_no_other_elements_and_no_other_links(page):
+    text = f"[a](javascript:alert(1)) [b](data:text/html,x) ![i](http://h/x.png)\n{HOSTILE}\n```\n{HOSTILE}\n```"
+    found = f"""(node => {{ showMarkdown(node, {json.dumps(text)}); return [...node.querySelectorAll('*')]
+        .map(item => item.nodeName + (item.href ?? '')); }})(element('div', ''))"""
+    assert set(page.evaluate(found)) <= {"P", "DIV", "SPAN", "BUTTON", "PRE", "CODE", "Ahttp://h/x.png"}
+    assert page.evaluate("typeof window.hacked") == "undefined"
+
+
+def test_an_answer_has_code_to_copy_and_is_asked_for_again(browser, server):
+    answers = """
+      "/v1/models": () => [200, { data: [{ id: "m", root: "m", parent: null }, { id: "a", root: "p", parent: "m" }] }],
+      "/load": () => [200, { models: {} }],
+      "/v1/chat/completions": (headers, body) => [200, stream(
+        chunk({ content: asked.length + ": \\n\\n```py\\nx = " }), chunk({ content: "1\\n```" }))],"""
+    with _prepared(browser, answers):
+        _open(browser, server)
+        assert browser.evaluate("[document.title, document.getElementById('name').textContent]") == [
+            "m – trtllm_lite",
+            "m",
+        ]
+        _send(browser, "One?", adapter="a", top_p="0.5", seed="7", stop_text="x\ny", schema='{"type": "object"}')
+        browser.wait_for(IS_IDLE)
+        browser.evaluate("document.addEventListener('copy', () => { window.copied = String(getSelection()); })")
+        browser.call("Runtime.evaluate", expression="document.querySelector('.copy').click()", userGesture=True)
+        assert browser.evaluate("copied") == "x = 1"
+        first = browser.evaluate("document.querySelector('.markdown p').textContent")
+        browser.evaluate("document.querySelector('.again').click()")
+        browser.wait_for(IS_IDLE)
+        assert browser.evaluate("document.querySelector('.markdown p').textContent") != first
+        assert browser.evaluate("document.querySelectorAll('.assistant').length") == 1
+        *_, before, after = browser.evaluate("asked.filter(({ body }) => body).map(({ body }) => body)")
+        assert before == after
+        assert (before["model"], before["top_p"], before["seed"], before["stop"]) == ("a", 0.5, 7, ["x", "y"])
+        form = {"name": "answer", "schema": {"type": "object"}}
+        assert before["response_format"] == {"type": "json_schema", "json_schema": form}
+        _send(browser, "Two?", schema="{")
+        browser.wait_for(f"{IS_IDLE} && {NOTICE}")
+        assert "The JSON schema is not JSON" in browser.evaluate(NOTICE)
+    assert browser.complaints == []
+
+
+def test_the_results_of_tools_are_typed_one_after_the_other(browser, server):
+    answers = """
+      "/v1/models": () => [200, { data: [{ id: "m", root: "m" }] }],
+      "/load": () => [200, { models: {} }],
+      "/v1/chat/completions": (headers, body) => [200, body.messages.at(-1).role === "tool"
+        ? stream(chunk({ content: "Done." }))
+        : stream(chunk({ tool_calls: [{ index: 0, id: "c0", function: { name: "f", arguments: '{"x":' } }] }),
+            chunk({ tool_calls: [{ index: 0, function: { arguments: " 1}" } }] }),
+            chunk({ tool_calls: [{ index: 1, id: "c1", function: { name: "g", arguments: "{}" } }] }))],"""
+    with _prepared(browser, answers):
+        _open(browser, server)
+        _send(browser, "Go.", tools='[{"name": "f"}, {"type": "function", "function": {"name": "g"}}]')
+        browser.wait_for(IS_IDLE)
+        assert browser.evaluate("document.querySelector('.assistant .code').textContent") == 'fCopy{"x": 1}'
+        assert browser.evaluate("document.getElementById('text').placeholder") == "The result of f"
+        _send(browser, "one")
+        assert browser.evaluate("document.getElementById('text').placeholder") == "The result of g"
+        _send(browser, "two")
+        browser.wait_for(f"{IS_IDLE} && {ANSWER}.includes('Done')")
+        bodies = browser.evaluate("asked.filter(({ body }) => body).map(({ body }) => body)")
+        functions = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+        assert bodies[0]["tools"] == functions
+        _, said, *results = bodies[1]["messages"]
+        assert [(call["id"], call["function"]["arguments"]) for call in said["tool_calls"]] == [
+            ("c0", '{"x": 1}'),
+            ("c1", "{}"),
+        ]
+        assert [(one["role"], one["tool_call_id"], one["content"]) for one in results] == [
+            ("tool", "c0", "one"),
+            ("tool", "c1", "two"),
+        ]
     assert browser.complaints == []
 
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from trtllm_lite.pages import colors, digest
 
 _FOLDER = Path(__file__).parent
+_SCRIPTS = ("markdown.js", "settings.js", "requests.js", "page.js")
 
 
 def render_page() -> tuple[bytes, dict[str, str]]:
     """The page, and its headers."""
-    style, script = colors() + (_FOLDER / "page.css").read_text(), (_FOLDER / "page.js").read_text()
+    style = colors() + (_FOLDER / "page.css").read_text()
+    script = '"use strict";\n' + "".join((_FOLDER / name).read_text() for name in _SCRIPTS)
     page = (_FOLDER / "page.html").read_text().replace("/* style */", style).replace("/* script */", script)
     return page.encode(), page_headers(style, script)
 

@@ -1,4 +1,3 @@
-"use strict";
 // What comes from the server is put into text nodes alone, so that no text of a model is ever read as HTML.
 const byId = (id) => document.getElementById(id);
 const [form, text, send, stop, turns, notice, modelField] =
@@ -6,105 +5,57 @@ const [form, text, send, stop, turns, notice, modelField] =
 const LOAD_MILLISECONDS = 2000;
 
 let models = [];
-let conversation = []; // of {role, content}
+let conversation = []; // of messages as the server takes them
+let calls = []; // of tools, whose results are still to be typed
+let live = null; // the latest answer, which may be asked for again
 let running = null; // the AbortController of the answer that is coming
-const withoutTemplate = new Set(); // models that continue texts, and hold no chats
-
-class ServerError extends Error {
-  constructor(status, error) {
-    super(error.message ?? `The server answered with status ${status}.`);
-    this.status = status;
-    this.code = error.code;
-  }
-}
-
-// Requests.
-
-async function ask(path, options = {}) {
-  const headers = {};
-  if (byId("key").value) headers["Authorization"] = `Bearer ${byId("key").value}`;
-  if (options.body) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
-  if (response.ok) return response;
-  const found = await response.json().catch(() => ({}));
-  if (response.status === 401) {
-    byId("key-field").hidden = false;
-    byId("settings").open = true;
-  }
-  throw new ServerError(response.status, found.error ?? {});
-}
-
-// The data of server-sent events, parsed, until [DONE].
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const data = part.replace(/^data: /, "");
-      if (data === "[DONE]") return;
-      const found = JSON.parse(data);
-      if (found.error) throw new ServerError(200, found.error);
-      yield found;
-    }
-  }
-}
-
-function settings() {
-  const body = { model: modelField.value, stream: true, stream_options: { include_usage: true } };
-  const temperature = byId("temperature").valueAsNumber;
-  const most = byId("most").valueAsNumber;
-  if (!Number.isNaN(temperature)) body.temperature = temperature;
-  if (!Number.isNaN(most)) body.max_tokens = most;
-  return body;
-}
-
-function post(path, own, signal) {
-  return ask(path, { method: "POST", body: JSON.stringify({ ...settings(), ...own }), signal });
-}
-
-async function answer(signal) {
-  const system = byId("system").value.trim();
-  const messages = system ? [{ role: "system", content: system }, ...conversation] : conversation;
-  const model = modelField.value;
-  if (!withoutTemplate.has(model)) {
-    try {
-      return await post("/v1/chat/completions", { messages }, signal);
-    } catch (error) {
-      if (error.code !== "no_chat_template") throw error;
-      withoutTemplate.add(model);
-    }
-  }
-  const prompt = messages.map((message) => message.content).join("\n");
-  return post("/v1/completions", { prompt }, signal);
-}
 
 // What is shown.
-
-function element(tag, className, ...children) {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.append(...children);
-  return made;
-}
 
 function showTurn(role, who, content) {
   const said = element("div", "said", content);
   const turn = element("li", role, element("p", "who", who), said);
   turns.append(turn);
   turn.scrollIntoView({ block: "end" });
-  return { turn, said, reasoning: null };
+  return { turn, said, reasoning: null, text: "", chat: false, calls: [], frame: 0 };
 }
 
-// Add to a turn's text, and follow it unless the reader has scrolled up.
-function addText(node, added) {
+// Follow what is added to a turn, unless the reader has scrolled up.
+function following(change) {
   const follows = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
-  if (node.lastChild) node.lastChild.appendData(added);
-  else node.append(added);
+  change();
   if (follows) turns.scrollTop = turns.scrollHeight;
+}
+
+function addText(node, added) {
+  following(() => (node.lastChild ? node.lastChild.appendData(added) : node.append(added)));
+}
+
+// Show an answer as it is now: a chat's as Markdown, at most once for each frame.
+function showAnswer(shown) {
+  cancelAnimationFrame(shown.frame);
+  shown.said.classList.toggle("markdown", shown.chat);
+  following(() => (shown.chat ? showMarkdown(shown.said, shown.text) : shown.said.replaceChildren(shown.text)));
+}
+
+function addAnswer(shown, added) {
+  shown.text += added;
+  cancelAnimationFrame(shown.frame);
+  shown.frame = requestAnimationFrame(() => showAnswer(shown));
+}
+
+// Put together the parts of calls as they come.
+function addCalls(shown, parts) {
+  for (const part of parts) {
+    const call = (shown.calls[part.index] ??= { id: "", type: "function", function: { name: "", arguments: "" } });
+    call.id ||= part.id ?? "";
+    call.function.name += part.function?.name ?? "";
+    call.function.arguments += part.function?.arguments ?? "";
+  }
+}
+
+function showCalls(shown) {
+  for (const call of shown.calls) shown.turn.append(codeBlock(call.function.arguments, call.function.name));
 }
 
 function addReasoning(shown, added) {
@@ -129,55 +80,102 @@ function setRunning(controller) {
 }
 
 // How fast an answer came; tokens are counted by the server, or by events if the answer was stopped.
-function showSpeed(asked, first, last, tokens) {
+function showSpeed({ asked, first, last, tokens }) {
   byId("first").textContent = first ? `${Math.round(first - asked)} ms` : "–";
   byId("rate").textContent = tokens > 1 && last > first ? ((tokens - 1) / ((last - first) / 1000)).toFixed(1) : "–";
+}
+
+// What stands below a finished answer: its figures, and for the latest one a way to ask again.
+function showFoot(shown, speed) {
+  live?.again.remove();
+  const again = element("button", "again", "Regenerate");
+  again.type = "button";
+  again.addEventListener("click", regenerate);
+  const figures = `${speed.tokens} tokens, ${byId("rate").textContent} a second, the first after ${byId("first").textContent}`;
+  following(() => shown.turn.append(element("div", "foot", element("span", "", figures), again)));
+  live = { ...shown, again };
+}
+
+async function receive(shown, speed) {
+  for await (const found of events(await answer(running.signal))) {
+    const choice = found.choices[0];
+    const said = choice?.delta?.content ?? choice?.text;
+    const thought = choice?.delta?.reasoning_content;
+    const called = choice?.delta?.tool_calls;
+    shown.chat ||= Boolean(choice?.delta);
+    if (said || thought || called) {
+      speed.last = performance.now();
+      if (!speed.first) refreshLoad();
+      speed.first ||= speed.last;
+      speed.tokens += 1;
+      if (thought) addReasoning(shown, thought);
+      if (said) addAnswer(shown, said);
+      if (called) addCalls(shown, called);
+    }
+    speed.tokens = found.usage?.completion_tokens ?? speed.tokens;
+    showSpeed(speed);
+  }
+}
+
+// Ask for an answer to the conversation. Says whether there was one.
+async function reply() {
+  tell("");
+  setRunning(new AbortController());
+  const shown = showTurn("assistant", settings().model, "");
+  shown.turn.setAttribute("aria-busy", "true");
+  const speed = { asked: performance.now(), first: 0, last: 0, tokens: 0 };
+  try {
+    await receive(shown, speed);
+  } catch (error) {
+    if (error.name !== "AbortError") tell(error.message);
+  }
+  showAnswer(shown);
+  shown.turn.removeAttribute("aria-busy");
+  setRunning(null);
+  refreshLoad();
+  const answered = Boolean(shown.text || shown.reasoning || shown.calls.length);
+  if (answered) {
+    conversation.push({ role: "assistant", content: shown.text, ...(shown.calls.length ? { tool_calls: shown.calls } : {}) });
+    calls = [...shown.calls];
+    showCalls(shown);
+    showFoot(shown, speed);
+  } else shown.turn.remove();
+  showPlaceholder();
+  return answered;
+}
+
+function showPlaceholder() {
+  text.placeholder = calls.length ? `The result of ${calls[0].function.name}` : "Ask something";
 }
 
 async function sendText() {
   const content = text.value.trim();
   if (!content || running) return;
-  tell("");
-  setRunning(new AbortController());
-  conversation.push({ role: "user", content });
-  const question = showTurn("user", "You", content);
-  const shown = showTurn("assistant", modelField.value, "");
-  shown.turn.setAttribute("aria-busy", "true");
+  const call = calls.shift();
+  conversation.push(call ? { role: "tool", tool_call_id: call.id, content } : { role: "user", content });
+  const question = showTurn("user", call ? `Result of ${call.function.name}` : "You", content);
   text.value = "";
-  const asked = performance.now();
-  let [first, last, tokens] = [0, 0, 0];
-  try {
-    for await (const found of events(await answer(running.signal))) {
-      const choice = found.choices[0];
-      const said = choice?.delta?.content ?? choice?.text;
-      const thought = choice?.delta?.reasoning_content;
-      if (said || thought) {
-        last = performance.now();
-        if (!first) refreshLoad();
-        first ||= last;
-        tokens += 1;
-        if (thought) addReasoning(shown, thought);
-        if (said) addText(shown.said, said);
-      }
-      tokens = found.usage?.completion_tokens ?? tokens;
-      showSpeed(asked, first, last, tokens);
-    }
-  } catch (error) {
-    if (error.name !== "AbortError") tell(error.message);
-  }
-  shown.turn.removeAttribute("aria-busy");
-  setRunning(null);
-  refreshLoad();
-  const replied = shown.said.textContent;
-  if (replied || shown.reasoning) {
-    conversation.push({ role: "assistant", content: replied });
-    return;
-  }
+  showPlaceholder();
+  if (calls.length || (await reply())) return;
   // Nothing was answered: the question can be changed and sent again.
+  if (call) calls.unshift(call);
   conversation.pop();
   question.turn.remove();
-  shown.turn.remove();
   text.value ||= content;
+}
+
+async function regenerate() {
+  if (running) return;
+  const [before, shown, open] = [conversation.pop(), live, calls];
+  shown.turn.hidden = true;
+  calls = [];
+  if (await reply()) shown.turn.remove();
+  else {
+    conversation.push(before);
+    calls = open;
+    shown.turn.hidden = false;
+    showPlaceholder();
+  }
 }
 
 // Figures and models.
@@ -186,8 +184,19 @@ async function showModels() {
   const found = await (await ask("/v1/models")).json();
   const chosen = modelField.value;
   models = found.data;
-  modelField.replaceChildren(...models.map((model) => new Option(model.id, model.id)));
-  if (models.some((model) => model.id === chosen)) modelField.value = chosen;
+  const bases = models.filter((model) => !model.parent);
+  modelField.replaceChildren(...bases.map((model) => new Option(model.id, model.id)));
+  if (bases.some((model) => model.id === chosen)) modelField.value = chosen;
+  showAdapters();
+}
+
+// The adapters of the chosen model, and the name at the head.
+function showAdapters() {
+  const chosen = models.find((model) => model.id === modelField.value);
+  const own = models.filter((model) => model.parent && (model.parent === chosen?.id || model.parent === chosen?.root));
+  byId("adapter").replaceChildren(new Option("none", ""), ...own.map((model) => new Option(model.id, model.id)));
+  byId("name").textContent = modelField.value;
+  document.title = `${modelField.value} – trtllm_lite`;
 }
 
 async function showLoad() {
@@ -223,14 +232,15 @@ text.addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
 stop.addEventListener("click", () => running?.abort());
 byId("clear").addEventListener("click", () => {
-  conversation = [];
+  [conversation, calls, live] = [[], [], null];
   turns.replaceChildren();
+  showPlaceholder();
   tell("");
   text.focus();
 });
 byId("key").addEventListener("change", start);
 byId("key-field").addEventListener("submit", (event) => event.preventDefault());
-modelField.addEventListener("change", refreshLoad);
+modelField.addEventListener("change", () => (showAdapters(), refreshLoad()));
 document.addEventListener("visibilitychange", refreshLoad);
 setInterval(refreshLoad, LOAD_MILLISECONDS);
 byId("settings").open = matchMedia("(min-width: 761px)").matches;
