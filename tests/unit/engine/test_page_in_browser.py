@@ -9,6 +9,7 @@ import pytest
 
 from tests.browser import NAMES, Page, browsing, find_browser
 from tests.unit.engine.hostile import write_hostile
+from trtllm_lite._core import KvGeometry
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.page import render_page
 
@@ -104,6 +105,28 @@ def test_heads_sort(page: Page) -> None:
             assert descending == ascending[::-1]
         else:
             assert [bool(text) for text in ascending] == [bool(text) for text in descending] == [True] * 3 + [False] * 9
+
+
+def test_what_fits_a_device_is_marked(page: Page, found: dict[str, Any]) -> None:
+    """Each cell has what is beside the cache, and the blocks of its batch as the runtime counts them."""
+    limits, cache = found["limits"], found["kv_cache"]
+    cells = page.evaluate("""[...document.querySelectorAll('#what-if-table tbody tr')].map(row =>
+        [...row.querySelectorAll('td')].map(cell => Number(cell.dataset.value)))""")
+    windows = [group["window"] for group in found["cache_use"]["groups"]]
+    geometry = KvGeometry(cache["tokens_per_block"], windows, limits["max_num_tokens"])
+    blocks = geometry.most_blocks_of_batch(limits["max_batch_size"], limits["max_seq_len"])
+    others = found["memory"]["weights"] + found["memory"]["workspace"]
+    assert cells[-1][-1] == others + blocks * cache["bytes_per_block"] == max(map(max, cells))
+    assert cells == [sorted(row) for row in cells]
+    flat = [number for row in cells for number in row]
+    gib = (min(flat) + max(flat)) / 2 / 2**30
+    page.evaluate(f"""(input => {{ input.value = {gib}; input.dispatchEvent(new Event("input")); }})
+        (document.getElementById("device-memory"))""")
+    fitting = sum(number <= gib * 2**30 for number in flat)
+    assert page.evaluate("document.querySelectorAll('.fits').length") == fitting
+    assert (
+        page.evaluate("document.querySelector('.what-if [role=status]').textContent") == f"{fitting} of {len(flat)} fit"
+    )
 
 
 def test_the_filter_keeps_rows_that_have_all_words(page: Page) -> None:

@@ -6,6 +6,7 @@ from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.engine.inspect_text import limits_of
 from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
 from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
+from trtllm_lite.engine.page.what_if import what_if
 from trtllm_lite.pages.document import render
 
 
@@ -20,6 +21,7 @@ def render_page(found: Inspection) -> str:
         memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),
         workspace_bar=bar(found.workspace),
         bar_width=BAR_WIDTH,
+        grid=what_if(found),
         arena_map=arena_map,
         refusals=refusals,
     )
