@@ -143,6 +143,23 @@ def test_the_command_prints_a_table_and_json(llama: Built) -> None:
     assert f"{printed['perplexity']:.4f}" in table.stdout
 
 
+def test_accuracy_is_drawn_against_size(llama: Built, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("--engine_dir", llama.quantized, "--reference_engine_dir", llama.engine, "--html", page, "--json")
+    both = run(llama, *arguments)
+    assert both.exit_code == 0, both.output
+    whole, quantized = json.loads(both.stdout)
+    text = page.read_text()
+    assert text.count('<svg class="chart"') == 3
+    assert text.count('<circle class="dot') == 3 + 2 + 2  # the reference has a perplexity
+    for result in (whole, quantized):
+        assert f"{result['perplexity']:.4f}" in text
+    assert quantized["reference"]["perplexity"] == whole["perplexity"]
+    refused = run(llama, "--html", tmp_path / "absent" / "page.html")
+    assert refused.exit_code == 1
+    assert "choose another file for --html" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.cli.page_file import require_page, write_page
 
 RESULTS_DIFFER = 3  # exit code; 1 and 2 are errors
 
@@ -61,14 +62,9 @@ def _describe(path: Path, as_json: bool, kernels: bool) -> None:
 def _write_page(path: Path, page: Path) -> None:
     from trtllm_lite.engine.inspect import inspect_path
     from trtllm_lite.engine.page import render_page
-    from trtllm_lite.files import require_writable, write_file, writing
 
-    with writing(str(page), "choose another file for --html"):
-        require_writable(page)
-    text = render_page(inspect_path(path))
-    with writing(str(page), "choose another file for --html"):
-        write_file(page, text.encode())
-    click.echo(f"wrote {page}")
+    require_page(page)
+    write_page(page, render_page(inspect_path(path)))
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

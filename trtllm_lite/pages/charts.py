@@ -36,13 +36,14 @@ class Curve:
 class Axis:
     """``text`` writes a number with its unit; of a logarithmic axis all numbers are above 0.
 
-    An axis has ``ticks`` of its own where its numbers are few; a linear one begins at 0.
+    An axis has ``ticks`` of its own where its numbers are few. A linear one begins at 0, or ``near`` its numbers.
     """
 
     title: str
     text: Callable[[float], str]
     log: bool = False
     ticks: tuple[float, ...] = ()
+    near: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ def draw(chart: Chart) -> Drawing:
     for curve in chart.curves:
         firsts.setdefault(curve.name, curve)
     points = [point for curve in chart.curves for point in curve.points]
-    x_ticks = chart.x.ticks or ticks([x for x, _ in points], log=chart.x.log)
-    y_ticks = chart.y.ticks or ticks([y for _, y in points], log=chart.y.log)
+    x_ticks = chart.x.ticks or ticks([x for x, _ in points], log=chart.x.log, near=chart.x.near)
+    y_ticks = chart.y.ticks or ticks([y for _, y in points], log=chart.y.log, near=chart.y.near)
     x = _scale([*x_ticks, *(x for x, _ in points)], _LEFT, right, log=chart.x.log)
     y = _scale([*y_ticks, *(y for _, y in points)], bottom, _TOP, log=chart.y.log)
     return Drawing(
@@ -142,20 +143,23 @@ def draw(chart: Chart) -> Drawing:
     )
 
 
-def ticks(values: Sequence[float], *, log: bool) -> tuple[float, ...]:
-    """Round numbers around ``values``: from 0 in even steps, or on a logarithmic axis 1, 2, 5 and 10 or powers of 10.
+def ticks(values: Sequence[float], *, log: bool, near: bool = False) -> tuple[float, ...]:
+    """Round numbers around ``values``: in even steps, or on a logarithmic axis 1, 2, 5 and 10 or powers of 10.
 
-    Of numbers that are all 0 there are two ticks, 0 and 1.
+    Even ones begin at 0, or with ``near`` below the least of the values. Of numbers that are all 0 there are two
+    ticks, 0 and 1.
     """
-    return _log_ticks(min(values), max(values)) if log else _even_ticks(max(values))
+    low, high = min(values), max(values)
+    return _log_ticks(low, high) if log else _even_ticks(low if near and low < high else 0.0, high)
 
 
-def _even_ticks(high: float) -> tuple[float, ...]:
-    if high <= 0:
+def _even_ticks(low: float, high: float) -> tuple[float, ...]:
+    if high <= low:
         return (0.0, 1.0)
-    unit = 10.0 ** math.floor(math.log10(high / _TICKS))
-    step = next(unit * factor for factor in _STEPS if unit * factor * _TICKS >= high * (1 - 1e-9))
-    return tuple(step * number for number in range(math.ceil(high / step - 1e-9) + 1))
+    unit = 10.0 ** math.floor(math.log10((high - low) / _TICKS))
+    step = next(unit * factor for factor in _STEPS if unit * factor * _TICKS >= (high - low) * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(step * number for number in range(first, last + 1))
 
 
 def _log_ticks(low: float, high: float) -> tuple[float, ...]:

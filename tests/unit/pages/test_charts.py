@@ -24,6 +24,11 @@ def test_ticks_are_round(values: list[float], log: bool, expected: list[float]) 
     assert ticks(values, log=log) == pytest.approx(expected)
 
 
+def test_ticks_may_begin_near_the_values() -> None:
+    assert ticks([41.3, 41.9], log=False, near=True) == pytest.approx([41.2, 41.4, 41.6, 41.8, 42.0])
+    assert ticks([5.0, 5.0], log=False, near=True) == pytest.approx([0, 1, 2, 3, 4, 5])
+
+
 @given(POSITIVE, st.booleans())
 def test_ticks_are_few_and_around_all_values(values: list[float], log: bool) -> None:
     found = ticks(values, log=log)

@@ -49,10 +49,11 @@ def what_if(found: Inspection) -> WhatIf | None:
         return None
     windows = [group.window for group in found.cache_use.groups]
     tokens_per_block = found.kv_cache["tokens_per_block"]
-    geometry = KvGeometry(tokens_per_block, windows, found.limits["max_num_tokens"])
+    limits = {name: int(found.limits[name]) for name in ("max_batch_size", "max_seq_len", "max_num_tokens")}
+    geometry = KvGeometry(tokens_per_block, windows, limits["max_num_tokens"])
     others = found.memory["total"] - found.memory["kv_cache"]
-    batches = list(_doubling(1, found.limits["max_batch_size"]))
-    lengths = list(_doubling(tokens_per_block, found.limits["max_seq_len"]))
+    batches = list(_doubling(1, limits["max_batch_size"]))
+    lengths = list(_doubling(tokens_per_block, limits["max_seq_len"]))
 
     def cell(batch: int, length: int) -> Cell:
         num_blocks = geometry.most_blocks_of_batch(batch, length)

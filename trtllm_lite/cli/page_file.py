@@ -1,0 +1,25 @@
+"""The file that ``--html`` names."""
+
+from pathlib import Path
+
+import click
+
+_REMEDY = "choose another file for --html"
+
+
+def require_page(path: Path) -> None:
+    """Raise OutputError if a page cannot be written there, before anything is computed for it."""
+    from trtllm_lite.files import require_writable, writing
+
+    with writing(str(path), _REMEDY):
+        require_writable(path)
+
+
+def write_page(path: Path, text: str, *, quiet: bool = False) -> None:
+    """Write a page and, unless ``quiet``, say so."""
+    from trtllm_lite.files import write_file, writing
+
+    with writing(str(path), _REMEDY):
+        write_file(path, text.encode())
+    if not quiet:
+        click.echo(f"wrote {path}")
