@@ -93,7 +93,7 @@ def latency_floors(
 
 
 def _work(stages: Stages, shape: LatencyShape, ceilings: Ceilings, share_read: float | None) -> dict[str, Any]:
-    """What a roofline is drawn with; of a pipeline on several devices, which have a roofline each, nothing."""
+    """The operations and bytes of a roofline; none for a pipeline on several devices, which have a roofline each."""
     if _num_devices(stages) > 1:
         return {}
     figures = {

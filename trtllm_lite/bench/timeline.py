@@ -1,4 +1,4 @@
-"""What a run was like over time: tokens per second, and requests under way, in equal stretches."""
+"""Counts tokens per second and requests under way over the time of a run, in equal stretches."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ _STRETCHES = 60
 
 
 def timeline(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    """``stretch_s``: seconds of a stretch, counted from the start of the run; a number for each of these stretches:
-    ``output_tokens_per_s``, and ``running``, the requests that were sent and had not ended in its middle.
+    """The run of ``records`` in stretches of ``stretch_s`` seconds from its start.
 
-    The tokens of a chunk count alike where chunks came.
+    There is a number for each stretch: ``output_tokens_per_s``, and ``running``, the requests that had been sent and
+    had not ended in its middle. If chunks came, each is taken to have an equal part of its request's tokens.
     """
     end = max(record.token_times_s[-1] for record in records)
     width = math.nextafter(end, math.inf) / _STRETCHES

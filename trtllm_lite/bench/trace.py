@@ -1,4 +1,4 @@
-"""Runs as a trace for https://ui.perfetto.dev: requests, steps, and the device's share of these.
+"""Writes runs as a trace for https://ui.perfetto.dev: requests, steps, and the device's share of these.
 
 Source of the form: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.

@@ -1,4 +1,4 @@
-"""The file that ``--html`` names."""
+"""Writes the file that ``--html`` names."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Geometry of line charts, in units of an SVG: axes with ticks, curves with dots, and a legend."""
+"""Computes the geometry of line charts, in units of an SVG: axes with ticks, curves with dots, and a legend."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +119,7 @@ class _Scale:
 
 
 def draw(chart: Chart) -> Drawing:
-    """The drawing of a chart. Points that a logarithmic axis has no place for are an error of the caller."""
+    """The drawing of a chart, whose numbers on a logarithmic axis must be above 0."""
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     firsts: dict[str, Curve] = {}
     for curve in chart.curves:

@@ -1,4 +1,4 @@
-"""The reports of a benchmark as one HTML page of curves and tables, beside those of an earlier run if there are any."""
+"""Renders the reports of a benchmark as one HTML page of curves and tables, with an earlier run beside them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

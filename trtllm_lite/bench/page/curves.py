@@ -1,4 +1,4 @@
-"""Curves and axes that several charts of a benchmark have."""
+"""Makes the points and axes that several charts of a benchmark need."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

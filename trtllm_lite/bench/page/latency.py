@@ -1,4 +1,4 @@
-"""Charts of ``bench latency``: times and rates of whole batches against their size and the length of their prompts."""
+"""Makes the charts of ``bench latency``: times and rates of whole batches against their size and prompt length."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PEERS = {"baseline": "transformers", "llama_cpp": "llama.cpp"}
 
 @dataclass(frozen=True)
 class _Side:
-    """A side of shapes that charts have as their axis, or as what tells curves apart."""
+    """A field of shapes that is the axis of a chart, or that distinguishes its curves."""
 
     field: str
     title: str

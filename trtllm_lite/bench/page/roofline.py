@@ -1,4 +1,4 @@
-"""The roofline of ``bench latency``: operations per second against operations per byte.
+"""Makes the roofline of ``bench latency``: operations per second against operations per byte.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 architectures", https://doi.org/10.1145/1498765.1498785.

@@ -1,4 +1,4 @@
-"""Charts of many requests: their latencies by percentile, and the run over time."""
+"""Makes the charts of many requests: their latencies by percentile, and the run over time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def serving_charts(report: Report, earlier: Report | None) -> Iterator[Chart]:
 
 
 def _one_in(rank: float) -> float:
-    """Of how many requests one is slower than this percentile: 2 of the 50th, 100 of the 99th."""
+    """One request in so many is slower than this percentile: one in 2 for the 50th, one in 100 for the 99th."""
     return 100 / (100 - rank)
 
 

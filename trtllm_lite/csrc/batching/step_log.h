@@ -1,4 +1,4 @@
-// What single steps took, for whoever asks to have them recorded.
+// Records the times and tokens of single steps on request.
 #pragma once
 
 #include <atomic>

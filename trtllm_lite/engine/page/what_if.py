@@ -1,4 +1,4 @@
-"""What an engine's memory would be for other batches and lengths than its limits."""
+"""Computes what memory an engine would need for batches and lengths below its limits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Evaluations of several engines as one HTML page: their accuracy against the size of their weights."""
+"""Renders evaluations of several engines as one HTML page: their accuracy against the size of their weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What single steps of an engine took."""
+"""Declares the records of single steps: their times and tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
