@@ -1,6 +1,6 @@
 """Carries out ``bench throughput`` and ``bench serve-sim``: a workload on a freshly loaded engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,26 @@ def measure_serving(
     if trace is not None:
         trace.runs.append(TracedRun(f"{len(requests)} requests, {workload.arrival}", run.records, run.recorded))
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
-    routed = routing(run.experts)
-    figures |= routing_figures(routed, runner.session.manifest.mapping.moe_ep_size)
-    share = None if routed is None else routed.share_read
-    figures |= serving_floor(
-        read_stages(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds, share
-    )
+    figures |= _floors(engine_dir, runner, requests, ceilings, run)
     figures |= goodput_figures(run.records, run.seconds, objectives)
     figures |= cost_figures(figures, price_per_hour)
     return {
         "figures": figures,
         "by_priority": priority_figures(run.records),
         "timeline": timeline(run.records),
+    }
+
+
+def _floors(
+    engine_dir: str | Path, runner: ModelRunner, requests: Sequence[PlannedRequest], ceilings: Ceilings, run: Run
+) -> dict[str, Any]:
+    """What routers have chosen, and how near the run comes to the ceilings."""
+    routed = routing(run.experts)
+    share = None if routed is None else routed.share_read
+    stages, most = read_stages(Path(engine_dir)), runner.limits.max_batch_size
+    return {
+        **routing_figures(routed, runner.session.manifest.mapping.moe_ep_size),
+        **serving_floor(stages, requests, most, ceilings, run.seconds, share),
     }
 
 
