@@ -8,8 +8,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from trtllm_lite.foreign_names.quantization import QuantAlgo
     from trtllm_lite.llm import LLM
-    from trtllm_lite.runtime.api.engine_configs import BuildConfig, QuantConfig
     from trtllm_lite.runtime.api.embedding import EmbeddingOutput
+    from trtllm_lite.runtime.api.engine_configs import BuildConfig, QuantConfig
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
     from trtllm_lite.runtime.lora.request import LoRARequest
     from trtllm_lite.runtime.session.config import (
