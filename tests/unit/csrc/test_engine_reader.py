@@ -256,7 +256,10 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "settings of a GPU": (
         lambda e: e.plan.update(
-            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": [], "collectives": []}
+            cuda={
+                **{"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0},
+                **{"adapted": [], "collectives": [], "slot_numbers": []},
+            }
         ),
         "expected settings for GPU engines alone",
     ),

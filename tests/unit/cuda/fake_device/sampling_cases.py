@@ -65,7 +65,7 @@ def test_penalties_bias_and_bans_happen_on_the_device(fake_driver: ctypes.CDLL, 
     assert num_bytes <= 8 * 4 * (fake_driver.fake_count(b"to_host") - before[1])  # tokens only
 
 
-@pytest.mark.parametrize(("num_others", "num_ended"), [(0, 1), (9, 1), (10, 0)])
+@pytest.mark.parametrize(("num_others", "num_ended"), [(0, 1), (8, 1), (9, 0)])
 def test_the_device_knows_what_ends_a_sequence(
     fake_driver: ctypes.CDLL, executor: CudaExecutor, num_others: int, num_ended: int
 ) -> None:
