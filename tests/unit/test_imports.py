@@ -60,13 +60,13 @@ ALLOWED = {
 LIGHT = {"trtllm_lite.bench.http_client.endpoints", "trtllm_lite.serve.http.limits"}
 HEAVY = (
     "cyclonedx",
-    "dxf",
     "gguf",
     "huggingface_hub",
     "ml_dtypes",
     "onnx",
     "onnx_ir",
     "onnxruntime",
+    "oras",
     "requests",
     "safetensors",
     "sentencepiece",

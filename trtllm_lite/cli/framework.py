@@ -17,7 +17,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 # Modules of extras, by the name in import errors.
 _BUILD = ("cyclonedx", "gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml")
-_EXTRAS = dict.fromkeys(_BUILD, "build") | dict.fromkeys(("dxf", "requests"), "oci")
+_EXTRAS = dict.fromkeys(_BUILD, "build") | dict.fromkeys(("oras", "requests"), "oci")
 _EXTRAS |= dict.fromkeys(("httptools", "msgspec", "prometheus_client", "uvloop"), "serve")
 _EXTRAS["opentelemetry"] = "otel"
 

@@ -14,6 +14,7 @@ from tests.unit.registry.test_transfer import files, ignore
 from trtllm_lite.errors import RegistryError
 from trtllm_lite.registry import Reference, parse_reference, pull_engine, push_engine
 from trtllm_lite.registry.credentials import find_credentials
+from trtllm_lite.registry.session import RepositoryClient
 
 ADDRESS = "127.0.0.2"  # of this machine, and none of those that are talked to without https
 
@@ -79,7 +80,10 @@ def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("token", "message"),
-    [(b'"' + b"a" * (1 << 20), "ValueError: a token of more than 1,048,576 bytes"), (b"[" * 100_000, "RecursionError")],
+    [
+        (b'"' + b"a" * (1 << 20), "ValueError: an answer of more than 1,048,576 bytes"),
+        (b"[" * 100_000, "RecursionError"),
+    ],
     ids=["large", "nested"],
 )
 def test_answers_that_hold_no_token_are_errors(
@@ -152,6 +156,14 @@ def test_no_password_goes_over_plain_http(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "config.json").write_text(json.dumps(auths(host, "secret")))
         with pytest.raises(RegistryError, match="wants a password, which plain http shows to everybody: use https"):
             pull_engine(parse_reference(f"{host}/a:1"), tmp_path / "engine", ignore)
+
+
+def test_a_login_is_shown_to_its_registry_alone() -> None:
+    """And not to a store elsewhere, which a registry names as the place for uploads."""
+    with answer({"/store": b"stored"}) as elsewhere:  # which answers 400 to whoever shows a login
+        client = RepositoryClient(parse_reference("registry.example.com/a:1"), insecure=False)
+        client.auth._shown = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}
+        assert client.do_request(f"http://{elsewhere}/store").content == b"stored"
 
 
 @pytest.mark.parametrize(
