@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.page.charts import BAR_WIDTH, bar
+from trtllm_lite.engine.page.graph import graph
 from trtllm_lite.engine.page.rows import Refusal, refusals
 from trtllm_lite.engine.page.timings import Series, Timing, read_reason
 
@@ -187,3 +189,19 @@ def test_bars_are_full() -> None:
         (BAR_WIDTH, 0, 0),
     ]
     assert [part.width for part in bar({"a": 0})] == [0]
+
+
+def test_a_graph_has_a_row_for_each_step_and_a_lane_for_each_tensor(tmp_path: Path) -> None:
+    """Lanes of tensors that live at the same time do not meet, and their dots are the steps that name them."""
+    for outline in inspect_path(write_hostile(tmp_path / "engine")).outlines:
+        steps = [step for stretch in outline.stretches for step in stretch.steps]
+        drawn = graph(outline)
+        assert [node.step for node in drawn.nodes] == steps
+        assert [lane.tensor for lane in drawn.lanes] == list(outline.arena)
+        rows = {node.y: node for node in drawn.nodes}
+        for lane in drawn.lanes:
+            for y in lane.ys:
+                assert lane.tensor.tensor in rows[y].step.tensors
+                assert lane.x <= rows[y].reach <= drawn.width
+        for one, other in combinations(drawn.lanes, 2):
+            assert one.x != other.x or one.bottom < other.top or other.bottom < one.top

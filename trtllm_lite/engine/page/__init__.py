@@ -5,6 +5,7 @@ from pathlib import Path
 from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.engine.inspect_text import limits_of
 from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
+from trtllm_lite.engine.page.graph import graph
 from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
 from trtllm_lite.engine.page.what_if import what_if
 from trtllm_lite.pages.document import render
@@ -23,5 +24,6 @@ def render_page(found: Inspection) -> str:
         bar_width=BAR_WIDTH,
         grid=what_if(found),
         arena_map=arena_map,
+        graph=graph,
         refusals=refusals,
     )
