@@ -87,14 +87,19 @@ class Grammars:
             try:
                 form = compiled_form(source, self._tokenizer.special_ids, self._end_ids)
                 with self._process.place():
-                    num_bytes = self._process.try_out(form)
+                    num_bytes = self._process.try_out(form) + sys.getsizeof(source.text)
+                    self._make_room(num_bytes)
                     grammar = self._compiler.compile(**asdict(form))
             except (ArgumentError, LimitError, OverloadedError) as error:
                 raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
-            self._kept.put(source, grammar, num_bytes + sys.getsizeof(source.text))
-            # Compilation has freed several times the memory of the grammar; other grammars may have been dropped.
-            core().return_free_memory()
+            self._kept.put(source, grammar, num_bytes)
+            core().return_free_memory()  # compilation has freed several times the memory of the grammar
         return grammar
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Drop older grammars before the next one is compiled, which would else be scattered between what they hold."""
+        if self._kept.make_room(num_bytes):
+            core().return_free_memory()
 
 
 class _Kept:
@@ -113,13 +118,24 @@ class _Kept:
             self._grammars.move_to_end(source)
             return self._grammars[source][0]
 
-    def put(self, source: GrammarSource, grammar: Any, num_bytes: int) -> None:
-        """Keep a grammar that takes ``num_bytes`` of memory, in place of the least recently used ones."""
+    def make_room(self, num_bytes: int) -> bool:
+        """Drop the least recently used grammars until one more of ``num_bytes`` fits; returns whether any was."""
         with self._lock:
-            self._num_bytes += num_bytes - self._grammars.pop(source, (None, 0))[1]
+            num_kept = len(self._grammars)
+            self._shrink(MAX_KEPT - 1, MAX_KEPT_BYTES - num_bytes)
+            return len(self._grammars) < num_kept
+
+    def put(self, source: GrammarSource, grammar: Any, num_bytes: int) -> None:
+        """Keep a grammar that takes ``num_bytes`` of memory, for which other threads may have taken the room."""
+        with self._lock:
+            self._num_bytes -= self._grammars.pop(source, (None, 0))[1]
+            self._shrink(MAX_KEPT - 1, MAX_KEPT_BYTES - num_bytes)
             self._grammars[source] = grammar, num_bytes
-            while len(self._grammars) > MAX_KEPT or (len(self._grammars) > 1 and self._num_bytes > MAX_KEPT_BYTES):
-                self._num_bytes -= self._grammars.popitem(last=False)[1][1]
+            self._num_bytes += num_bytes
+
+    def _shrink(self, max_kept: int, max_bytes: int) -> None:
+        while self._grammars and (len(self._grammars) > max_kept or self._num_bytes > max_bytes):
+            self._num_bytes -= self._grammars.popitem(last=False)[1][1]
 
 
 def _tokens_of(compiler: Any, thoughts: Thoughts) -> Any:
