@@ -14,7 +14,12 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 _ONLY_WHAT_COMPUTES: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-_CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead after five failed checks in a row
+_CONFIG = {
+    "health_check_period_ms": 100,  # Ray takes a node for dead after five failed checks in a row
+    # Processes start when actors need them, and not for each CPU of a node or of what waits for one.
+    "prestart_worker_first_driver": False,
+    "enable_worker_prestart": False,
+}
 
 
 class TwoNodes:

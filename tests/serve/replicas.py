@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,9 @@ from ray import serve
 from ray.util import placement_group_table
 
 from tests.ray_cluster import TwoNodes, two_nodes
+from tests.serve.waiting import first_of
 from trtllm_lite.serve.ray import app
 
-SECONDS = 120  # timeout of every wait
 _REPLICA = b"ray::ServeReplica"
 
 
@@ -42,13 +41,14 @@ class Service:
 
     def wait_until_whole(self) -> None:
         """Wait until two replicas run and both are alive."""
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            if len(self.replicas()) == 2:
-                found = serve.status().applications["default"].deployments["server"].replica_states
-                if found == {"RUNNING": 2}:
-                    return
-        raise AssertionError("the replicas did not come back")
+
+        def is_whole() -> bool:
+            if len(self.replicas()) != 2:
+                return False
+            deployment = serve.status().applications["default"].deployments["server"]
+            return deployment.replica_states == {"RUNNING": 2}
+
+        assert first_of(is_whole), "the replicas did not come back"
 
     def kill_replica(self) -> None:
         """Kill the process of one of the replicas."""

@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 import httpx
+
+from tests.serve.waiting import first_of
 
 _SECONDS = 60  # seconds without output, after which the server counts as hung
 
@@ -46,14 +47,13 @@ class Server:
     def wait_until_idle(self, **headers: str) -> None:
         """Wait until no sequence is being generated or queued."""
         with httpx.Client(base_url=self.address, headers=headers) as client:
-            end = time.monotonic() + _SECONDS
-            while time.monotonic() < end:
+
+            def is_idle() -> bool:
                 load = client.get("/load").json()
-                if load["server_load"] == 0 and not any(
-                    model["num_requests_running"] for model in load["models"].values()
-                ):
-                    return
-        raise AssertionError(f"the server is still at work: {load}")
+                running = [model["num_requests_running"] for model in load["models"].values()]
+                return load["server_load"] == 0 and not any(running)
+
+            assert first_of(is_idle), f"the server is still at work: {client.get('/load').text}"
 
     def exchange(self, sent: bytes) -> bytes:
         """The server's answer to these bytes, until it closes the connection."""

@@ -3,7 +3,6 @@ without a word, and is replaced."""
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serve.engines import make_tiny_engine
 from tests.serve.server import Server, serving
+from tests.serve.waiting import first_of
 
 pytest.importorskip("ray.serve", reason="needs the serve-ray extra")
 
-from tests.serve.replicas import SECONDS, Service, replicated
+from tests.serve.replicas import Service, replicated
 
 LONG = 5_000  # tokens; the tests wait for all of them
 ENDLESS = 60_000  # tokens; the tests wait for a few of them
@@ -131,22 +131,22 @@ def begun(service: Service, max_tokens: int) -> Iterator[Iterator[str]]:
 
 def taken(ask: Callable[[], httpx.Response]) -> httpx.Response:
     """The first response that does not report a busy replica."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+
+    def ask_once() -> httpx.Response | None:
         response = ask()
         if response.status_code != 429:
             return response
         response.close()
-    raise AssertionError("every replica stays busy")
+        return None
+
+    response = first_of(ask_once)
+    assert response is not None, "every replica stays busy"
+    return response
 
 
 def wait_until_busy(service: Service) -> None:
     """Wait until both replicas are computing."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        if sorted(num_running(service).values()) == [1, 1]:
-            return
-    raise AssertionError("a replica stays idle")
+    assert first_of(lambda: sorted(num_running(service).values()) == [1, 1]), "a replica stays idle"
 
 
 def is_whole(lines: Iterator[str]) -> bool:
