@@ -1,7 +1,7 @@
 """Kernels compile on a machine without a GPU, and again only when something that they depend on changes."""
 
+import re
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
 
+from tests.rounds import rounds
 from trtllm_lite.builder import nvrtc
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
@@ -19,7 +20,7 @@ from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weigh
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
 
-ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
+ARCHS = (["sm_80", "sm_89"], ["sm_90a", "sm_100a", "sm_120a"])  # sources have one form for each of these groups
 LINEAR = {
     "TL_IN": 4096,
     "TL_OUT": 4096,
@@ -202,33 +203,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def cubins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[Cubin]]]:
-    """The cubins of every kernel for every target, compiled several at a time: NVRTC releases the GIL."""
-    root, cache = Path(__file__).parents[3] / "plugins", tmp_path_factory.mktemp("cubins")
-
-    def compiled(source: str, arch: str) -> Cubin:
-        return compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=cache)
-
-    with ThreadPoolExecutor() as pool:
-        yield {
-            (source, arch): pool.submit(compiled, source, arch)
-            for source in KERNELS
-            for arch in ARCHS
-            if ONLY_FOR.get(source, arch) == arch
-        }
+def _targets() -> Iterator[tuple[str, str]]:
+    """Each kernel and one of its targets of each group, in turn; all of them with ``--all-combinations``."""
+    for number, source in enumerate(KERNELS):
+        for archs in [[ONLY_FOR[source]]] if source in ONLY_FOR else ARCHS:
+            yield from ((source, archs[(number + turn) % len(archs)]) for turn in range(rounds(len(archs))))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("source", KERNELS)
-def test_every_kernel_compiles_for_its_targets(
-    source: str, arch: str, cubins: dict[tuple[str, str], Future[Cubin]]
-) -> None:
-    if ONLY_FOR.get(source, arch) != arch:
-        pytest.skip(f"{source} is for {ONLY_FOR[source]} alone")
-    assert cubins[source, arch].result().image.startswith(b"\x7fELF")
+@pytest.mark.parametrize(("source", "arch"), _targets())
+def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    cubin = compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("source", ["gated_linear/cuda.cuh", "linear/cuda.cuh", "paged_attention/qkv.cuh"])
 @pytest.mark.parametrize(
     "form",
@@ -269,6 +258,13 @@ def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, sha
     defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(streamed.defines)
     cubin = compile_kernel(root / source, defines, arch, include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
+
+
+def test_sources_tell_no_more_targets_apart() -> None:
+    """A kernel that compiles for a target then compiles for the others of its group, but for PTX that ptxas refuses."""
+    texts = [path.read_text() for path in (Path(__file__).parents[3] / "plugins").rglob("*.cuh")]
+    tests = {test for text in texts for test in re.findall(r"__CUDA_ARCH__.*", text)}
+    assert {test.rstrip(")") for test in tests} == {"__CUDA_ARCH__ >= 900"}
 
 
 def test_every_kernel_is_listed() -> None:
