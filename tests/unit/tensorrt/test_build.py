@@ -52,6 +52,25 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache" / "trtllm_lite" / "networks"
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint of Llama, the engine that was built of it, and the cache of that build."""
+    directory = tmp_path_factory.mktemp("first")
+    checkpoint = save_checkpoint(directory, "llama", "bfloat16")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+        build_engine(checkpoint, directory / "engine", **_BUILD)
+    return directory
+
+
+@pytest.fixture
+def built(first: Path, tmp_path: Path, cache: Path) -> Path:
+    """A copy of ``first`` of the test's own, with its cache as the test's."""
+    shutil.copytree(first, tmp_path, dirs_exist_ok=True, symlinks=True)
+    assert cache.is_dir()
+    return tmp_path
+
+
 def _ignore(done: int, total: int) -> None:
     del done, total
 
@@ -123,24 +142,23 @@ def _nodes(layer: Tactic, phase: str) -> list[str]:
     return nodes.split(" + ") if of == phase else []
 
 
-def test_an_engine_says_what_it_is(tmp_path: Path) -> None:
-    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
-    manifest = build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+def test_an_engine_says_what_it_is(first: Path) -> None:
+    manifest = read_engine(first / "engine").manifest
     assert manifest.target.kind == "tensorrt"
     assert manifest.target.archs == ARCHS
     cache = manifest.kv_cache
     assert (cache.tokens_per_block, cache.num_blocks, cache.dtype) == (64, 3, "bfloat16")
     assert cache.bytes_per_block == 2 * 2 * 2 * 64 * 32 * 2  # keys and values of 2 layers, 2 heads, 64 tokens of 32
     assert manifest.memory.workspace > 0
-    context, generation = read_engine(tmp_path / "engine").plan.programs
+    context, generation = read_engine(first / "engine").plan.programs
     assert (context.max_tokens, generation.max_tokens, generation.decode_only) == (64, 3, True)
-    inspection = inspect_path(tmp_path / "engine")
+    inspection = inspect_path(first / "engine")
     assert inspection.target.startswith("sm_89 sm_120, by TensorRT (execution has not been verified on RTX hardware")
     assert any(tactic.choice.startswith("attention") for tactic in inspection.tactics)
     page = render_page(inspection)
     assert "tensorrt_rtx" in page
     assert "layers.1.attention.k_cache" in page
-    assert _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
+    assert _core.Engine(str(first / "engine" / "rank0.engine"))
 
 
 def test_weights_that_tensorrt_does_not_multiply_are_named(tmp_path: Path) -> None:
@@ -197,49 +215,48 @@ build_engine(Path("checkpoint"), Path("again/engine"), **{arguments!r})
 """
 
 
-def test_another_process_elsewhere_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_checkpoint(tmp_path, "llama", "bfloat16")
-    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **_BUILD)
+def test_another_process_elsewhere_makes_the_same_bytes(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(first / "checkpoint", tmp_path / "checkpoint")
     temporary = tmp_path / ("a long name " * 16)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     subprocess.run([sys.executable, "-c", _AGAIN.format(arguments=_BUILD)], cwd=tmp_path, check=True)
     names = ("rank0.engine", "config.json")
-    built = [[(tmp_path / place / name).read_bytes() for name in names] for place in ("engine", "again/engine")]
+    built = [[(place / "engine" / name).read_bytes() for name in names] for place in (first, tmp_path / "again")]
     assert built[0] == built[1]
     assert not list(temporary.iterdir())
 
 
-def _built_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def _requests(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A list to which the directories of requests are added for which TensorRT builds."""
-    built: list[Path] = []
+    requests: list[Path] = []
 
     def build(directory: Path, package: str) -> Log:
-        built.append(directory)
+        requests.append(directory)
         return build_apart(directory, package)
 
     monkeypatch.setattr("trtllm_lite.builder.tensorrt.compile.build_apart", build)
-    return built
+    return requests
 
 
-def test_the_same_network_is_built_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_network_is_built_once(built: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the checkpoint's directory is; other weights, limits or targets are another network."""
-    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
-    built = _built_apart(monkeypatch)
-    manifest = build_engine(checkpoint, tmp_path / "engine", **_BUILD)
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
-    assert build_engine(tmp_path / "copy", tmp_path / "again", **_BUILD) == manifest
-    assert (tmp_path / "again" / "rank0.engine").read_bytes() == (tmp_path / "engine" / "rank0.engine").read_bytes()
-    assert len(built) == 1
-    weights = tmp_path / "copy" / "weights.safetensors"
+    requests = _requests(monkeypatch)
+    shutil.copytree(built / "checkpoint", built / "copy")
+    assert build_engine(built / "copy", built / "again", **_BUILD) == read_engine(built / "engine").manifest
+    assert (built / "again" / "rank0.engine").read_bytes() == (built / "engine" / "rank0.engine").read_bytes()
+    assert requests == []
+    weights = built / "copy" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x3f")
     changed = ({"target": "sm_89"}, {"max_batch_size": 2})
     for number, changes in enumerate(changed):
-        build_engine(checkpoint, tmp_path / "other", **{**_BUILD, **changes})
-        assert len(built) == 2 + number
-    build_engine(tmp_path / "copy", tmp_path / "other", **_BUILD)
-    assert len(built) == 4
+        build_engine(built / "checkpoint", built / "other", **{**_BUILD, **changes})
+        assert len(requests) == 1 + number
+    build_engine(built / "copy", built / "other", **_BUILD)
+    assert len(requests) == 3
     assert {entry.kind for entry in list_cache()} == {"networks"}
     assert len(list(cache.glob("*/network.image"))) == 4
 
@@ -263,17 +280,13 @@ def test_the_cache_knows_what_the_builder_ran_in(tmp_path: Path, monkeypatch: py
     assert len({first, other_heap, key("other Python")}) == 3
 
 
-def test_a_damaged_entry_of_the_cache_is_made_again(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
-    built = _built_apart(monkeypatch)
-    build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+def test_a_damaged_entry_of_the_cache_is_made_again(built: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = _requests(monkeypatch)
     (image,) = cache.glob("*/network.image")
     sound = image.read_bytes()
     image.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    build_engine(checkpoint, tmp_path / "engine", **_BUILD)
-    assert len(built) == 2
+    build_engine(built / "checkpoint", built / "engine", **_BUILD)
+    assert len(requests) == 1
     assert image.read_bytes() == sound
 
 
