@@ -210,7 +210,7 @@ def _targets() -> Iterator[tuple[str, str]]:
             yield from ((source, archs[(number + turn) % len(archs)]) for turn in range(rounds(len(archs))))
 
 
-@pytest.mark.parametrize(("source", "arch"), _targets())
+@pytest.mark.parametrize(("source", "arch"), list(_targets()))
 def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[3] / "plugins"
     cubin = compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=tmp_path)
