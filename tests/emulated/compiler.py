@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from trtllm_lite.plugins.generated import HEADERS, write_headers
 _HERE = Path(__file__).parent
 _RUNTIME = ("launches", "scheduler", "messages", "memory", "barriers", "copies", "matrices")
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+# Kernels need these libraries only: searching the others takes longer than linking.
+_LIBRARIES = ("-nodefaultlibs", "-lm", "-lgcc")
 _COMPILER = os.environ.get("CXX", "g++")
 
 
@@ -72,14 +73,13 @@ def _generated() -> Path:
 
 @cache
 def _runtime() -> Path:
-    """The object code of the emulated machine, which is the same for all kernels."""
+    """The object code of the emulated machine, which is the same for all kernels.
 
-    def compiled(name: str) -> Path:
-        source = _HERE / f"{name}.cc"
-        return _built(f"{name}.o", _headers() + source.read_text(), _COMPILER, *_FLAGS, "-O2", "-c", source)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return _built("machine.so", "", _COMPILER, "-shared", *pool.map(compiled, _RUNTIME))
+    It is one unit: the headers of the standard library take most of the compiler's time, and are read once.
+    """
+    text = "\n".join(f'#include "{_HERE / name}.cc"' for name in _RUNTIME)
+    content = _headers() + "".join((_HERE / f"{name}.cc").read_text() for name in _RUNTIME)
+    return _built("machine.so", content, _COMPILER, *_FLAGS, "-O2", "-shared", "-x", "c++", "-", text=text)
 
 
 @cache
@@ -107,5 +107,5 @@ extern "C" int emulated_cluster() {{ return {cluster[1] if cluster is not None e
 extern "C" void emulated_kernel(void* const* arguments) {{ emulated::call({name}, arguments); }}
 """
     text = kernel + entries
-    options = ("-include", _ptx(), "-x", "c++", "-", "-x", "none", _runtime())
+    options = ("-include", _ptx(), "-x", "c++", "-", "-x", "none", _runtime(), *_LIBRARIES)
     return ctypes.CDLL(str(_built(f"{name}.so", text, _COMPILER, *_FLAGS, "-shared", *options, text=text)))
