@@ -55,6 +55,7 @@ def test_all_gather(count: int, part: int, features: int) -> None:
     check_all_gather(AllGather(EmulatedCards(count), part, features, MAX_ROWS, **SMALL | {"threads": 32}), 12)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tiles", [None, TileConfig(64, 48, 1, 1, 1, ""), TileConfig(64, 64, 1, 1, 2, "")], ids=str)
 @pytest.mark.parametrize(("count", "dtype"), [(2, torch.bfloat16), (3, torch.float16)])
 def test_products_store_rows_on_other_ranks(count: int, dtype: torch.dtype, tiles: TileConfig | None) -> None:

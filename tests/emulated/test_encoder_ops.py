@@ -19,6 +19,7 @@ def test_lengths(lengths: list[int]) -> None:
     check_ragged_attention(lengths, 2, 32, torch.bfloat16, machine=Emulator())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("heads", "head_dim", "dtype"), [(3, 64, torch.float16), (1, 128, torch.bfloat16)])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_heads(heads: int, head_dim: int, dtype: torch.dtype, arch: str) -> None:
