@@ -81,7 +81,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as files:
-        thread = Thread(target=files.serve_forever)
+        thread = Thread(target=files.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{files.server_port}/"
         files.shutdown()
