@@ -127,7 +127,7 @@ def test_more_layers_than_tensors_are_refused_before_a_network_is_built(model: P
 
 
 def test_that_a_model_is_not_supported_comes_before_what_its_files_lack(model: Path) -> None:
-    _edit_config(model, architectures=["LlamoForCausalLM"], num_hidden_layers=4096)
+    _edit_config(model, architectures=["LlamoForCausalLM"], num_hidden_layers=64)
     _fails(model, "architecture LlamoForCausalLM is not supported")
     (model / "model.safetensors").unlink()
     _fails(model, "architecture LlamoForCausalLM is not supported", "nearest by name: LlamaForCausalLM")
