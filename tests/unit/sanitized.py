@@ -6,19 +6,18 @@ makes tests run in a third of the time; -O1 would take longer than it saves. The
 their common headers cost more than themselves, so names must be unique in a part, also those of anonymous namespaces.
 """
 
-import fcntl
 import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+from tests.kept import kept
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -104,35 +103,9 @@ class Sanitized:
         return kept(self.folder / name, [_digest_of_headers(), *contents], make)
 
 
-def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
-    """The file or folder below ``parent`` that ``make`` writes for these contents; that of earlier ones is removed."""
-    digest = hashlib.sha256()
-    for content in contents:
-        digest.update(hashlib.sha256(content).digest())
-    parent.parent.mkdir(parents=True, exist_ok=True)
-    made = parent / digest.hexdigest()[:16]
-    with _alone(parent):  # and only then is the folder touched
-        if not made.exists():
-            if parent.exists():
-                shutil.rmtree(parent)
-            parent.mkdir()
-            unfinished = parent / "unfinished"
-            make(unfinished)
-            unfinished.rename(made)
-    return made
-
-
 def names_of_tests(source: Path) -> list[str]:
     """The names of a source's tests, each of which its program runs by that name."""
     return re.findall(r"^TEST\((\w+)\)", source.read_text(), re.MULTILINE)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """No other process or thread compiles into ``folder`` meanwhile: one does, and the others wait for it."""
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @cache

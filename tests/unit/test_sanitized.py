@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from tests.unit.sanitized import kept
+from tests.kept import kept
 
 NUM_THREADS, NUM_FOLDERS = 4, 100
 

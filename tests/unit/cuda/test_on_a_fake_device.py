@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sanitized import compiler, kept
+from tests.kept import kept
+from tests.unit.sanitized import compiler
 from trtllm_lite.plugins.generated import HEADERS, write_headers
 
 HERE = Path(__file__).parent

@@ -1,0 +1,34 @@
+"""What tests compute once: each file or folder lies under a digest of all that it follows from, for all processes."""
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
+    """The file or folder below ``parent`` that ``make`` writes for these contents; that of earlier ones is removed."""
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(hashlib.sha256(content).digest())
+    parent.parent.mkdir(parents=True, exist_ok=True)
+    made = parent / digest.hexdigest()[:16]
+    with _alone(parent):  # and only then is the folder touched
+        if not made.exists():
+            if parent.exists():
+                shutil.rmtree(parent)
+            parent.mkdir()
+            unfinished = parent / "unfinished"
+            make(unfinished)
+            unfinished.rename(made)
+    return made
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process or thread makes what ``folder`` holds meanwhile: one does, and the others wait for it."""
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
