@@ -1,17 +1,19 @@
-"""Fixtures shared by all tests: the real model, SmolLM2-135M-Instruct, as its GGUF file, reference and checkpoint."""
+"""Fixtures shared by all tests: the real model, SmolLM2-135M-Instruct, as its GGUF file, reference and engine."""
 
 import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.combinations import pairwise
-from tests.real_models import find_smollm2
+from tests.kept import kept
+from tests.real_models import CACHE, SMOLLM2_LIMITS, find_smollm2
 from tests.rounds import configure, rounds
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -73,23 +75,45 @@ def smollm2_gguf() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_reference(smollm2_gguf: Path):
     """transformers' model of the GGUF file, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    from tests.references import load_reference
 
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32, attn_implementation="eager"
-    )
-    return model.eval()
+    return load_reference(smollm2_gguf)
 
 
 @pytest.fixture(scope="session")
-def smollm2_checkpoint(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smollm2_results(smollm2_gguf: Path, request: pytest.FixtureRequest):
+    """What transformers' model of the GGUF file computes; it is loaded if a result is not kept."""
+    from tests.references import KeptReference
+
+    load = partial(request.getfixturevalue, "smollm2_reference")
+    return KeptReference(smollm2_gguf, CACHE / "references" / "smollm2", load)
+
+
+@pytest.fixture(scope="session")
+def shared_by_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this run of pytest, for what its processes make once (:func:`tests.kept.kept`)."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+
+
+@pytest.fixture(scope="session")
+def smollm2_checkpoint(smollm2_gguf: Path, shared_by_workers: Path) -> Path:
     """SmolLM2 converted with float32 matrices."""
     from trtllm_lite.convert import convert_checkpoint
 
-    directory = tmp_path_factory.mktemp("smollm2") / "checkpoint"
-    convert_checkpoint(str(smollm2_gguf), directory, "float32")
-    return directory
+    return kept(
+        shared_by_workers / "smollm2-checkpoint", [], lambda to: convert_checkpoint(str(smollm2_gguf), to, "float32")
+    )
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2_checkpoint: Path, shared_by_workers: Path) -> Path:
+    """SmolLM2 as an engine of float32 matrices, for many requests at once."""
+    from trtllm_lite.builder import build_engine
+
+    return kept(
+        shared_by_workers / "smollm2-engine", [], lambda to: build_engine(smollm2_checkpoint, to, **SMOLLM2_LIMITS)
+    )
 
 
 @pytest.fixture

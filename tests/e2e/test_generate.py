@@ -15,13 +15,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.plugins.harness import product_dtype
+from tests.real_models import SMOLLM2_LIMITS
+from tests.references import KeptReference
 from tests.tolerances import ROUNDED_TOLERANCES, TOLERANCES, Tolerance, assert_close
 from trtllm_lite import LLM, SamplingParams, _testing
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
 
-LIMITS = {"max_batch_size": 8, "max_input_len": 128, "max_seq_len": 256, "max_num_tokens": 256}
 TINY_LIMITS = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64}
 
 TEXTS = (
@@ -45,13 +46,6 @@ TEXTS = (
     "Newton's second law states that the acceleration of an object",
 )
 MESSAGES = ("Why is the sky blue?", "Write a haiku about compilers.")
-
-
-@pytest.fixture(scope="module")
-def smollm2_engine(smollm2_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("smollm2") / "engine"
-    build_engine(smollm2_checkpoint, directory, **LIMITS)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +83,14 @@ def smollm2_outputs(
 
 @pytest.fixture(scope="module")
 def smollm2_expected(
-    smollm2_reference: PreTrainedModel,
+    smollm2_results: KeptReference,
     smollm2_prompts: list[list[int]],
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
+    num_new_tokens: int,
 ) -> list[np.ndarray]:
     """transformers' logits at the positions of ``smollm2_outputs``."""
-    return [
-        expected_logits(smollm2_reference, prompt, tokens)
-        for prompt, (tokens, _) in zip(smollm2_prompts, smollm2_outputs, strict=True)
-    ]
+    passes = [prompt + tokens[:-1] for prompt, (tokens, _) in zip(smollm2_prompts, smollm2_outputs, strict=True)]
+    return smollm2_results.logits(f"after-{num_new_tokens}", passes, [num_new_tokens] * len(passes))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -232,31 +225,21 @@ def test_smollm2_gives_the_tokens_of_transformers(
 
 
 def test_smollm2_gives_the_tokens_of_transformers_own_loop(
-    smollm2_reference: PreTrainedModel,
+    smollm2_results: KeptReference,
     smollm2_prompts: list[list[int]],
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
 ) -> None:
-    for row in (0, 19):
-        prompt = torch.tensor([smollm2_prompts[row]])
-        output = smollm2_reference.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=32,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        assert output[0, prompt.shape[1] :].tolist() == smollm2_outputs[row][0][:32]
+    rows = (0, 19)
+    expected = smollm2_results.continuations("own-loop", [smollm2_prompts[row] for row in rows], 32)
+    assert expected == [smollm2_outputs[row][0][:32] for row in rows]
 
 
 def test_smollm2_network_gives_the_logits_of_transformers(
-    smollm2_reference: PreTrainedModel, smollm2_checkpoint: Path
+    smollm2_results: KeptReference, smollm2_checkpoint: Path
 ) -> None:
-    """onnxruntime runs here, not in test_network.py, so that only one process loads transformers' SmolLM2."""
     random = np.random.default_rng(2)
     sequences = [random.integers(0, 49152, length) for length in (41, 7)]
-    with torch.no_grad():
-        expected = [smollm2_reference(torch.tensor(sequence[None])).logits[0].numpy() for sequence in sequences]
+    expected = smollm2_results.logits("network", [sequence.tolist() for sequence in sequences], [41, 7])
     runner = OnnxRunner(smollm2_checkpoint, batch=2, max_seq=48)
     steps = [runner.step([s[:-2] for s in sequences]), *(runner.step([s[i:][:1] for s in sequences]) for i in (-2, -1))]
     for number, reference in enumerate(expected):
@@ -271,7 +254,7 @@ def test_smollm2_is_bit_identical_for_any_split(
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
 ) -> None:
     rows = [16, 3, 11, 0, 19]
-    runner = ModelRunner.from_dir(smollm2_engine, **options)
+    runner = ModelRunner.from_dir(smollm2_engine, max_batch_size=8, **options)
     actual = generate(runner, [smollm2_prompts[row] for row in rows], 16)
     assert_identical(actual, [(smollm2_outputs[row][0][:16], smollm2_outputs[row][1][:16]) for row in rows])
 
@@ -399,7 +382,7 @@ def check_plan(checkpoint: Path, engine: Path, limits: dict[str, int]) -> None:
 
 
 def test_plan_predicts_the_memory_of_smollm2(smollm2_checkpoint: Path, smollm2_engine: Path) -> None:
-    check_plan(smollm2_checkpoint, smollm2_engine, LIMITS)
+    check_plan(smollm2_checkpoint, smollm2_engine, SMOLLM2_LIMITS)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_batch_size": 1}, {"max_seq_len": 97}, {"max_num_tokens": 9}], ids=str)

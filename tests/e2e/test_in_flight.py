@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.real_models import SMOLLM2_LIMITS
 from trtllm_lite.bench.serving import Run, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
-from trtllm_lite.builder import build_engine
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session
 
-NUM_REQUESTS = 64
-LIMITS = {"max_batch_size": NUM_REQUESTS, "max_input_len": 128, "max_seq_len": 192, "max_num_tokens": 256}
+NUM_REQUESTS = SMOLLM2_LIMITS["max_batch_size"]
 # Requests of many kinds, repeated in turn.
 KINDS = (
     SamplingParams(temperature=0.0, ignore_eos=True),
@@ -30,15 +29,8 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def engine_dir(smollm2_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("in_flight") / "engine"
-    build_engine(smollm2_checkpoint, directory, tokens_per_block=16, **LIMITS)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def session(engine_dir: Path) -> Session:
-    return ModelRunner.from_dir(engine_dir, kv_cache_enable_block_reuse=True).session
+def session(smollm2_engine: Path) -> Session:
+    return ModelRunner.from_dir(smollm2_engine, kv_cache_enable_block_reuse=True).session
 
 
 def planned(session: Session, **fields: Any) -> list[PlannedRequest]:
@@ -84,10 +76,12 @@ def uncapped(session: Session, requests: list[PlannedRequest]) -> Run:
 
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
 def test_a_quarter_of_the_cache_changes_neither_tokens_nor_order(
-    session: Session, engine_dir: Path, requests: list[PlannedRequest], uncapped: Run, policy: str
+    session: Session, smollm2_engine: Path, requests: list[PlannedRequest], uncapped: Run, policy: str
 ) -> None:
     quarter = demand(requests, session.limits.tokens_per_block) // 4
-    runner = ModelRunner.from_dir(engine_dir, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy)
+    runner = ModelRunner.from_dir(
+        smollm2_engine, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy
+    )
     capped = serve(runner.session, requests)
     assert capped.outputs == uncapped.outputs
     begun = [

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from tests.onnx_runner import OnnxRunner
 from tests.real_models import CACHE, FILES
+from tests.references import load_reference
 from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -53,9 +54,7 @@ class _Reference:
     """transformers on the dequantized file; the last file stays loaded, because loading takes longer than using it."""
 
     def __init__(self, file: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        self._model = load_reference(file)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """float32[len(tokens), vocab]."""
