@@ -121,13 +121,18 @@ def _names(graph: ir.Graph) -> Iterator[object]:
 
 def _locate_weights(path: Path, graph: ir.Graph) -> None:
     """Replace external tensors by lazily read ones, after checking where they point."""
+    files: dict[str, tuple[Path, int]] = {}
     for value in graph.initializers.values():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):
-            value.const_value = _located(path, tensor)
+            location = str(tensor.location)
+            if location not in files:
+                files[location] = _weight_file(path, tensor)
+            value.const_value = _located(path, tensor, *files[location])
 
 
-def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
+def _weight_file(path: Path, tensor: ir.ExternalTensor) -> tuple[Path, int]:
+    """The file that holds the tensor, and its size in bytes."""
     location = str(tensor.location)
     if Path(location).name != location:
         raise _elsewhere(path, tensor, "which is no name of a file")
@@ -136,11 +141,16 @@ def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
             size = os.fstat(data.fileno()).st_size
     except OSError as error:
         raise _elsewhere(path, tensor, str(error.strerror)) from error
-    file, shape, offset = (path / location).resolve(), extents(tensor), tensor.offset or 0
+    return (path / location).resolve(), size
+
+
+def _located(path: Path, tensor: ir.ExternalTensor, file: Path, size: int) -> ir.LazyTensor:
+    """The tensor, read from ``file`` of ``size`` bytes when it is asked for."""
+    shape, offset = extents(tensor), tensor.offset or 0
     if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
         raise EngineError(
             f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
-            f"points to {tensor.length} bytes at {offset:,} of {location}, which has {size:,}: "
+            f"points to {tensor.length} bytes at {offset:,} of {tensor.location}, which has {size:,}: "
             f"the file is truncated or damaged; {_REMEDY}"
         )
     return stored(file, offset, tensor.dtype, shape)
