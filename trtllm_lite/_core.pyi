@@ -485,6 +485,22 @@ def compute(
 ) -> None:
     """Like ``step``, but all results stay on the device, for :meth:`DeviceExecutor.output`."""
 
+def time_step(
+    executor: CpuExecutor | CudaExecutor,
+    *,
+    num_rows: int,
+    num_tokens: int = 1,
+    past_len: int = 0,
+    repeats: int = 5,
+    adapters: Sequence[Adapter] = (),
+) -> list[tuple[str, float]]:
+    """Name and seconds of each instruction of a step, in order: medians of ``repeats`` runs after one to warm up.
+
+    The step has ``num_rows`` sequences with ``past_len`` tokens in the cache, which is overwritten, and ``num_tokens``
+    new tokens each. On a GPU the sequences have ``adapters``, which are in their slots, in turn; on CPUs adapters
+    cannot be given. No other step may be in progress. Raises LimitError if the engine has no such step.
+    """
+
 CPU_STEP_SECONDS: float
 """Seconds that a step on a CPU should take at most: whoever comes meanwhile waits for its end."""
 

@@ -36,20 +36,6 @@ def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
     cache's dtype, row-major. Raises LimitError if there is no such block.
     """
 
-def time_step(
-    executor: CudaExecutor,
-    *,
-    num_rows: int,
-    num_tokens: int = 1,
-    past_len: int = 0,
-    repeats: int = 5,
-    adapters: Sequence[Adapter] = (),
-) -> list[tuple[str, float]]:
-    """Name and seconds of each instruction in a step of ``num_rows`` sequences with ``num_tokens`` new tokens each.
-
-    The sequences have ``adapters``, which are in their slots, in turn.
-    """
-
 def adapter_matrices(adapter: Adapter) -> list[tuple[NDArray, NDArray] | None]:
     """Copies of an adapter's matrices for each projection: nothing, or A and B with the scale in B.
 

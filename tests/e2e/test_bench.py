@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,33 @@ def test_traces_have_all_steps_and_all_requests(engine_dir: Path, tmp_path: Path
     begun = [event for event in events if event["ph"] == "b" and event["name"].startswith("request ")]
     assert sum(event["args"]["output tokens"] for event in begun) == report["figures"]["output_tokens"]
     assert max(event["ts"] for event in events if event["ph"] == "e") >= ends[-1] - 1
+
+
+def test_traces_of_latency_have_the_kernels_of_each_shape(engine_dir: Path, tmp_path: Path) -> None:
+    """All calls of the plan but those of steps of the other kind have work, in both steps of a shape."""
+    path = tmp_path / "trace.json"
+    asked = ("--batch_size", "1,3", "--input_len", 20, "--output_len", 4, "--repeats", 1)
+    assert len(reports("latency", engine_dir, tmp_path / "l.json", *asked, "--trace", path)) == 2
+    named, slices = {}, defaultdict(list)
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["name"] == "process_name":
+            named[event["pid"]] = event["args"]["name"]
+        if event["ph"] == "X":
+            slices[event["pid"]].append(event)
+    kernels = {name: slices[pid] for pid, name in named.items() if name.startswith("kernels of")}
+    assert list(kernels) == [
+        name
+        for batch in (1, 3)
+        for name in (
+            f"kernels of a prefill: {batch} x 20 tokens",
+            f"kernels of a decode step: batch {batch} behind 20 tokens",
+        )
+    ]
+    (program,) = read_engine(engine_dir).plan.programs
+    operators = Counter(instruction.op for instruction in program.instructions)
+    for found in kernels.values():
+        assert Counter(event["name"] for event in found) == operators
+        assert all(event["dur"] > 0 for event in found)
 
 
 def test_texts_are_made_unless_token_ids_alone_are_asked_for(engine_dir: Path, tmp_path: Path) -> None:

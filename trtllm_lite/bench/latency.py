@@ -19,6 +19,7 @@ from trtllm_lite.bench.floor import (
     start_up_floor,
     weight_bytes_per_step,
 )
+from trtllm_lite.bench.kernels import traced_steps
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
 from trtllm_lite.bench.mixtures import routing_figures
@@ -34,7 +35,8 @@ class LatencyBench:
     """A loaded engine on which any of ``shapes`` can be measured.
 
     The KV cache is sized to the largest shape, so that all of it is used. If ``ceilings`` has no bandwidth, the host's
-    is measured for a CPU engine; an engine for GPUs then gets no floors. ``trace`` collects the last run of each shape.
+    is measured for a CPU engine; an engine for GPUs then gets no floors. ``trace`` collects the last run of each shape,
+    and after :meth:`trace_kernels` the kernels of its steps.
     """
 
     def __init__(
@@ -118,6 +120,13 @@ class LatencyBench:
             **start_up_floor(self._engine, ceilings, self._start_up),
             **memory,
         }
+
+    def trace_kernels(self, shape: LatencyShape) -> None:
+        """Add the kernels of the steps of ``shape`` to the trace, if there is one; shapes are measured before it."""
+        if self._trace is not None:
+            session = self._runner.session
+            limits = session.manifest.limits
+            self._trace.steps += traced_steps(session.executor, limits, shape.batch_size, shape.input_len)
 
     def _probe_bandwidth(self) -> None:
         """Measure the bandwidth, and keep the best of all measurements: other guests of the host slow memory down."""

@@ -1,4 +1,4 @@
-"""Writes runs as a trace for https://ui.perfetto.dev: requests, steps, and the device's share of these.
+"""Writes runs as a trace for https://ui.perfetto.dev: requests, steps, the device's share of these, and kernels.
 
 Source of the form: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
@@ -13,7 +13,8 @@ from trtllm_lite.runtime.session.steps import RecordedSteps
 
 Event = dict[str, Any]
 
-_STEPS, _DEVICE = 1, 2  # the numbers of the tracks
+_STEPS, _DEVICE = 1, 2  # the numbers of the tracks of a run
+_KERNELS = 1  # the number of the track of a step
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,26 @@ class TracedRun:
     recorded: RecordedSteps = field(default_factory=RecordedSteps)
 
 
+@dataclass(frozen=True)
+class TracedStep:
+    """A step that was timed kernel by kernel: name and seconds of each, in order."""
+
+    name: str
+    kernels: Sequence[tuple[str, float]]
+
+
 @dataclass
 class Trace:
-    """Collects runs, each of which becomes a process of the trace."""
+    """Collects runs and steps, each of which becomes a process of the trace."""
 
     runs: list[TracedRun] = field(default_factory=list)
+    steps: list[TracedStep] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """The trace as JSON; instants are in microseconds."""
         events = [event for process, run in enumerate(self.runs, 1) for event in _events(process, run)]
+        for process, step in enumerate(self.steps, len(self.runs) + 1):
+            events += _kernels(process, step)
         left_out = sum(run.recorded.num_left_out for run in self.runs)
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"steps left out": left_out}}
 
@@ -47,6 +59,15 @@ def _events(process: int, run: TracedRun) -> Iterator[Event]:
         yield _name("thread_name", process, _DEVICE, "device")
     for row, record in enumerate(run.records):
         yield from _request(process, row, record)
+
+
+def _kernels(process: int, step: TracedStep) -> Iterator[Event]:
+    yield _name("process_name", process, 0, step.name)
+    yield _name("thread_name", process, _KERNELS, "kernels")
+    whole, begin = sum(seconds for _, seconds in step.kernels), 0.0
+    for name, seconds in step.kernels:
+        yield _slice(process, _KERNELS, name, begin, begin + seconds, {"share of the step": round(seconds / whole, 4)})
+        begin += seconds
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> Event:

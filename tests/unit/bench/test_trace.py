@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_lite.bench.figures import RequestRecord
-from trtllm_lite.bench.trace import Trace, TracedRun
+from trtllm_lite.bench.trace import Trace, TracedRun, TracedStep
 from trtllm_lite.runtime.session.steps import RecordedSteps, StepRecord
 
 STEPS = [
@@ -70,3 +70,17 @@ def test_steps_are_slices_on_tracks_of_host_and_device() -> None:
     ]
     counted = [tuple(event["args"].values()) for event in events if event["ph"] == "C"]
     assert counted == [(30, 0), (7, 2), (0, 1)]
+
+
+def test_kernels_of_a_step_follow_each_other() -> None:
+    step = TracedStep("kernels of a step", [("RmsNorm", 0.25), ("Linear", 0.5), ("RmsNorm", 0.25)])
+    events = Trace([TracedRun("run", [])], [step]).document()["traceEvents"]
+    named = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert named == {(1, 0): "run", (2, 0): "kernels of a step", (2, 1): "kernels"}
+    slices = [(event["name"], event["ts"], event["dur"], event["args"]) for event in events if event["ph"] == "X"]
+    share = "share of the step"
+    assert slices == [
+        ("RmsNorm", 0, 2.5e5, {share: 0.25}),
+        ("Linear", 2.5e5, 5e5, {share: 0.5}),
+        ("RmsNorm", 7.5e5, 2.5e5, {share: 0.25}),
+    ]

@@ -133,6 +133,8 @@ def latency(
             stage = f"batch {shape.batch_size}, prompt {shape.input_len}"
             report["figures"] = bench.measure(shape, functools.partial(show, stage))
             report["busy_cores_before"] = busy
+        for shape in shapes:
+            bench.trace_kernels(shape)
         for done, (shape, report) in enumerate(zip(shapes, reports, strict=True)):
             report["baseline"] = None
             if compare_transformers:

@@ -1,5 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "adapters/adapter.h"
 #include "backends.h"
 #include "bindings/bindings.h"
 #include "bindings/network.h"
@@ -16,6 +19,8 @@
 #include "cpu/cpu_executor.h"
 #include "cpu/cpu_group.h"
 #include "cpu/cpu_pipeline.h"
+#include "cpu/time_step.h"
+#include "cuda/measure/time_step.h"
 #include "cuda/run_step.h"
 #include "errors.h"
 #include "host/thread_pool.h"
@@ -139,6 +144,23 @@ auto output(DeviceExecutor& executor, const std::string& name, std::int64_t begi
   return owning_array(std::move(found.bytes), found.rows, found.row_bytes);
 }
 
+using NamedTimes = std::vector<std::pair<std::string, double>>;
+
+NamedTimes in_seconds(const std::vector<InstructionTime>& times) {
+  NamedTimes named;
+  for (const InstructionTime& time : times) named.emplace_back(time.name, time.microseconds * 1e-6);
+  return named;
+}
+
+NamedTimes time_cpu_step(CpuExecutor& executor, int num_rows, int num_tokens, int past_len, int repeats) {
+  return in_seconds(time_step(executor, {num_rows, num_tokens, past_len}, repeats));
+}
+
+NamedTimes time_cuda_step(cuda::CudaExecutor& executor, int num_rows, int num_tokens, int past_len, int repeats,
+                          const std::vector<std::shared_ptr<Adapter>>& adapters) {
+  return in_seconds(cuda::time_step(executor, {num_rows, num_tokens, past_len}, repeats, adapters));
+}
+
 nb::list expert_counts(DeviceExecutor& executor) {
   std::vector<ExpertCounts> found;
   {
@@ -186,6 +208,12 @@ void bind_executor(nb::module_& module) {
       .def_prop_ro("isa", &CpuExecutor::isa);
   nb::class_<CpuGroup, LogitsExecutor>(module, "CpuGroup");
   nb::class_<CpuPipeline, LogitsExecutor>(module, "CpuPipeline");
+  module.def("time_step", &time_cpu_step, nb::arg("executor"), nb::kw_only(), nb::arg("num_rows"),
+             nb::arg("num_tokens") = 1, nb::arg("past_len") = 0, nb::arg("repeats") = 5,
+             nb::call_guard<nb::gil_scoped_release>());
+  module.def("time_step", &time_cuda_step, nb::arg("executor"), nb::kw_only(), nb::arg("num_rows"),
+             nb::arg("num_tokens") = 1, nb::arg("past_len") = 0, nb::arg("repeats") = 5,
+             nb::arg("adapters") = std::vector<std::shared_ptr<Adapter>>(), nb::call_guard<nb::gil_scoped_release>());
   def_step<LogitsExecutor, &run_step, &compute>(module);
   def_step<cuda::CudaExecutor, &cuda::run_step, &cuda::compute>(module);
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "borrowed_features.h"
@@ -107,15 +109,17 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
 // The resolved call lives as long as the executor: kernels read its attributes.
 void CpuExecutor::add_call(const Instruction& instruction, const std::vector<std::byte*>& places) {
   if (const auto* collective = std::get_if<CollectiveInstruction>(&instruction)) {
-    Call call{nullptr, collective, nullptr, operands_.size(), operands_.size() + 1, operands_.size() + 2};
     const std::string& x = plan_.tensors[static_cast<std::size_t>(collective->x.tensor)].name;
-    sites_.push_back({static_cast<int>(sites_.size()), std::string(to_string(collective->op)) + " of " + x});
+    const std::string& name = names_.emplace_back(std::string(to_string(collective->op)) + " of " + x);
+    Call call{&name, nullptr, collective, nullptr, operands_.size(), operands_.size() + 1, operands_.size() + 2};
+    sites_.push_back({static_cast<int>(sites_.size()), name});
     add_operands({collective->x.tensor, collective->y.tensor}, places);
     calls_.push_back(call);
     return;
   }
   const ResolvedCall& resolved = resolved_.emplace_back(resolve(std::get<CallInstruction>(instruction)));
-  Call call{find_kernel(resolved.schema->name, isa_), nullptr, resolved.attributes.data(), operands_.size(), 0, 0};
+  const std::string& name = names_.emplace_back(resolved.schema->name);
+  Call call{&name, find_kernel(name, isa_), nullptr, resolved.attributes.data(), operands_.size(), 0, 0};
   add_operands(resolved.inputs, places);
   call.first_output = operands_.size();
   add_operands(resolved.outputs, places);
@@ -151,26 +155,52 @@ bool CpuExecutor::has_work(const Call& call) const {
   return false;
 }
 
-void CpuExecutor::compute(const StepRequest& request, const LogitsUse& use) {
-  const std::lock_guard lock(mutex_);
+template <typename Run>
+void CpuExecutor::for_each_call(const StepRequest& request, const Run& run) {
   extents_ = inputs_.assign(request);
   receive(request.received);
   for (const VaryingExtent& varying : varying_extents_) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
   num_met_ = 0;
-  const DType product_dtype = engine_.manifest().model.dtype;
-  const LowRankPart* const* adapters = request.adapters.empty() ? nullptr : request.adapters.data();
   for (const Call& call : calls_) {
-    if (!has_work(call)) continue;
-    if (call.collective != nullptr) {
-      run_collective(call);
-      continue;
-    }
-    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(),
-                 product_dtype, adapters, rank_});
+    if (has_work(call)) run(call);
   }
+}
+
+void CpuExecutor::run_call(const Call& call, const StepRequest& request) {
+  if (call.collective != nullptr) {
+    run_collective(call);
+    return;
+  }
+  const LowRankPart* const* adapters = request.adapters.empty() ? nullptr : request.adapters.data();
+  call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(),
+               engine_.manifest().model.dtype, adapters, rank_});
+}
+
+void CpuExecutor::compute(const StepRequest& request, const LogitsUse& use) {
+  const std::lock_guard lock(mutex_);
+  for_each_call(request, [&](const Call& call) { run_call(call, request); });
   use(made(), *pool_);
+}
+
+std::vector<InstructionTime> CpuExecutor::time_step(const StepRequest& request, int repeats) {
+  const std::lock_guard lock(mutex_);
+  std::map<const Call*, std::vector<double>> times;
+  for (int repeat = -1; repeat < repeats; ++repeat) {  // the first run warms up
+    for_each_call(request, [&](const Call& call) {
+      const auto begin = std::chrono::steady_clock::now();
+      run_call(call, request);
+      const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+      if (repeat >= 0) times[&call].push_back(time.count());
+    });
+  }
+  std::vector<InstructionTime> result;
+  for (auto& [call, found] : times) {
+    std::ranges::sort(found);
+    result.push_back({*call->name, found[found.size() / 2]});
+  }
+  return result;
 }
 
 std::size_t CpuExecutor::size_of(const Rows& rows) const {

@@ -18,6 +18,7 @@
 #include "host/logits_executor.h"
 #include "host/step_inputs.h"
 #include "host/thread_pool.h"
+#include "host/timed_step.h"
 #include "ranks/rank_meeting.h"
 
 namespace tl {
@@ -43,9 +44,13 @@ class CpuExecutor final : public OneStageExecutor {
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
   std::vector<ExpertCounts> expert_counts() override;
+  // Measures the time of each instruction of a step that has work; repeats >= 1. Throws LimitError if the request
+  // exceeds a limit.
+  std::vector<InstructionTime> time_step(const StepRequest& request, int repeats);
 
  private:
   struct Call {
+    const std::string* name;
     Kernel kernel;                            // null for a collective
     const CollectiveInstruction* collective;  // null for a kernel
     const AttributeValue* attributes;
@@ -77,6 +82,10 @@ class CpuExecutor final : public OneStageExecutor {
 
   Rows row_values(int index, const std::vector<std::byte*>& places) const;
   std::size_t size_of(const Rows& rows) const;
+  // Calls `run(call)` for each call of a step that has work, in order.
+  template <typename Run>
+  void for_each_call(const StepRequest& request, const Run& run);
+  void run_call(const Call& call, const StepRequest& request);
   void receive(std::span<const std::byte> received);
   std::span<const float> made();
   void compute(const StepRequest& request, const LogitsUse& use) override;
@@ -100,6 +109,7 @@ class CpuExecutor final : public OneStageExecutor {
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // operands of all calls, in order
   std::vector<VaryingExtent> varying_extents_;
+  std::deque<std::string> names_;  // of calls
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const std::int64_t rank_;

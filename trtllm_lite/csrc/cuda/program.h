@@ -12,6 +12,7 @@
 #include "cuda/matmul.h"
 #include "cuda/nccl.h"
 #include "engine/engine.h"
+#include "host/timed_step.h"
 
 namespace tl::cuda {
 
@@ -20,12 +21,6 @@ using Addresses = std::vector<DevicePtr>;
 
 // The operands of a product in a step of these extents.
 MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses);
-
-// An instruction of a program and the time it took.
-struct InstructionTime {
-  std::string name;
-  double microseconds = 0;
-};
 
 // Parts of a program: kForward makes logits; kSampling draws tokens and begins with the first instruction that reads
 // token_masks.

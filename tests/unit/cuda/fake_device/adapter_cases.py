@@ -20,8 +20,7 @@ from tests.unit.cuda.toy_engine import (
     make_toy_engine_of_adapters,
     to_bytes,
 )
-from trtllm_lite import _testing
-from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, NgramSizes, adapter_shapes
+from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, NgramSizes, adapter_shapes, time_step
 from trtllm_lite.errors import LimitError
 from trtllm_lite.runtime.lora.peft import Pair
 
@@ -112,7 +111,7 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
 def test_steps_with_adapters_are_timed(engine: Engine) -> None:
     executor, one = CudaExecutor(engine, num_loras=NUM_LORAS), adapter(engine, 5)
     executor.place_adapter(one, slot=2)
-    names = [name for name, _ in _testing.time_step(executor, num_rows=3, num_tokens=2, adapters=[one])]
+    names = [name for name, _ in time_step(executor, num_rows=3, num_tokens=2, adapters=[one])]
     assert names == ["embed", "attend", "adapt", "score", "sample"]
 
 

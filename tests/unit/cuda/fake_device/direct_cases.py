@@ -94,10 +94,10 @@ def test_kernels_of_one_cubin_may_have_blocks_of_different_sizes(tmp_path: Path)
 
 def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
     """One attends for decode rows, of which this step has none, one for the others."""
-    times = _testing.time_step(executor, num_rows=3, num_tokens=2, past_len=5)
+    times = _core.time_step(executor, num_rows=3, num_tokens=2, past_len=5)
     assert [name for name, _ in times] == ["embed", "attend", "score", "sample"]
     with pytest.raises(LimitError, match="num_rows: expected 1 to 6, found 7"):
-        _testing.time_step(executor, num_rows=7)
+        _core.time_step(executor, num_rows=7)
 
 
 def test_steps_by_hand(executor: CudaExecutor) -> None:
