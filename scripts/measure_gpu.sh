@@ -7,8 +7,8 @@
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
-# speculation builds an engine that takes 4 guesses a step, and times it without and with guesses of which 80% are right
-# (as random weights have nothing to guess), always 4 and as many as pay; adapters times an engine that has room for
+# speculation builds an engine that takes 4 drafts a step, and times it without and with drafts of which 80% are right
+# (as no drafter predicts random weights), always 4 and as many as pay; adapters times an engine that has room for
 # adapters, with 16 of them and with none, and one that has no room; deterministic times an engine that is built so.
 # guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
 # says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
@@ -74,8 +74,8 @@ throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   bench_throughput "$1" --input_len "$2" --output_len "$3" \
     --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
 }
-# Each guess is right with 0.8 where those before it are.
-guesses='"method": "synthetic", "num_speculative_tokens": 4, "synthetic_acceptance_rates": [0.8, 0.64, 0.512, 0.4096]'
+# Each draft is right with 0.8 where those before it are.
+drafts='"method": "synthetic", "num_speculative_tokens": 4, "synthetic_acceptance_rates": [0.8, 0.64, 0.512, 0.4096]'
 speculation() {  # BATCH_SIZE NAME [OPTION]...
   bench_throughput 8b-drafts --input_len 128 --output_len 512 \
     --num_requests "$((2 * $1))" --max_batch_size "$1" --json "$out/speculation-$1-$2.json" "${@:3}"
@@ -114,8 +114,8 @@ for stage in $stages; do
       build 8b-drafts llama-3.1-8b 64 1024 2048 2048 --max_draft_len 4
       for batch in 1 16 64; do
         speculation "$batch" plain
-        speculation "$batch" always --speculative_config "{$guesses, \"enable_adaptive_verification\": false}"
-        speculation "$batch" paced --speculative_config "{$guesses}"
+        speculation "$batch" always --speculative_config "{$drafts, \"enable_adaptive_verification\": false}"
+        speculation "$batch" paced --speculative_config "{$drafts}"
       done
       ;;
     adapters)

@@ -130,8 +130,8 @@ def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) ->
     with LLM(plain, **limits) as plain_engine, LLM(drafting, **limits) as with_drafts:
         for turn in range(rounds + 1):  # the first round compiles the grammars
             params = [
-                SamplingParams(max_tokens=160, temperature=row // len(RECORDS) * 0.8, seed=turn, guided_decoding=form)
-                for row, (_, form) in enumerate(wishes)
+                SamplingParams(max_tokens=160, temperature=row // len(RECORDS) * 0.8, seed=turn, guided_decoding=guided)
+                for row, (_, guided) in enumerate(wishes)
             ]
             texts = []
             for name, llm in zip(rates, (plain_engine, with_drafts), strict=True):
@@ -143,10 +143,10 @@ def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) ->
                     rates[name].append(sum(map(len, texts[-1])) / seconds)
             if texts[0] != texts[1]:
                 raise SystemExit("with drafts other texts came than without: expected the same")
-        guesses = with_drafts.get_stats().speculation
+        speculation = with_drafts.get_stats().speculation
         machine = describe(plain_engine.session.manifest.target.kind)
     ratios = [now / before for before, now in zip(*rates.values(), strict=True)]
-    kept, drafted = sum(guesses.num_accepted), sum(guesses.num_drafted)
+    kept, drafted = sum(speculation.num_accepted), sum(speculation.num_drafted)
     counts = {"batch_size": batch_size, "drafted": drafted, "kept": kept}
     return {**machine, **counts, "tokens_per_second": rates, "ratios": ratios}
 

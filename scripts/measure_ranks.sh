@@ -27,7 +27,7 @@ for ranks in ${*:-1 2}; do
   rm -r "$engine"
 done
 
-# Other models and formats, shared out among two.
+# Other models and formats, split among two.
 limits=(--max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --max_num_tokens 2048)
 for shape in "llama-3.1-8b fp8_rowwise 1,64" "llama-3.1-70b fp8_rowwise 1,64" "llama-3.1-70b full_prec 1"; do
   read -r model qformat batches <<<"$shape"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from variant_tables import adapters_table, deterministic_table, guesses_table, variant
+from variant_tables import adapters_table, deterministic_table, speculation_table, variant
 
 BASELINES = Path(__file__).resolve().parents[1] / "configs" / "baselines"
 PLAIN = "full_prec"
@@ -104,8 +104,8 @@ LEAST_OUTPUT_LEN = 64
 OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # models other than 8B, by hidden size
 GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200")
 PUBLISHED = "TensorRT-LLM 1.0, published"
-GUESSES = (
-    "With guesses in the Llama-3.1-8B shape, bfloat16. Random weights have nothing to guess, so 0.8 of the guesses are "
+SPECULATION = (
+    "With drafts in the Llama-3.1-8B shape, bfloat16. No drafter predicts random weights, so 0.8 of the drafts are "
     "made to be right where those before them are (`synthetic`):"
 )
 ADAPTERS = "With adapters (`--max_lora_rank 16`) of all projections, in the same shape:"
@@ -128,9 +128,9 @@ def gpu_table(path: Path) -> str:
     reports = [report for report in plain if not quantized(report)]
     forms = sorted({quantized(report) for report in plain})
     tables = [rows_of(form, [report for report in plain if quantized(report) == form], peers) for form in forms]
-    guesses, deterministic = of_kind("guesses"), of_kind("deterministic")
+    speculation, deterministic = of_kind("speculation"), of_kind("deterministic")
     adapters = of_kind("adapters")
-    tables += [f"{GUESSES}\n\n{guesses_table(guesses)}"] if guesses else []
+    tables += [f"{SPECULATION}\n\n{speculation_table(speculation)}"] if speculation else []
     tables += [f"{ADAPTERS}\n\n{adapters_table(adapters, reports)}"] if adapters else []
     tables += [f"{DETERMINISTIC}\n\n{deterministic_table(deterministic, reports)}"] if deterministic else []
     first = reports[0]
@@ -152,7 +152,7 @@ def gpu_table(path: Path) -> str:
         + "\n\n".join(tables)
         + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
-        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, guesses, adapters and `--deterministic` by its "
+        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, drafts, adapters and `--deterministic` by its "
         "stages `start-up`, `speculation`, `adapters` and `deterministic` (`trtllm-lite bench latency` and "
         "`throughput`).\n"
     )

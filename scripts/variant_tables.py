@@ -12,20 +12,20 @@ def variant(report: Report) -> tuple[str, ...]:
     if engine.get("deterministic"):
         return ("deterministic",)
     if engine["limits"].get("max_draft_len"):
-        return ("guesses", str(runtime["max_batch_size"]), str(runtime.get("speculative_config", "")))
+        return ("speculation", str(runtime["max_batch_size"]), str(runtime.get("speculative_config", "")))
     if engine.get("max_lora_rank"):
         return ("adapters", str(report["shape"].get("num_loras", 0)))
     return ()
 
 
-def guesses_table(reports: list[Report]) -> str:
+def speculation_table(reports: list[Report]) -> str:
     """The Markdown of throughput with draft tokens (fixed numbers of them, and adaptive), beside that without."""
     rates: dict[int, dict[str, float]] = {}
     for report in reports:
         rates.setdefault(report["runtime"]["max_batch_size"], {})[_kind(report)] = _rate(report)
     shape = reports[0]["shape"]
     titles = [f"requests at a time, {shape['input_len']} in, {shape['output_len']} out"]
-    titles += ["without guesses", "always 4 guesses", "as many as pay", "commit"]
+    titles += ["without drafts", "always 4 drafts", "as many as pay", "commit"]
     rows = []
     for batch, by_kind in sorted(rates.items()):
         plain = by_kind["plain"]

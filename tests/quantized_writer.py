@@ -74,7 +74,7 @@ def _quantize(tensors: Tensors, layer: str, layout: Layout, extra_factor: int = 
 def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], layout: Layout) -> None:
     """Quantize experts, each of which has tensors of its own in files: weights alone, whatever ``layout`` rounds.
 
-    In models all experts of a layer have one parameter for gates and up projections, and one for what is behind.
+    In models all experts of a layer have one parameter for gates and up projections, and one for what is after.
     """
     for layer in [name.removesuffix(".weight") for name in tensors if ".experts." in name]:
         block, number, projection = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)", layer).groups()

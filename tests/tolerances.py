@@ -70,11 +70,11 @@ SHARES = Shares(close=0.75, near_ties=1.0)
 # 14 to 20 of 20 part at near-ties. A lost expert concerns all of them.
 MIXTURE_SHARES = Shares(close=0.25, near_ties=0.5)
 
-# Models with adapters: their matrices, and sums between them and behind, are rounded, too. transformers in float16 with
+# Models with adapters: their matrices, and sums between them and after, are rounded, too. transformers in float16 with
 # such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
 ADAPTER_TOLERANCES = GPU_TOLERANCES | {"float16": Tolerance(cosine=0.9999, relative=2e-2)}
 
-# A head that drafts, behind six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at
+# A head that drafts, after six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at
 # 0.9985 for the tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine below 0.9.
 HEAD_TOLERANCES = {"bfloat16": Tolerance(cosine=0.99, relative=0.15)}
 
@@ -103,7 +103,7 @@ KERNEL_TOLERANCES = {
     "float32": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "float16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "bfloat16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
-    "int8": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # widened exactly; the scale behind the sum rounds once more
+    "int8": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # converted exactly; the scale after the sum rounds once more
     "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # as int8
 }
 

@@ -69,7 +69,7 @@ class KvGeometry:
     def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
         """The same for a batch in which one prompt at a time is computed."""
     def longest_sequence(self, num_blocks: int) -> int:
-        """Tokens of the longest sequence that so many blocks hold."""
+        """Tokens of the longest sequence that this many blocks hold."""
 
 class Engine:
     """An engine file, mapped read-only and checked from the first byte to the last.
@@ -804,7 +804,7 @@ class TextStream:
         """``prompt_ids`` decide whether the text starts with a space; their own text is no part of a piece.
 
         Without ``tokens`` there is no text, and only stop sequences are found. With ``thoughts``, which need
-        ``tokens``, stop words are those of the answer behind them. With ``skips_special`` special tokens
+        ``tokens``, stop words are those of the answer after them. With ``skips_special`` special tokens
         print nothing. Without ``returns_text`` the text is only searched for stop words. A stop word that is complete
         before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps what ended it.
         """

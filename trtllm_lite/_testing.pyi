@@ -229,20 +229,20 @@ class GrammarMatcher:
     def roll_back(self, count: int) -> None:
         """Remove the last ``count`` tokens."""
 
-class GrammarGuesser:
+class TokenForcer:
     """Drafts the continuation of a text under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
 
-    def guess(self, most: int) -> list[int]:
+    def forced_tokens(self, most: int) -> list[int]:
         """Up to ``most`` tokens that the grammar determines."""
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens`` may come next."""
 
-def start_guesser(grammar: Grammar) -> GrammarGuesser:
-    """A guesser of the empty text; the grammar's compiler must have been made with ``tokenize``."""
+def start_forcer(grammar: Grammar) -> TokenForcer:
+    """A forcer of the empty text; the grammar's compiler must have been made with ``tokenize``."""
 
 def start_grammar(grammar: Grammar) -> GrammarMatcher:
     """A matcher of the empty text."""

@@ -82,11 +82,11 @@ class LLM:
     - ``deterministic``: what the engine gives a request must not depend on what shares its steps, bit for bit
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
-    - ``speculative_config`` (a SpeculativeConfig or a dictionary of its fields): guesses tokens ahead
+    - ``speculative_config`` (a SpeculativeConfig or a dictionary of its fields): proposes draft tokens
     - ``num_threads``: threads that compute on the CPU; all cores by default
     - ``max_lora_rank``: the engine must take adapters of up to this rank (a multiple of 8), at most ``max_loras`` (16)
       in use at once and ``max_cpu_loras`` (twice as many) in memory
-    - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
+    - ``tensor_parallel_size``: devices that split every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
     - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
     - ``moe_expert_parallel_size``: runs of the devices of ``tensor_parallel_size`` that have some of the experts of

@@ -150,7 +150,7 @@ STEP_INPUTS = (
     StepInput("logits_indices", ("num_logits",), "rows of token_ids whose logits are wanted"),
     StepInput("sample_slots", ("num_logits",), "slot whose parameters a row is sampled with; -1: nothing is drawn"),
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
-    StepInput("sample_drafts", ("num_logits",), "the guessed token that the next row of logits is for"),
+    StepInput("sample_drafts", ("num_logits",), "the draft token that the next row of logits is for"),
     StepInput("sample_masks", ("num_logits",), "the mask of tokens that may be drawn from a row; -1: all may"),
     StepInput("adapter_tokens", ("num_adapter_tokens",), "all tokens, by slots of their adapters, then those without"),
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),

@@ -6,7 +6,7 @@ from ..cuda.lowering import Lowering
 from ..launch import Command, kernel, launch, symbol
 
 _THREADS = 128
-# In the order of the kernel's arguments; the kernel also writes past_lens.
+# The step inputs in the order of the kernel's arguments; the kernel also writes past_lens.
 _STEP_INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tables")
 
 

@@ -22,7 +22,7 @@ __device__ __forceinline__ u32 pack2_float16(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
   return bits;
 }
-__device__ __forceinline__ void widen_e4m3(u32 bytes, u32& low, u32& high) {
+__device__ __forceinline__ void convert_e4m3(u32 bytes, u32& low, u32& high) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(low) : "h"(static_cast<u16>(bytes)));
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(static_cast<u16>(bytes >> 16)));
 }

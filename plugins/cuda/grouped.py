@@ -10,7 +10,7 @@ from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import Buffer, Device, Extent, Kernel, Launch, TensorMap, WeightBuffers, kernel, launch
 from .clusters import RESIDENT, resident_grid
-from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
+from .few_rows import RING_SHARE, ROWS_PER_TILE, GemvConfig, gemv_config
 from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
-_MOST_WIDENED_ROWS = 8  # of GEMV kernels whose weights swap-AB kernels dequantize for more rows
+_MOST_DEQUANTIZED_ROWS = 8  # of GEMV kernels whose weights swap-AB kernels dequantize for more rows
 EIGHT = 8  # rows of a weight whose block scales are contiguous
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for each
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # ints: of a list's header, a ChosenExpert, an ExpertRows
@@ -80,19 +80,19 @@ class ExpertChoice:
         return HEADER + GROUP_INTS * (self.local + max_rows * self.top_k // self.group_rows(max_rows))
 
 
-def most_streamed_rows(form: WeightForm, device: Device) -> int:
+def most_gemv_rows(form: WeightForm, device: Device) -> int:
     """The most rows for which a product uses the GEMV kernel, without sorting the rows."""
-    return _MOST_WIDENED_ROWS if form.is_widened_in_blocks and device.arch == TILED_ARCH else MOST_LISTED_ROWS
+    return _MOST_DEQUANTIZED_ROWS if form.is_dequantized_in_blocks and device.arch == TILED_ARCH else MOST_LISTED_ROWS
 
 
-def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
+def gated_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> GemvConfig | None:
     """How GroupedGatedLinear streams its weight while x stays in shared memory; None if x does not fit.
 
     4-bit weights that one team multiplies come in stages of two tiles: for 8 rows of gpt-oss-20b, an H200 takes 57 us
     with such a team, and 78 us with stages of one tile (53 us with three teams).
     """
-    config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
-    if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
+    config, in_features = gemv_config(shape[-1], form, tokens, device), shape[-1]
+    if config is None or config.stream_x or tokens > most_gemv_rows(form, device):
         return None
     stage_k = _equal_stage(in_features, form, ceil(in_features / config.stage_k))
     config = replace(config, stage_k=stage_k).in_teams(in_features, tokens, device)
@@ -109,7 +109,7 @@ def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
     return depth * ceil(in_features / (count * depth))
 
 
-def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
+def summed_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> GemvConfig | None:
     """How GroupedLinear streams its weight and rows of x: in stages of equal depth, if three of them fit.
 
     The weight's rows are divided among blocks in eights. With 4-bit weights, up to two tiles share rows of x.
@@ -117,13 +117,13 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % EIGHT:
         return None
-    if tokens > most_streamed_rows(form, device):
+    if tokens > most_gemv_rows(form, device):
         return None
     for most in (_MOST_STAGE_BYTES, _MOST_STAGE_BYTES // 2):
         chunks = ceil(form.weight_bytes(in_features) / most)
         stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
-        config = StreamConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
+        config = GemvConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
         tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if config.takes_long else (1, _IN_FLIGHT_BYTES)
         rows = _stage_rows(out_features // EIGHT, tiles)
         config = replace(config, stage_rows=rows, in_flight_bytes=in_flight)
@@ -158,9 +158,10 @@ def even_groups(groups: Buffer, rows: Extent, choice: ExpertChoice, group_rows: 
 
 
 def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, ...]:
-    """Tiles that may multiply ``weight`` [experts, ..., out, in] with groups of up to so many rows, best guess first.
+    """Tiles that may multiply ``weight`` [experts, ..., out, in] with groups of up to this many rows.
 
-    The best guess is the widest tile or, for swap-AB, the one with the least work for an SM. All give a row equal bits.
+    The heuristic's choice comes first: the widest tile or, for swap-AB, the one with the least work for an SM. All
+    give a row equal bits.
     """
     form = form_of(weight)
     if _is_swap_ab(form, group_rows):
@@ -174,7 +175,7 @@ def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, .
 
 def _is_swap_ab(form: WeightForm, group_rows: int) -> bool:
     """Whether the kernels use swap-AB (cuda/swap_ab_linear.cuh): for few rows, with a weight that is dequantized."""
-    return form.is_widened_in_blocks and group_rows <= _MOST_SWAP_AB_ROWS
+    return form.is_dequantized_in_blocks and group_rows <= _MOST_SWAP_AB_ROWS
 
 
 def _swap_ab_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:

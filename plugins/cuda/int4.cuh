@@ -27,7 +27,7 @@ __device__ __forceinline__ u32 pair_mask() {
 
 // Converts pair kPair of `word` to two elements.
 template <bool kSigned, int kPair>
-__device__ __forceinline__ u32 widen_int4(u32 word, u32 mask) {
+__device__ __forceinline__ u32 convert_int4(u32 word, u32 mask) {
   return subtract2(raised_int4<kSigned, kPair>(word, mask), kRaised<kSigned>);
 }
 

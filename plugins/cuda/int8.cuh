@@ -27,7 +27,7 @@ __device__ __forceinline__ u32 subtract2(u32 a, u32 b) {
 // A byte combined with the right exponent is a number: in float16, 1024 + (byte + 128). bfloat16 has only seven
 // fraction bits: the byte's low seven bits make 128 + low, and its sign bit becomes the lowest exponent bit, which
 // selects 128 or 256.
-__device__ __forceinline__ void widen_int8(u32 bytes, u32& first, u32& second) {
+__device__ __forceinline__ void convert_int8(u32 bytes, u32& first, u32& second) {
 #if TL_FP16
   const u32 shifted = bytes ^ 0x80808080u;
   first = subtract2(pick_bytes(shifted, 0x64646464u, 0x4140), 0x64806480u);

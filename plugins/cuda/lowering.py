@@ -48,9 +48,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from ..launch import Buffer, Command, Device, Extent, WeightBuffers
+from .few_rows import FewRows
 from .peer_rows import HERE, PeerRows
 from .row_scales import RowScales
-from .stream import Streaming
 
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
@@ -139,7 +139,7 @@ class Lowering(Protocol):
     def norm(self) -> Norm | None:
         """The RMS norm of x that this operator computes in its prologue."""
 
-    def streaming(self) -> Streaming | None:
+    def few_rows(self) -> FewRows | None:
         """How a GEMV kernel streams ``weight``; None if there are many rows or no kernel fits."""
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:

@@ -56,11 +56,11 @@ __device__ __forceinline__ u32 lowered_e2m1(u32 word) {
 
 __device__ __forceinline__ u32 multiply2(u32 a, u32 b) { return multiply_add2(a, b, kSigns); }  // adds minus zero
 template <int kPair>
-__device__ __forceinline__ u32 widen_e4m3(u32 word) {
+__device__ __forceinline__ u32 convert_e4m3(u32 word) {
   return multiply2(lowered_e4m3<kPair>(word), kRaise);
 }
 template <int kPair>
-__device__ __forceinline__ u32 widen_e2m1(u32 word) {
+__device__ __forceinline__ u32 convert_e2m1(u32 word) {
   return multiply2(lowered_e2m1<kPair>(word), kRaise);
 }
 

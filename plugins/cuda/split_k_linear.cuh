@@ -5,13 +5,13 @@
 // its shared memory to normalize and quantize it: each does so with its part of the depth.
 //
 // A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh). Two warpgroups multiply it by wgmma, taking
-// alternate stretches of the depth: weights of any form come from registers, one tile per warp; x comes from shared
+// alternate slices of the depth: weights of any format come from registers, one tile per warp; x comes from shared
 // memory, with its rows as columns. A warp sends its sums to the blocks that store the tokens and goes on with the next
 // group. It stores its block's results of a group after multiplying the next one, so that it never waits for sums in
 // transit. Sums are added in a fixed order: a row's result does not depend on the other rows.
 //
-// Two buffers of sums are enough: a block that sends a group's sums has stored those of the group before. For that it
-// had received sums from all blocks, each of which had by then read the sums of the group before that.
+// Two buffers of sums are enough: a block that sends a group's sums has stored its results of the group before, so it
+// has received that group's sums from all blocks, and each of them had read the sums of the group before that.
 #pragma once
 
 #include "cuda/narrow_wgmma.cuh"
@@ -61,13 +61,13 @@ struct PartSums {
     return make_float2(static_cast<float>(sums[i / 2][i % 2]), static_cast<float>(sums[i / 2][i % 2 + 2]));
   }
 
-  // Adds the products of the first kSize elements of a stage. Warpgroup `group` takes every second stretch. `x`: the
+  // Adds the products of the first kSize elements of a stage. Warpgroup `group` takes every second slice. `x`: the
   // address of the columns; `first_k`: the stage's first element in them.
   template <int kSize>
   __device__ __forceinline__ void add_stage(u32 data, u32 x, int first_k, int group, int tile, int lane) {
     constexpr int kTurns = ceil_div(kSize, kWarpgroups * kStretchK);
     constexpr bool kEven = kSize % (kWarpgroups * kStretchK) == 0;
-    // The offset of this warpgroup's first stretch; the others are at constant distances from it.
+    // The offset of this warpgroup's first slice; the others are at constant distances from it.
     const int mine = group * kStretchK;
     const u32 row =
         data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
@@ -104,10 +104,10 @@ struct PartSums {
   // Makes such offsets additive.
   static_assert(kWarpgroups * kStretchK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
   template <int kProduct>
-  __device__ __forceinline__ void widen(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {
+  __device__ __forceinline__ void convert(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {
     if constexpr (kProduct < kPieceProducts) {
       piece.template take<kProduct>(a[kProduct]);
-      widen<kProduct + 1>(piece, a);
+      convert<kProduct + 1>(piece, a);
     }
   }
   template <int kSize>
@@ -118,7 +118,7 @@ struct PartSums {
       if (!kWhole && k + i * Ring::kPieceK >= kSize) break;
       WeightPiece<Ring> piece;
       piece.load(row + i * Ring::kPieceK * Ring::kWeightBits / 8);
-      widen<0>(piece, &stretch.a[i * kPieceProducts]);
+      convert<0>(piece, &stretch.a[i * kPieceProducts]);
     }
     wgmma_fence();
 #pragma unroll

@@ -2,8 +2,8 @@
 // are the rows of wgmma, 64 for each warpgroup, and come from registers; rows of x are its columns, in shared memory.
 //
 // Weights are copied to shared memory as stored, and read once by the warps that multiply them. Dequantizing them from
-// shared memory to shared memory (cuda/widen_weights.cuh) moves five times their bytes, which takes longer than reading
-// them from global memory and pays only if the result is multiplied by many rows of x.
+// shared memory to shared memory (cuda/dequantize_weights.cuh) moves five times their bytes, which takes longer than
+// reading them from global memory and pays only if the result is multiplied by many rows of x.
 //
 // A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the scales
 // and offsets of the blocks. Two warps fill the ring, one with boxes and one with scales and offsets, which take about
@@ -174,13 +174,13 @@ struct SwapAbConsumer {
     }
   }
   template <int kProduct>
-  __device__ __forceinline__ void widen(u32 (&a)[kProducts][4], const Piece& piece,
-                                        const PieceNumbers (&numbers)[kPieceBlocks][2]) const {
+  __device__ __forceinline__ void dequantize(u32 (&a)[kProducts][4], const Piece& piece,
+                                             const PieceNumbers (&numbers)[kPieceBlocks][2]) const {
     if constexpr (kProduct < kProducts) {
-      piece.template widen<kProduct>(a[kProduct], 0);
+      piece.template convert<kProduct>(a[kProduct], 0);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[kProduct][i] = numbers[kProduct / kTogether][i % 2].apply(a[kProduct][i]);
-      widen<kProduct + 1>(a, piece, numbers);
+      dequantize<kProduct + 1>(a, piece, numbers);
     }
   }
   // Adds the products of kCount pieces of a stage to `sums`. While a piece's products are in flight, the next is
@@ -197,7 +197,7 @@ struct SwapAbConsumer {
       Piece piece;
       piece.load(first ^ number * 32);
       if (number % kAlike == 0) load(numbers, ring.numbers(), number);
-      widen<0>(a[number % 2], piece, numbers);
+      dequantize<0>(a[number % 2], piece, numbers);
       wgmma_fence();
 #pragma unroll
       for (int product = 0; product < kProducts; ++product) {

@@ -16,15 +16,15 @@ constexpr bool kByteRows = TL_ROW_TYPE != 0;
 constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK* kSplits);
 // Whether weights are dequantized: from raw stages, whose rows of 128 bytes make several steps each, by warps in groups
 // that take turns.
-constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
+constexpr bool kDequantized = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
-constexpr int kRawSteps = kRawK / kStepK, kWidenerGroups = 2;
+constexpr int kRawSteps = kRawK / kStepK, kDequantizerGroups = 2;
 // 4-bit integers take the fewest instructions. For other types, as many warps dequantize as the registers allow.
-constexpr bool kManyWideners = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
-constexpr int kWideners = !kWidened ? 0 : kManyWideners ? 10 : 6;
+constexpr bool kManyDequantizers = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
+constexpr int kDequantizers = !kDequantized ? 0 : kManyDequantizers ? 10 : 6;
 constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // blocks of 8 rows in a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
-constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
+constexpr int kOtherWarps = kDequantized ? 2 + kDequantizers : 1;
 constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
 // Each block that splits the depth finishes a slice of the tile's columns: whole pairs of fragments.
 constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, 2 * kSplits) * 2;
@@ -43,10 +43,11 @@ static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
 static_assert(kXBox % 8 == 0 && kXBox * kXBoxes <= kTileRows, "shares of x are whole groups of 8 rows of a tile");
 static_assert(kXBoxes <= kColumnBlocks, "blocks beside each other ask for a share each");
-static_assert(!kWidened || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0, "parts of the depth are whole raw stages");
+static_assert(!kDequantized || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0,
+              "parts of the depth are whole raw stages");
 static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0,
               "a raw stage is whole blocks, or a part");
-static_assert(kWidened == (kRawStages >= 2), "weights that are widened need two raw stages");
+static_assert(kDequantized == (kRawStages >= 2), "weights that are dequantized need two raw stages");
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the other sums");
 
@@ -136,7 +137,7 @@ struct TileRing : RingPlace<kStages> {
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(full() + i * 16, 1 + kWideners / kWidenerGroups);
+      barrier_init(full() + i * 16, 1 + kDequantizers / kDequantizerGroups);
       barrier_init(empty() + i * 16, kPeers * kConsumerWarps);
     }
     barrier_init_fence();

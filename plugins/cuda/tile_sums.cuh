@@ -131,7 +131,7 @@ struct TileSums {
   __device__ __forceinline__ void products(Sum (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) const {
     if constexpr (kFirst < kEnd) {
       u32 a[4];
-      loaded.pieces[tile].template widen<kFirst>(a, mask);
+      loaded.pieces[tile].template convert<kFirst>(a, mask);
       product(to, a, loaded.x[kFirst]);
       products<kFirst + 1, kEnd>(to, loaded, tile);
     }

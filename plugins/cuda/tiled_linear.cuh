@@ -16,16 +16,16 @@
 // TL_WEIGHT_FORM is the form of the weights (cuda/weight_form.cuh). If both operands are bytes, each row of x and each
 // feature has a scale. Sums of int8 are exact; for E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437,
 // section 3.3.2), which is 2^-13 of the largest sum. int8 and 4-bit weights multiplied by 16-bit rows are dequantized
-// on their way (cuda/widen_weights.cuh).
+// on their way (cuda/dequantize_weights.cuh).
 //
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
 // above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES
 // (stages of weights to be dequantized, else 0), TL_ROW_SCALES (for bytes: each row of x has its own scale).
 #pragma once
 
+#include "cuda/dequantize_weights.cuh"
 #include "cuda/tile_ring.cuh"
 #include "cuda/tiled_rows.cuh"
-#include "cuda/widen_weights.cuh"
 
 namespace tl {
 
@@ -70,9 +70,10 @@ struct TileProducer {
 
   // Copies the part of a step that is not dequantized.
   __device__ __forceinline__ void copy_weight(const TileRing& ring, const Place& place, int step) const {
-    expect_bytes(ring.full(), kCopiedXBytes + (kWidened ? 0 : kWeightBytes));
+    expect_bytes(ring.full(), kCopiedXBytes + (kDequantized ? 0 : kWeightBytes));
     const int column = (member.split * kSteps + step) * kStepK;
-    if constexpr (!kWidened) copy_columns<Op>(ring.weight(), weight, member, place, column, ring.full(), weight_policy);
+    if constexpr (!kDequantized)
+      copy_columns<Op>(ring.weight(), weight, member, place, column, ring.full(), weight_policy);
   }
   __device__ __forceinline__ void copy_x(const TileRing& ring, const Place& place, int step) const {
     if (member.column >= kXBoxes) return;
@@ -217,11 +218,11 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
   const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     ring.init();
-    if constexpr (kWidened) RawRing{ring.base}.init();
+    if constexpr (kDequantized) RawRing{ring.base}.init();
   }
   tiled_sync();
   if (warp >= kConsumerWarps) {
-    if constexpr (kWidened) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
+    if constexpr (kDequantized) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
     const u64 weight_policy = cache_policy(tiles.reads_weights_once());
     if (warp == kConsumerWarps) {
       if (elect_one()) {
@@ -229,13 +230,14 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
         TileProducer<Op>{x, weight, member, tiles, weight_policy, cache_policy(false)}.run(ring);
       }
       __syncwarp();
-    } else if constexpr (kWidened) {
+    } else if constexpr (kDequantized) {
       if (warp == kConsumerWarps + 1) {
         RawProducer<Op>{weight, op.numbers, member, tiles, weight_policy, lane}.run(RawRing{ring.base});
       } else {
-        const int widener = warp - kConsumerWarps - 2;
-        Widener<Op>{member, tiles, widener % kWidenerGroups, widener / kWidenerGroups, lane, pair_mask()}.run(
-            ring, RawRing{ring.base});
+        const int dequantizer = warp - kConsumerWarps - 2;
+        Dequantizer<Op>{member, tiles,      dequantizer % kDequantizerGroups, dequantizer / kDequantizerGroups,
+                        lane,   pair_mask()}
+            .run(ring, RawRing{ring.base});
       }
     }
     if constexpr (kSplits > 1) {
@@ -243,7 +245,7 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
       cluster_sync();
     }
   } else {
-    if constexpr (kWidened) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+    if constexpr (kDequantized) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     TileConsumer<Op>{op, member, tiles, rows, warp / 4, lane}.run(ring);
   }
   if constexpr (kSplits == 1 && kCluster > 1) cluster_sync();  // peers may still arrive at barriers of this block

@@ -23,21 +23,21 @@ _X_GROUP = 8  # rows of x that are contiguous in shared memory
 _MAX_BOXES = 16  # the most boxes of weights in a step: one thread requests all
 _RAW_BYTES = 56 * 1024  # raw stages: a block's quantized weights in flight
 _THREADS = 32  # threads besides those that multiply
-_WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # the latter for types that take more instructions
-_MAX_WIDENED_COLUMNS = 192  # so that accumulators leave registers for many dequantizing warps
+_DEQUANTIZER_WARPS, _MOST_DEQUANTIZER_WARPS = 6, 10  # the latter for types that take more instructions
+_MAX_DEQUANTIZED_COLUMNS = 192  # so that accumulators leave registers for many dequantizing warps
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = (
     *((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)),
     *((1, 2, 4), (1, 1, 8)),
 )
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
-# Fitted to 230 times of an H200; the best guesses reach 0.99 of the best on average. Bytes that an SM reads per
+# Fitted to 230 times of an H200; the heuristic reaches 0.99 of the best on average. Bytes that an SM reads per
 # cycle from the L2 cache; in total, with copies that other SMs requested; and sends to them. Cycles of the shortest
 # step, and fixed cycles of a tile and of an exchange of sums.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
 # 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times of an H200).
-_WIDENED_ELEMENTS, _WIDENING_CYCLES = 2.43, 170
+_DEQUANTIZED_ELEMENTS, _DEQUANTIZE_CYCLES = 2.43, 170
 # Up to this depth, the start of a kernel takes as long as its work, so kernels that start while the previous one runs
 # are faster: on an H200 by 0.4 us on average over 17 products of this depth and more, plus what their neighbours gain.
 _SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
@@ -72,14 +72,18 @@ class TileConfig:
         return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
 
 
-def widening_warps(form: WeightForm, rows: int) -> int:
-    """Warps that dequantize weights for tiles of ``rows`` rows (kWideners of cuda/tile_ring.cuh)."""
-    return _MOST_WIDENING_WARPS if form.is_widened_in_blocks and rows == 64 else _WIDENING_WARPS
+def dequantizer_warps(form: WeightForm, rows: int) -> int:
+    """Warps that dequantize weights for tiles of ``rows`` rows (kDequantizers of cuda/tile_ring.cuh)."""
+    return _MOST_DEQUANTIZER_WARPS if form.is_dequantized_in_blocks and rows == 64 else _DEQUANTIZER_WARPS
 
 
 def max_columns(form: WeightForm, rows: int) -> int:
     """The widest tiles of ``rows`` rows."""
-    return _MAX_WIDENED_COLUMNS if form.widened and (rows > 64 or form.is_widened_in_blocks) else _MAX_COLUMNS
+    return (
+        _MAX_DEQUANTIZED_COLUMNS
+        if form.is_dequantized and (rows > 64 or form.is_dequantized_in_blocks)
+        else _MAX_COLUMNS
+    )
 
 
 @cache  # called again for every layer
@@ -93,11 +97,12 @@ def tile_configs(
     chunk: int = 0,
     splits: int | None = None,
 ) -> tuple[TileConfig, ...]:
-    """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
+    """Candidates for at most ``max_rows`` rows, the heuristic's choice first.
 
-    ``out_features`` are those of y; a gated product has twice as many weight rows. ``chunk`` as in :class:`Tiling`.
-    With ``splits``, only candidates that split the depth into that many parts. The split alone determines the order in
-    which products are added, so that a row has the same bits for any tiles and any number of rows.
+    There are none where the target or the extents fit no tile. ``out_features`` are those of y; a gated product has
+    twice as many weight rows. ``chunk`` as in :class:`Tiling`. With ``splits``, only candidates that split the depth
+    into that many parts. The split alone determines the order in which products are added, so that a row has the same
+    bits for any tiles and any number of rows.
     """
     rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
     if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
@@ -139,7 +144,7 @@ class _Problem:
 
     def raw_stages(self, columns: int) -> int:
         """The number of raw stages of weights to be dequantized; 0 if weights are multiplied as stored."""
-        return max(2, ceil(_RAW_BYTES / (columns * _STEP_BYTES))) if self.form.widened else 0
+        return max(2, ceil(_RAW_BYTES / (columns * _STEP_BYTES))) if self.form.is_dequantized else 0
 
     def raw_bytes(self, columns: int) -> int:
         """Shared memory of the raw stages, with the scales and offsets of their blocks."""
@@ -178,14 +183,14 @@ class _Problem:
 
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
-        part_bytes = self.row_bytes if not self.form.widened else self.form.weight_bytes(self.in_features)
+        part_bytes = self.row_bytes if not self.form.is_dequantized else self.form.weight_bytes(self.in_features)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
             and (config.splits == 1 or part_bytes % (_STEP_BYTES * config.splits) == 0)
             and self.box_rows(config) % 8 == 0
             and (config.splits == 1 or self.parts == 1)
             and self.stages(config, device) >= _MIN_STAGES
-            and not (self.form.widened and config.columns > max_columns(self.form, config.rows))
+            and not (self.form.is_dequantized and config.columns > max_columns(self.form, config.rows))
         )
 
     def blocks(self, config: TileConfig) -> int:
@@ -204,9 +209,9 @@ class _Problem:
         x_rows = min(config.rows, self.max_rows)
         l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
         read_bytes = (x_rows + config.columns) * _STEP_BYTES
-        widened = _WIDENED_ELEMENTS * widening_warps(self.form, config.rows)
-        widening = config.columns * 64 / widened + _WIDENING_CYCLES if self.form.widened else 0
-        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, widening, _STEP_CYCLES)
+        dequantized = _DEQUANTIZED_ELEMENTS * dequantizer_warps(self.form, config.rows)
+        dequantizing = config.columns * 64 / dequantized + _DEQUANTIZE_CYCLES if self.form.is_dequantized else 0
+        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, dequantizing, _STEP_CYCLES)
         tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
         if config.splits > 1:
             sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
@@ -281,8 +286,8 @@ class Tiling:
             "TL_ROW_SCALES": int(self.row_scales is not None),
             **problem.form.defines,
         }
-        warps = widening_warps(problem.form, config.rows)
-        threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.widened else _THREADS)
+        warps = dequantizer_warps(problem.form, config.rows)
+        threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.is_dequantized else _THREADS)
         return kernel(source, name, threads, shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:

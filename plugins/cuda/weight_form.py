@@ -72,12 +72,12 @@ class WeightForm:
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
     @property
-    def is_widened_in_blocks(self) -> bool:
+    def is_dequantized_in_blocks(self) -> bool:
         """Whether elements are in blocks and are dequantized to 16 bits for steps of any size."""
         return self.in_blocks and not self.whole_rows
 
     @property
-    def widened(self) -> bool:
+    def is_dequantized(self) -> bool:
         """Whether tiled kernels dequantize the weight to x's type before they multiply."""
         return self.weight_bits < 8 * self.x_bytes
 

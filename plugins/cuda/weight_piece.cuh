@@ -26,7 +26,7 @@ template <class Ring>
 struct WeightPiece {
   static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
   static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
-  u32 words[4];  // rows 0-7 and 8-15: the first half, then the second
+  u32 words[4];  // the first halves of rows 0-7 and 8-15, then the second halves
 
   // The offset of this lane's row from the place of the first row.
   __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
@@ -40,7 +40,7 @@ struct WeightPiece {
     words[1] = words[3] = 0;
   }
   template <int kProduct>
-  __device__ __forceinline__ void widen(u32 (&a)[4], u32 mask) const {
+  __device__ __forceinline__ void convert(u32 (&a)[4], u32 mask) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       if constexpr (Ring::kForm == WeightForm::kE2m1) {
@@ -52,17 +52,17 @@ struct WeightPiece {
         a[row + 2] = lowered_e4m3<1>(words[kProduct * 2 + row]);
       } else if constexpr (Ring::kFourBits) {
         const u32 word = words[kProduct / 2 * 2 + row];
-        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
-        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
+        a[row] = convert_int4<kSigned, kProduct % 2 * 2>(word, mask);
+        a[row + 2] = convert_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
       } else if constexpr (Ring::kForm == WeightForm::kInt8 || Ring::kForm == WeightForm::kInt8Blocks) {
-        widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
+        convert_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
       } else {
         a[row] = words[row];
         a[row + 2] = words[row + 2];
       }
     }
   }
-  // The operand of wgmma: like widen(), but with 4-bit weights as bytes.
+  // The operand of wgmma: like convert(), but with 4-bit weights as bytes.
   template <int kProduct>
   __device__ __forceinline__ void take(u32 (&a)[4]) const {
     if constexpr (Ring::kFourBits) {
@@ -73,7 +73,7 @@ struct WeightPiece {
         a[row + 2] = Bytes::high(words[kProduct * 2 + row]);
       }
     } else {
-      widen<kProduct>(a, 0);
+      convert<kProduct>(a, 0);
     }
   }
 };

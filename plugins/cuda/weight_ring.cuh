@@ -11,7 +11,7 @@ constexpr int kMaxStages = 16, kMaxTokens = 16;
 constexpr int kTeams = TL_TEAMS;  // teams of consumer warps (cuda/gemv_linear.cuh)
 
 // The number of warps that share a stage of this depth, and the number of groups that take turns at stages
-// (StreamConfig in stream.py). A warp's fixed work for a stage takes half a microsecond, so short copies need several
+// (GemvConfig in few_rows.py). A warp's fixed work for a stage takes half a microsecond, so short copies need several
 // warps, and so does x that is streamed. If copies are long, more warps would only have too many bytes in flight.
 __host__ __device__ constexpr int sharers_of(WeightForm form, int stage_k, bool x_travels) {
   return x_travels || stage_k * bits_of(form) / 8 < 1024 ? 2 : 1;

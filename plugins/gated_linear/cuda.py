@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.few_rows import FewRows
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
-from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
 
@@ -17,7 +17,7 @@ def stream(
     x: Buffer,
     weight: WeightBuffers,
     rows: Extent,
-    how: Streaming,
+    how: FewRows,
     *,
     activation: str,
     norm: tuple[Buffer, float] | None = None,
@@ -73,7 +73,7 @@ def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launc
 
 def lower(op: Lowering) -> list[Command]:
     """Launch the GEMV kernel, or the fastest choice for many rows."""
-    how = op.streaming()
+    how = op.few_rows()
     if how is None:
         return op.product(op.new("y"))
     weight, x = op.weight(), op.rows("x")

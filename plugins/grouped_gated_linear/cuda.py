@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.few_rows import FewRows
 from ..cuda.grouped import (
     ROW_THREADS,
     ExpertChoice,
@@ -14,7 +15,6 @@ from ..cuda.grouped import (
     stream_grid,
 )
 from ..cuda.lowering import Lowering
-from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 
@@ -25,7 +25,7 @@ def stream(
     chosen: Buffer,
     shares: Buffer,
     rows: Extent,
-    how: Streaming,
+    how: FewRows,
     choice: ExpertChoice,
     *,
     activation: str,
@@ -80,7 +80,7 @@ def lower(op: Lowering) -> list[Command]:
     choice, x, y = choice_of(op), op.rows("x"), op.new("y")
     activation, input_shares = op.attribute("activation"), op.optional_rows("input_shares")
     if op.has("chosen"):
-        how = op.streaming()
+        how = op.few_rows()
         assert how is not None
         more = {"activation": activation, "norm": op.norm(), "bias": op.optional_vector("bias")}
         more["scales_inputs"] = input_shares is not None

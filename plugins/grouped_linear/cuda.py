@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from ..cuda.few_rows import FewRows
 from ..cuda.grouped import EIGHT, ROW_THREADS, ExpertChoice, GroupTiling, choice_of, row_grid, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
-from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 _MOST_NORM_THREADS = 512
@@ -29,7 +29,7 @@ def stream(
     weight: WeightBuffers,
     chosen: Buffer,
     rows: Extent,
-    how: Streaming,
+    how: FewRows,
     choice: ExpertChoice,
     residual: Buffer | None = None,
     bias: Bias | None = None,
@@ -108,7 +108,7 @@ def lower(op: Lowering) -> list[Command]:
     """Launch the GEMV kernel, or the tiled kernel and the sum of its results."""
     choice, x, y, residual = choice_of(op), op.rows("x"), op.new("y"), op.optional_rows("residual")
     if op.has("chosen"):
-        how = op.streaming()
+        how = op.few_rows()
         assert how is not None
         bias = op.optional_vector("bias")
         biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))

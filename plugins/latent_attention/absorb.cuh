@@ -22,7 +22,7 @@ struct Angles {
   const float* sin;
 
   // Words i and i + kHalfWords of a row's part, rotated for row `row`.
-  __device__ __forceinline__ uint2 turned(const u32* from, int i, int row) const {
+  __device__ __forceinline__ uint2 rotated(const u32* from, int i, int row) const {
     const float2 a = unpack2(from[i]), b = unpack2(from[i + kHalfWords]);
     const float2 c = reinterpret_cast<const float2*>(cos)[row * kHalfWords + i];
     const float2 s = reinterpret_cast<const float2*>(sin)[row * kHalfWords + i];
@@ -39,7 +39,7 @@ __device__ __forceinline__ void rotate_queries(u16* absorbed, const u16* query, 
     const int row = first + i / kHalfWords, word = i % kHalfWords;
     const u16* from = query + static_cast<u64>(row) * TL_X_STRIDE + kHeads * kIn + head * kRotaryDim;
     u32* to = reinterpret_cast<u32*>(absorbed + static_cast<u64>(row) * TL_Y_STRIDE + head * kQueryDim + kLatentDim);
-    const uint2 two = angles.turned(reinterpret_cast<const u32*>(from), word, row);
+    const uint2 two = angles.rotated(reinterpret_cast<const u32*>(from), word, row);
     to[word] = two.x;
     to[word + kHalfWords] = two.y;
   }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void append(u32* keys, u32* latents, const u32* words
         pack2(pairs[i].x * inverse * weight.x, pairs[i].y * inverse * weight.y);
   }
   for (int i = lane; i < kHalfWords; i += 32) {
-    const uint2 two = angles.turned(words + kLatentWords, i, row);
+    const uint2 two = angles.rotated(words + kLatentWords, i, row);
     keys[KeyLayout::place(slot, i * 2) / 2] = two.x;
     keys[KeyLayout::place(slot, i * 2 + kRotaryDim / 2) / 2] = two.y;
   }

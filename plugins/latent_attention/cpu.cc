@@ -29,7 +29,7 @@ float dot(const T* row, const float* x, std::int64_t size) {
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) sum = fma(load(row + i), load(x + i), sum);
   float total = reduce_add(sum);
-  for (; i < size; ++i) total += widen(row[i]) * x[i];
+  for (; i < size; ++i) total += to_float(row[i]) * x[i];
   return total;
 }
 
@@ -38,7 +38,7 @@ template <typename T>
 void add_scaled(const T* row, float factor, float* sums, std::int64_t size) {
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) store(sums + i, fma(broadcast(factor), load(row + i), load(sums + i)));
-  for (; i < size; ++i) sums[i] += factor * widen(row[i]);
+  for (; i < size; ++i) sums[i] += factor * to_float(row[i]);
 }
 
 void scale(float* values, float factor, std::int64_t size) {

@@ -185,7 +185,7 @@ def prefill(
     if not all_rows:
         seqs = (Slice(cache.cu_seqlens, skipped), Slice(cache.past_lens, skipped), cache.prefill_tables)
     tokens = _ITEM_ROWS // heads.block_heads
-    # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
+    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
     blocks = of_rows("tokens", all_rows, tokens) + of_rows("seqs", all_rows)
     places = (*seqs, of_rows("seqs", all_rows))
     return _attend(mean, query, cache, defines, (blocks, heads.head_blocks), places, scale)

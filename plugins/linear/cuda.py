@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.few_rows import FewRows
 from ..cuda.lowering import Lowering
 from ..cuda.peer_rows import HERE, PeerRows, on_first_rank, on_owners
-from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..cuda.weight_form import form_of
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
@@ -20,7 +20,7 @@ def stream(
     x: Buffer,
     weight: WeightBuffers,
     rows: Extent,
-    how: Streaming,
+    how: FewRows,
     *,
     norm: tuple[Buffer, float] | None = None,
     activation: str = "none",
@@ -86,7 +86,7 @@ def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
 def lower(op: Lowering) -> list[Command]:
     """Launch the GEMV kernel, or the fastest choice for many rows."""
     y, peers = _rows(op)
-    how = op.streaming()
+    how = op.few_rows()
     if how is None:
         return op.product(y, peers)
     weight, x = op.weight(), op.rows("x")

@@ -25,8 +25,8 @@ __device__ __forceinline__ float number_at(const void* numbers, int row, int k) 
 // groups of other types have a pair in each word.
 template <int kEight>
 __device__ __forceinline__ u32 pair_of(u32 word) {
-  if constexpr (kWeightForm == WeightForm::kE2m1) return widen_e2m1<kEight>(word);
-  return widen_e4m3<kEight>(word);
+  if constexpr (kWeightForm == WeightForm::kE2m1) return convert_e2m1<kEight>(word);
+  return convert_e4m3<kEight>(word);
 }
 template <int kEight>
 __device__ __forceinline__ void elements_of(const u32 (&words)[4], float (&elements)[8]) {

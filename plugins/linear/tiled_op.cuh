@@ -18,7 +18,7 @@ struct TiledLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
   static constexpr bool kPairs = PeerRows::kStride % 2 == 0;  // rows begin at even elements
   static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
-  static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added behind the activation, and no kernel does both");
+  static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added after the activation, and no kernel does both");
   PeerRows y;
   const float* bias;
   u16* residual;

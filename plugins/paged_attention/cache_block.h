@@ -92,7 +92,7 @@ TL_INLINE void write_cache(const CacheTensor& cache, std::int64_t first, std::in
 }
 
 template <typename T>
-TL_INLINE const float* widen_block(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
+TL_INLINE const float* convert_block(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
   const T* block = static_cast<const T*>(cache.data) + first;
   const Vec scale = broadcast(cache.scale);
   for (std::int64_t i = 0; i < count; i += kLanes) {
@@ -107,13 +107,13 @@ TL_INLINE const float* widen_block(const CacheTensor& cache, std::int64_t first,
 TL_INLINE const float* read_cache(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
   switch (cache.dtype) {
     case DType::kBFloat16:
-      return widen_block<BFloat16>(cache, first, count, to);
+      return convert_block<BFloat16>(cache, first, count, to);
     case DType::kFloat16:
-      return widen_block<Float16>(cache, first, count, to);
+      return convert_block<Float16>(cache, first, count, to);
     case DType::kFloat8E4m3fn:
-      return widen_block<Float8E4m3>(cache, first, count, to);
+      return convert_block<Float8E4m3>(cache, first, count, to);
     case DType::kInt8:
-      return widen_block<std::int8_t>(cache, first, count, to);
+      return convert_block<std::int8_t>(cache, first, count, to);
     default:
       return static_cast<const float*>(cache.data) + first;
   }

@@ -69,8 +69,8 @@ void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool*
   });
 }
 
-// For few tiles with a long context: each task is one split of a tile. The partial states are kept, until they are
-// merged, in the part of the threads' scratch memory that AttentionScratch does not use.
+// Attention of few tiles with a long context: each task is one split of a tile. The partial states are kept, until they
+// are merged, in the part of the threads' scratch memory that AttentionScratch does not use.
 class SplitAttention {
  public:
   SplitAttention(const AttentionProblem& p, ThreadPool* pool) : p_(p), pool_(pool) {

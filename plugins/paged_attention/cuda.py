@@ -60,11 +60,11 @@ def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
     if op.has("qkv"):
         stored = op.new("stored") if op.has("stored") else None
         return [tokens.computed(op.rows("qkv"), _head_norm(op), stored)]
-    how = op.streaming()
+    how = op.few_rows()
     if how is None:
         return op.qkv_product(tokens)
     x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.weight()
-    return [tokens.streamed(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)]
+    return [tokens.few_rows(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)]
 
 
 def _head_norm(op: Lowering) -> HeadNorm | None:

@@ -12,10 +12,10 @@ namespace tl {
 static_assert(TL_ROTARY_DIM % 4 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM);
 
 // Rotates pairs (low, high) as RoPE does.
-struct Turned {
+struct Rotated {
   float low, high;
 
-  __device__ __forceinline__ Turned(float a, float b, float cos, float sin)
+  __device__ __forceinline__ Rotated(float a, float b, float cos, float sin)
       : low(a * cos - b * sin), high(b * cos + a * sin) {}
 };
 
@@ -24,7 +24,7 @@ struct Turned {
 template <int kRun>
 struct HeadChunk {
   static constexpr int kPerHead = TL_HEAD_DIM / (2 * kRun), kRotary = TL_ROTARY_DIM / (2 * kRun);
-  static_assert(TL_HEAD_DIM % (2 * kRun) == 0 && TL_ROTARY_DIM % (2 * kRun) == 0, "chunks are turned as a whole");
+  static_assert(TL_HEAD_DIM % (2 * kRun) == 0 && TL_ROTARY_DIM % (2 * kRun) == 0, "chunks are rotated as a whole");
   int head, first, second;  // where in the head each of the two runs begins
   bool turns;
 

@@ -256,7 +256,7 @@ def _mma_prefill(
         shared_bytes = (rows + 4 * 32) * pitch
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
-    # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
+    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
     blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from ..cuda.stream import Streaming
+from ..cuda.few_rows import FewRows
 from ..cuda.tiles import Tiling
 from ..launch import Buffer, Extent, Launch, Operand, WeightBuffers, kernel, launch, symbol
 from .launches import Cache, Heads
@@ -47,12 +47,12 @@ class NewTokens:
         """Features of a head: a tile is a multiple of them, or of a divisor (see ``Tiling``)."""
         return gcd(self.heads.head_dim, self.heads.rotary_dim)
 
-    def streamed(
+    def few_rows(
         self,
         x: Operand,
         weight: WeightBuffers,
         rows: Extent,
-        how: Streaming,
+        how: FewRows,
         *,
         norm: tuple[Buffer, float] | None = None,
         bias: Buffer | None = None,
@@ -68,7 +68,7 @@ class NewTokens:
     def tiled(
         self, x: Operand, weight: WeightBuffers, rows: Extent, how: Tiling, *, bias: Buffer | None = None
     ) -> Launch:
-        """Like :meth:`streamed`, for many rows and without a norm; ``how`` must have this ``chunk``."""
+        """Like :meth:`few_rows`, for many rows and without a norm; ``how`` must have this ``chunk``."""
         defines = self.heads.rope_defines() | {"TL_BIAS": int(bias is not None)}
         specialised = how.kernel("paged_attention/qkv_tiled.cuh", "qkv_linear_tiled", weight, defines)
         operands = (*weight.numbers, how.row_scales, bias, *self.tables, self.cache.token_slots)

@@ -17,7 +17,7 @@ constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys per step; bounded by regi
 enum Kind { kKeys, kValues, kNoKind };
 constexpr int kStages[] = {2, kByteCache ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
-constexpr int kWideningWarps = 3;  // in the producer's warpgroup
+constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
@@ -81,14 +81,14 @@ struct Shared {
   __device__ __forceinline__ u32 landed(int r) const {
     return base + kBarrierOffset + (kAllStages + kItems + r % kRawStages) * 16;
   }
-  __device__ __forceinline__ u32 widened(int r) const { return landed(r) + 8; }
+  __device__ __forceinline__ u32 converted(int r) const { return landed(r) + 8; }
   __device__ __forceinline__ static u32 raw_parity(int r) { return r / kRawStages % 2; }
 
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kAllStages + kItems + kRawStages; ++i) {
       const bool is_tile = i < kAllStages, is_raw = i >= kAllStages + kItems;
-      barrier_init(base + kBarrierOffset + i * 16, is_tile && kByteCache ? kWideningWarps : 1);
-      barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kWideningWarps : kConsumers * 4);
+      barrier_init(base + kBarrierOffset + i * 16, is_tile && kByteCache ? kConvertingWarps : 1);
+      barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kConvertingWarps : kConsumers * 4);
     }
     barrier_init_fence();
   }
@@ -190,7 +190,7 @@ struct Producer {
     if constexpr (kByteCache) {
       full = shared.landed(uses);
       target = shared.raw(uses);
-      barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
+      barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
       if (lane == 0) put_order(kKind, t);
       __syncwarp();
       ++uses;
@@ -217,7 +217,7 @@ struct Producer {
   }
   // Writes that no more uses follow.
   __device__ __forceinline__ void end_orders() const {
-    barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
+    barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
     if (lane == 0) {
       put_order(kNoKind, 0);
       barrier_arrive(shared.landed(uses));

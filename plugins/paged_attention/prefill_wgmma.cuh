@@ -19,8 +19,8 @@
 // it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; for bytes, three warps convert what the
 // producer loads), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
+#include "paged_attention/prefill_convert.cuh"
 #include "paged_attention/prefill_producer.cuh"
-#include "paged_attention/prefill_widen.cuh"
 
 namespace tl {
 
@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
     if (threadIdx.x < 32) {
       Producer{a.common, a.taken, shared, static_cast<int>(threadIdx.x)}.run();
     } else if constexpr (kByteCache) {
-      widen_tiles(shared);
+      convert_tiles(shared);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));

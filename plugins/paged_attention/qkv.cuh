@@ -47,7 +47,7 @@ struct QkvOp {
       a += bias[chunk.feature(first)];
       b += bias[chunk.feature(second)];
     }
-    const Turned pair(a, b, turn.x, turn.y);
+    const Rotated pair(a, b, turn.x, turn.y);
     const HeadTarget target = targets.of(chunk.head, m, targets.slots[m]);
     target.put(first, pair.low);
     target.put(second, pair.high);

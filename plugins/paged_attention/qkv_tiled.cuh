@@ -83,9 +83,9 @@ struct TiledQkvOp {
       const auto of = [e](float2 both) { return e == 0 ? both.x : both.y; };
       const float x = finished(low[i * 2 + e], of(loaded.scales[0]), row_scale, of(loaded.biases[0]));
       const float y = finished(high[i * 2 + e], of(loaded.scales[1]), row_scale, of(loaded.biases[1]));
-      const Turned turned(x, y, of(loaded.cos[i]), of(loaded.sin[i]));
-      a[e] = turned.low;
-      b[e] = turned.high;
+      const Rotated rotated(x, y, of(loaded.cos[i]), of(loaded.sin[i]));
+      a[e] = rotated.low;
+      b[e] = rotated.high;
     }
     target.put(chunk.first + within, make_float2(a[0], a[1]));
     target.put(chunk.second + within, make_float2(b[0], b[1]));

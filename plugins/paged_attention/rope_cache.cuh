@@ -10,8 +10,8 @@
 
 namespace tl {
 
-constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // elements of a head, and those that are rotated,
-                                                                      // by four
+constexpr int kQuads = TL_HEAD_DIM / 4, kRotated = TL_ROTARY_DIM / 4;  // elements of a head, and those that are
+                                                                       // rotated, by four
 constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has in flight
 static_assert(TL_HEAD_DIM % 4 == 0);
@@ -22,8 +22,8 @@ struct Quad {
 };
 
 // The place of a quad in a head, in words of two elements.
-__device__ __forceinline__ int low_word(int quad) { return quad < kTurned ? quad : 2 * quad; }
-__device__ __forceinline__ int high_word(int quad) { return quad < kTurned ? quad + kTurned : 2 * quad + 1; }
+__device__ __forceinline__ int low_word(int quad) { return quad < kRotated ? quad : 2 * quad; }
+__device__ __forceinline__ int high_word(int quad) { return quad < kRotated ? quad + kRotated : 2 * quad + 1; }
 
 __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
   float sum = 0.0f;
@@ -65,8 +65,8 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& pu
     const int quad = lane + i * 32;
     if (quad >= kQuads) break;
     float2 a = quads[i].low, b = quads[i].high;
-    if (rotate && quad < kTurned) {
-      const Turned x(a.x, b.x, c[i].x, s[i].x), y(a.y, b.y, c[i].y, s[i].y);
+    if (rotate && quad < kRotated) {
+      const Rotated x(a.x, b.x, c[i].x, s[i].x), y(a.y, b.y, c[i].y, s[i].y);
       a = make_float2(x.low, y.low);
       b = make_float2(x.high, y.high);
     }
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int quad = lane + i * 32;
-    if (quad >= kTurned) break;
+    if (quad >= kRotated) break;
     c[i] = reinterpret_cast<const float2*>(cos + token * (TL_ROTARY_DIM / 2))[quad];
     s[i] = reinterpret_cast<const float2*>(sin + token * (TL_ROTARY_DIM / 2))[quad];
   }

@@ -12,8 +12,8 @@
 
 #include "cuda/softmax.cuh"
 #include "paged_attention/cache.cuh"
+#include "paged_attention/convert.cuh"
 #include "paged_attention/score_scale.cuh"
-#include "paged_attention/widen.cuh"
 
 namespace tl {
 
@@ -160,7 +160,7 @@ struct TileState {
         u32 bytes[4], a[2][4];
         load_matrix_x4(bytes, Layout::pair_address(key_row, k) + half * 2 * Layout::kGroupBytes);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) widen_bytes(bytes[i], a[0][i], a[1][i]);
+        for (int i = 0; i < 4; ++i) convert_bytes(bytes[i], a[0][i], a[1][i]);
 #pragma unroll
         for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
@@ -184,7 +184,7 @@ struct TileState {
       load_matrix_x4_transposed(bytes, Layout::pair_address(value_rows[d % 2], d / 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        widen_bytes(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
+        convert_bytes(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
       }
 #pragma unroll
       for (int o = 0; o < kOctets; ++o) {

@@ -83,7 +83,7 @@ def attend(
     reason = f"blocks of {rows} queries, for texts of up to {max_seq_len} tokens"
     specialised = kernel("ragged_attention/cuda.cuh", "ragged_attention", 128, shared[step], defines, reason)
     keys, values = (Slice(buffer, Extent(parts * how.features * 2)) for buffer, parts in ((first, 1), (qkv, 2)))
-    # At least the sum over sequences of the rounded-up quotients.
+    # A bound on the sum over sequences of ceil(tokens / tokens of a block).
     blocks = symbol("num_tokens", 1, rows) + symbol("num_seqs")
     operands = (output, first, keys, values, cu_seqlens, bias, symbol("num_seqs"), how.scale)
     return launch(specialised, (how.num_heads, blocks), *operands)

@@ -1,4 +1,4 @@
-// RoPE (rotate-half) of the queries and keys of packed rows: y has both, rotated, of x, which has values behind them.
+// RoPE (rotate-half) of the queries and keys of packed rows: y has both, rotated, of x, which has values after them.
 //
 // Bytes: 8 * heads * head_dim a row, and its cosines and sines once for each head, from the first-level cache. FLOPs: 3
 // an element. Floor: bytes / bandwidth. Launch: grid = rows, TL_THREADS threads, two elements of each half a time.

@@ -111,7 +111,7 @@ def _scoring(op: Lowering) -> Scoring:
 
 
 def _product(op: Lowering, scores: Buffer) -> list[Command]:
-    how = op.streaming()
+    how = op.few_rows()
     if how is None:
         return op.product(scores)
     return [stream(scores, op.rows("x"), op.weight(), op.num_rows("ids"), how, norm=op.norm())]

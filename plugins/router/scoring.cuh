@@ -10,7 +10,7 @@
 
 namespace tl {
 
-// In the order of schema.toml.
+// The scorings in the order of schema.toml.
 enum class Scoring { kSoftmax, kNormalizedSoftmax, kSoftmaxOfChosen, kSigmoid, kNormalizedSigmoid, kSigmoidOfChosen };
 constexpr Scoring kScoring = static_cast<Scoring>(TL_SCORING);
 constexpr bool kIsSigmoid = kScoring >= Scoring::kSigmoid;

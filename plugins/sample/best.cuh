@@ -48,7 +48,7 @@ __device__ __forceinline__ u64 best_allowed_key(const float* logits, const u32* 
 
 __device__ __forceinline__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
-// In every thread.
+// Returns the largest key, in every thread.
 __device__ __forceinline__ u64 block_max(u64 key) {
   __shared__ u64 partial[kWarps];
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ __forceinline__ u64 row_max(u64 key) {
   return key;
 }
 
-// Without clusters: the best key of row r in every thread of the last of its blocks to arrive; 0 in the others.
+// The best key of row r without clusters: in every thread of the last of its blocks to arrive; 0 in the others.
 __device__ __forceinline__ u64 last_max(u64 key, int r, u64* winners, u32* arrivals) {
   __shared__ bool last;
   const int blocks = gridDim.x;

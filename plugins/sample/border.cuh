@@ -43,8 +43,9 @@ struct Range {
     return key < low ? low : key > high ? high : static_cast<u32>(key);
   }
   __device__ __forceinline__ int bin_of(const u32 (&bounds)[kBins + 1], u32 key, float value) const {
-    const int guess = by_value ? static_cast<int>((value - base) * per_width) : static_cast<int>((key - low) >> shift);
-    int bin = guess < 0 ? 0 : min_of(guess, kBins - 1);
+    const int estimate =
+        by_value ? static_cast<int>((value - base) * per_width) : static_cast<int>((key - low) >> shift);
+    int bin = estimate < 0 ? 0 : min_of(estimate, kBins - 1);
     while (key < bounds[bin]) --bin;
     while (key >= bounds[bin + 1]) ++bin;
     return bin;

@@ -1,30 +1,33 @@
-// Sample: tokens[r], drawn from logits[r] as slot sample_slots[r] says; also into last_tokens of that slot, where the
-// next step's embedding finds it; as its complement if it ends the sequence, which that step then does without
-// attention (rotary_table/cuda.cuh). The sequence's edits (sample/edits.cuh) come first. temperature 0 takes the
-// largest logit, the lowest id among equals; a sample_counter of -1 asks for that at once, without a look at the slot's
-// record, which would come late. Otherwise softmax(logits / temperature), cut in the order of
-// request_fields/draws.py, and a draw by inverse transform in order of id with one Philox number: the token that
-// csrc/sampling/sampler.h draws, but for roundings. A row may have a mask of the tokens that may be drawn, after the
-// edits; those that it forbids are passed over. The logits are in the end as they were; if the slot asks for it,
-// logprobs[r] says what they make of the token.
+// Sample: tokens[r] is drawn from logits[r] with the parameters of slot sample_slots[r]. The token also goes to
+// last_tokens of that slot, where the next step's embedding finds it; if it ends the sequence, its complement does, and
+// the next step skips attention for the sequence (rotary_table/cuda.cuh).
 //
-// A sequence that brings drafts has a row for each, with kDraftRow in place of a slot, behind its own. sample_drafts[r]
-// is the draft that follows row r, and only if that was drawn from row r, row r + 1 is drawn from, by the same blocks:
-// so that edits have the tokens before. tokens of a row behind a draft that was not drawn stay as they are.
+// The sequence's edits (sample/edits.cuh) are applied first. With temperature 0 the token has the largest logit, and
+// the lowest id among equals; a sample_counter of -1 asks for that without reading the slot's record, which would come
+// late. Otherwise softmax(logits / temperature) is truncated in the order of request_fields/draws.py, and the token is
+// drawn by inverse transform in order of id with one Philox number: the token that csrc/sampling/sampler.h draws,
+// except for rounding. A row may have a mask, which is applied after the edits: only tokens that it allows are drawn.
+// The kernel restores the logits at its end. If the slot asks for log-probabilities, logprobs[r] has those of the
+// token.
+//
+// A sequence with drafts has a row for each draft after its own row, with kDraftRow in place of a slot.
+// sample_drafts[r] is the draft that follows row r. Row r + 1 is drawn from only if that draft was drawn from row r, by
+// the same blocks, so that edits know the tokens before. tokens of a row after a draft that was not drawn stay as they
+// are.
 //
 // A row that holds NaN or plus infinity, has nothing finite that may be drawn, or overflows when divided by its
 // temperature gives -1 and leaves last_tokens alone; so does one with a negative slot.
 //
 // Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
 // From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to
-// draw and about six more, mostly cheap, to find a border. Before, several blocks share the first pass, and the last to
-// arrive does the rest, and what follows of the sequence. Edits, or a mask, cost another pass for the largest
+// draw and about six more, mostly cheap, to find a border. Below sm_90, several blocks share the first pass, and the
+// last to arrive does the rest, and the sequence's draft rows. Edits, or a mask, cost another pass for the largest
 // logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
-// a multiple of TL_CLUSTER, of which so many work. Before, `winners` holds rows * blocks u64, `arrivals` a zero per
-// row, which the kernel leaves zero. `slots` holds records of a SamplingSlot and `max_edits` edits, `masks` rows of a
-// bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER, TL_SHARED_BYTES.
+// a multiple of TL_CLUSTER, of which TL_CLUSTER work. Below sm_90, `winners` has room for rows * blocks u64, and
+// `arrivals` has a zero per row, which the kernel restores. `slots` holds records of a SamplingSlot and `max_edits`
+// edits, `masks` rows of a bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER, TL_SHARED_BYTES.
 #include "sample/border.cuh"
 #include "sample/edits.cuh"
 #include "sample/logprobs.cuh"

@@ -36,7 +36,7 @@ def kept(row: np.ndarray, numbers: Numbers) -> np.ndarray:
     scaled = row / np.float32(numbers["temperature"])
     top_k, top_p = int(numbers["top_k"]), float(np.float32(numbers["top_p"]))
     weights = np.exp((scaled - np.max(scaled)).astype(np.float64))
-    if numbers["top_n_sigma"] > 0:  # Tang et al. 2024: so many standard deviations below the largest logit
+    if numbers["top_n_sigma"] > 0:  # Tang et al. 2024: this many standard deviations below the largest logit
         sigma = np.std(row[np.isfinite(row)].astype(np.float64))
         least = np.float32(np.max(row) - float(np.float32(numbers["top_n_sigma"])) * sigma)
         weights[scaled < least / np.float32(numbers["temperature"])] = 0
@@ -133,7 +133,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.
     """Inputs as in ``schema.toml`` -> ``(tokens, logprobs, last_tokens_out, sampling_slots_out)``; inputs stay.
 
     The field ``raw`` of the edits, which is the kernel's own, and log-probabilities that nobody asks for are 0; tokens
-    of rows behind a draft that is not drawn are -1.
+    of rows after a draft that is not drawn are -1.
     """
     logits, sample_slots, sample_counter, sample_drafts, sample_masks, last_tokens, sampling_slots, token_masks = inputs
     last_tokens, sampling_slots = last_tokens.copy(), np.ascontiguousarray(sampling_slots).copy()

@@ -159,7 +159,7 @@ def test_throughput_counts_what_the_workload_asks_for(engine_dir: Path, tmp_path
     assert {"commit", "date", "versions", "machine"} <= set(report)
 
 
-def test_throughput_reports_guesses(engine_dir: Path, tmp_path: Path) -> None:
+def test_throughput_reports_drafts(engine_dir: Path, tmp_path: Path) -> None:
     config = {
         "method": "ngram",
         "num_speculative_tokens": 2,
@@ -170,12 +170,12 @@ def test_throughput_reports_guesses(engine_dir: Path, tmp_path: Path) -> None:
     (report,) = reports("throughput", engine_dir, tmp_path / "t.json", *asked)
     figures = report["figures"]
     assert report["runtime"]["speculative_config"] == config
-    assert 0 <= figures["acceptance_2"] <= 1 <= figures["tokens_per_guessing_row"] <= 3
+    assert 0 <= figures["acceptance_2"] <= 1 <= figures["mean_acceptance_length"] <= 3
     assert "acceptance_3" not in figures
     assert "is not a JSON object" in bench("throughput", engine_dir, "--speculative_config", "ngram").output
 
 
-def test_synthetic_guesses_are_measured_in_a_second_run(engine_dir: Path, tmp_path: Path) -> None:
+def test_synthetic_drafts_are_measured_in_a_second_run(engine_dir: Path, tmp_path: Path) -> None:
     config = {
         "method": "synthetic",
         "num_speculative_tokens": 2,
@@ -186,7 +186,7 @@ def test_synthetic_guesses_are_measured_in_a_second_run(engine_dir: Path, tmp_pa
     (report,) = reports("throughput", engine_dir, tmp_path / "report.json", *asked)
     figures = report["figures"]
     assert (figures["acceptance_1"], figures["acceptance_2"]) == (1.0, 0.0)
-    assert figures["tokens_per_guessing_row"] == 2.0
+    assert figures["mean_acceptance_length"] == 2.0
 
 
 def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Path) -> None:

@@ -69,12 +69,12 @@ def test_a_draft_model_changes_nothing(model_dir: Path, same: Path, other: Path,
         with LLM(model_dir, speculative_config=config, **options) as llm:
             handles = llm.session.submit_all(requests())
             outputs.append([described(handle.result()) for handle in handles])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
         assert outputs[-1] == outputs[0]
         if config:
-            assert guessed.num_drafts > 50
-            assert guessed.num_drafted[5:] == (0, 0, 0)
-            acceptances.append(guessed.acceptance[:5])
+            assert speculation.num_drafts > 50
+            assert speculation.num_drafted[5:] == (0, 0, 0)
+            acceptances.append(speculation.acceptance[:5])
     assert np.all(np.array(acceptances[0]) > 0.97)
     assert 0.005 < acceptances[1][0] < 0.6
 
@@ -111,10 +111,10 @@ def test_sequences_of_one_prompt_and_searches(model_dir: Path, same: Path) -> No
         with LLM(model_dir, speculative_config=config, **OPTIONS) as llm:
             outputs = [*llm.generate([prompt, prompt], several), llm.generate(prompt, search)]
             found.append([completion.token_ids for output in outputs for completion in output.outputs])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
     assert found[0] == found[1]
-    assert guessed.num_drafts > 8 * 4
-    assert guessed.acceptance[0] > 0.97
+    assert speculation.num_drafts > 8 * 4
+    assert speculation.acceptance[0] > 0.97
 
 
 def test_a_draft_model_keeps_to_grammars(model_dir: Path, same: Path) -> None:
@@ -124,10 +124,10 @@ def test_a_draft_model_keeps_to_grammars(model_dir: Path, same: Path) -> None:
         with LLM(model_dir, speculative_config=config, **OPTIONS) as llm:
             handles = llm.session.submit_all(guided.requests())
             outputs.append([described(handle.result()) for handle in handles])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
     assert outputs[0] == outputs[1]
-    assert guessed.num_drafts > 50
-    assert 0.05 < guessed.acceptance[0] < 0.97
+    assert speculation.num_drafts > 50
+    assert 0.05 < speculation.acceptance[0] < 0.97
 
 
 def test_paced_drafts_change_nothing(model_dir: Path, other: Path) -> None:

@@ -93,10 +93,10 @@ def test_a_head_computes_what_the_paper_says(norm_before_residual: bool, tmp_pat
     expected = head.logits(head.hidden(features, follow)).numpy()[17:]
     np.testing.assert_allclose(found[:, known], expected, rtol=1e-4, atol=1e-4)
     assert np.all(found[:, others] < -1e29)
-    for guess in (9, 300, 44):
+    for drafted in (9, 300, 44):
         hidden = head.hidden(features, follow)
-        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
-        found = run([guess], len(follow), 1, of_head=True)
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, drafted]
+        found = run([drafted], len(follow), 1, of_head=True)
         expected = head.logits(head.hidden(features, follow)).numpy()[-1]
         np.testing.assert_allclose(found[0, known], expected, rtol=1e-4, atol=1e-4)
 
@@ -179,10 +179,10 @@ def test_the_drafts_of_a_head_are_those_of_the_paper(models: Models) -> None:
             output = llm.generate({"prompt_token_ids": prompt[:length]}, params)
             counts += expected_counts(models.head, prompt[:length], output.outputs[0].token_ids, set(allowed), DRAFTS)
             num_cached.append(output.metrics.num_cached_tokens)
-        guessed = llm.get_stats().speculation
-    found = np.array([guessed.num_drafted[:DRAFTS], guessed.num_accepted[:DRAFTS]])
+        speculation = llm.get_stats().speculation
+    found = np.array([speculation.num_drafted[:DRAFTS], speculation.num_accepted[:DRAFTS]])
     np.testing.assert_array_equal(found, counts)
-    assert 0.1 < guessed.acceptance[0] < 0.9
+    assert 0.1 < speculation.acceptance[0] < 0.9
     assert num_cached == [0, 16, 32, 16, 0, 0]
 
 
@@ -197,10 +197,10 @@ def test_a_head_drafts_for_requests_with_adapters(models: Models, tmp_path: Path
         with LLM(tmp_path / "engine", speculative_config=config) as llm:
             outputs = llm.generate([prompt] * 4, params, lora_request=[lora, None] * 2)
             found.append([output.outputs[0].token_ids for output in outputs])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
-    assert guessed.num_accepted[0] > 0
+    assert speculation.num_accepted[0] > 0
 
 
 def test_sequences_of_one_prompt(models: Models) -> None:

@@ -10,7 +10,7 @@ import pytest
 import regex
 
 from tests.e2e.llm import LIMITS, random_prompts
-from tests.e2e.test_guided_decoding import FORMS, KINDS, described
+from tests.e2e.test_guided_decoding import GUIDED, KINDS, described
 from tests.models import EOS_ID, tiny_tokenizer
 from trtllm_lite import LLM, GuidedDecodingParams, SamplingParams
 from trtllm_lite.runtime.session.request import Request
@@ -37,7 +37,7 @@ def requests() -> list[Request]:
     for row, prompt in enumerate(random_prompts(5, 20, longest=30)):
         params = replace(KINDS[row % len(KINDS)], max_tokens=50 + row, detokenize=False)
         if not params.ignore_eos:
-            params = replace(params, guided_decoding=(*FORMS, RECORD, THINKING)[row % 6])
+            params = replace(params, guided_decoding=(*GUIDED, RECORD, THINKING)[row % 6])
         shared = [7, 8, 9] * 6 if row % 2 else []
         made.append(Request(np.asarray([*shared, *prompt], np.int32), params))
     return made
@@ -111,15 +111,15 @@ def test_a_request_with_drafts_can_be_cancelled(drafting: LLM) -> None:
     assert generation.result().outputs[-1].finish_reason == "cancelled"
 
 
-def test_texts_have_their_form_behind_the_reasoning(drafting: LLM) -> None:
-    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # tokens with more behind it begin no answer of this form
+def test_texts_match_their_grammar_behind_the_reasoning(drafting: LLM) -> None:
+    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # tokens with more after it begin no answer of this grammar
     params = SamplingParams(temperature=1.0, max_tokens=120, n=6, seed=4, logit_bias=likely, guided_decoding=THINKING)
     outputs = drafting.generate("12 + 12", params).outputs
     for output in outputs:
         assert output.finish_reason == "stop"
         assert output.token_ids.count(EOS_ID) == 1
-        reasoning, _, form = output.text.partition("a")
+        reasoning, _, answer = output.text.partition("a")
         assert "a" not in reasoning
-        assert regex.search("[0-9]{2} = the quick brown fox$", form)
+        assert regex.search("[0-9]{2} = the quick brown fox$", answer)
     closed = drafting.generate("1a", params).outputs
     assert all(regex.fullmatch(THINKING.regex or "", output.text) for output in closed)

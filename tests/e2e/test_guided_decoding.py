@@ -1,4 +1,4 @@
-"""Guided decoding on tiny models, whose texts are noise apart from their form, and on SmolLM2."""
+"""Guided decoding on tiny models, whose texts are noise apart from what grammars force, and on SmolLM2."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from trtllm_lite import LLM, GuidedDecodingParams, SamplingParams
 from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.runtime.session.request import Request, Response
 
-FORMS = (
+GUIDED = (
     GuidedDecodingParams(regex="[0-9]{3}(-[a-c]{2}){2,9}"),
     GuidedDecodingParams(choice=["the quick brown fox", "the lazy dog", "naïve café"]),
     GuidedDecodingParams(grammar='start: "(" start ")" | /[a-z]{2,30}/'),
@@ -43,7 +43,7 @@ def requests() -> list[Request]:
     for row, prompt in enumerate(random_prompts(3, 16, longest=40)):
         params = replace(KINDS[row % len(KINDS)], max_tokens=50 + row, detokenize=False)
         if not params.ignore_eos:
-            params = replace(params, guided_decoding=FORMS[row // 4])
+            params = replace(params, guided_decoding=GUIDED[row // 4])
         made.append(Request(np.asarray(prompt, np.int32), params))
     return made
 
@@ -89,24 +89,24 @@ def test_company_preemption_and_drafts_change_nothing(tmp_path: Path) -> None:
     assert ends.count("length") > 3
 
 
-def test_texts_have_their_form(llm: LLM) -> None:
-    params = SamplingParams(temperature=1.0, max_tokens=60, n=4, best_of=5, seed=1, guided_decoding=FORMS[0])
+def test_texts_match_their_grammar(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.0, max_tokens=60, n=4, best_of=5, seed=1, guided_decoding=GUIDED[0])
     output = llm.generate("the quick", params)
     for each in output.outputs:
         assert each.finish_reason == "stop"
         assert each.token_ids[-1] == EOS_ID
-        assert regex.fullmatch(FORMS[0].regex, each.text)
+        assert regex.fullmatch(GUIDED[0].regex, each.text)
     assert len({each.text for each in output.outputs}) == 4
 
 
 def test_a_stream_is_the_same_text(llm: LLM) -> None:
-    params = SamplingParams(temperature=1.0, max_tokens=40, seed=2, guided_decoding=FORMS[1])
+    params = SamplingParams(temperature=1.0, max_tokens=40, seed=2, guided_decoding=GUIDED[1])
     pieces = [output.outputs[0].text_diff for output in llm.generate_async("a dog", params, streaming=True)]
     assert "".join(pieces) == llm.generate("a dog", params).outputs[0].text
-    assert "".join(pieces) in FORMS[1].choice
+    assert "".join(pieces) in GUIDED[1].choice
 
 
-def test_a_form_can_be_cancelled_or_stopped(llm: LLM) -> None:
+def test_a_guided_request_can_be_cancelled_or_stopped(llm: LLM) -> None:
     endless = GuidedDecodingParams(regex="(ab)*")
     params = SamplingParams(temperature=0.0, max_tokens=64, min_tokens=60, guided_decoding=endless)
     many = replace(params, temperature=1.0, n=64)  # generating these takes far longer than cancelling them
@@ -118,18 +118,18 @@ def test_a_form_can_be_cancelled_or_stopped(llm: LLM) -> None:
     assert (stopped.text, stopped.finish_reason) == ("a", "stop")
 
 
-def test_min_tokens_beyond_the_end_of_a_form_is_an_error(llm: LLM) -> None:
+def test_min_tokens_beyond_the_end_of_a_grammar_is_an_error(llm: LLM) -> None:
     params = SamplingParams(max_tokens=20, min_tokens=9, guided_decoding=GuidedDecodingParams(regex="ab"))
     with pytest.raises(EngineError, match=r"min_tokens, guided_decoding.* ban all"):
         llm.generate("fox", params)
 
 
-def test_a_form_that_fails_is_an_error_of_its_request(llm: LLM) -> None:
+def test_a_grammar_that_fails_is_an_error_of_its_request(llm: LLM) -> None:
     free = SamplingParams(temperature=1.0, max_tokens=20, seed=3)
     prompts = ["fox", "dog", "brown"]
     expected = llm.generate(prompts[0], free).outputs[0].token_ids
-    forms = [None, TOO_WIDE, FORMS[1]]
-    outputs = llm.generate(prompts, [replace(free, guided_decoding=form) for form in forms])
+    kinds = [None, TOO_WIDE, GUIDED[1]]
+    outputs = llm.generate(prompts, [replace(free, guided_decoding=guided) for guided in kinds])
     assert outputs[0].outputs[0].token_ids == expected
     assert "the grammar cannot be followed any further" in str(outputs[1].error)
     assert outputs[2].error is None
@@ -144,7 +144,7 @@ def test_an_engine_without_tokenizer_takes_no_grammar(model_dir: Path, tmp_path:
         if not file.name.startswith("tokenizer"):
             (bare / file.name).symlink_to(file)
     with LLM(bare, **LIMITS) as llm, pytest.raises(ArgumentError, match="this engine has no tokenizer"):
-        llm.generate([5, 6], SamplingParams(guided_decoding=FORMS[0]))
+        llm.generate([5, 6], SamplingParams(guided_decoding=GUIDED[0]))
 
 
 STRING = {"type": "string", "maxLength": 12}

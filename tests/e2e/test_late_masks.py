@@ -15,7 +15,7 @@ from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.request import Request, Response
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
-FORM = GuidedDecodingParams(regex="[0-9]{3}(-[a-c]{2}){2,9}")
+GUIDED = GuidedDecodingParams(regex="[0-9]{3}(-[a-c]{2}){2,9}")
 SLOW = GuidedDecodingParams(regex="[a-f]{2}(x|yz){4,30}")  # the grammar that is delayed
 DRAFTS: dict[str, Any] = {
     "method": "ngram",
@@ -48,9 +48,9 @@ def held(num_free: int) -> Iterator[list[Any]]:
 
 
 def requests(**extras: Any) -> list[Request]:
-    """Requests under SLOW with ``extras``, under FORM, and without a grammar."""
+    """Requests under SLOW with ``extras``, under GUIDED, and without a grammar."""
     base = SamplingParams(temperature=1.0, seed=3, max_tokens=20, logprobs=1, detokenize=False)
-    kinds = [replace(base, guided_decoding=SLOW, **extras), replace(base, guided_decoding=FORM), base]
+    kinds = [replace(base, guided_decoding=SLOW, **extras), replace(base, guided_decoding=GUIDED), base]
     return [
         Request(np.asarray(prompt, np.int32), params)
         for prompt, params in zip(random_prompts(8, 3, longest=30), kinds, strict=True)

@@ -52,10 +52,10 @@ def test_the_layer_computes_what_its_code_says(models: Models) -> None:
     found = run(tokens[18:], 18, len(tokens) - 18, of_head=True)
     expected = head.logits(head.hidden(features, follow)).numpy()[17:]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    for guess in (9, 300, 44):
+    for drafted in (9, 300, 44):
         hidden = head.hidden(features, follow)
-        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
-        found = run([guess], len(follow), 1, of_head=True)
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, drafted]
+        found = run([drafted], len(follow), 1, of_head=True)
         expected = head.logits(head.hidden(features, follow)).numpy()[-1]
         np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
 
@@ -67,9 +67,9 @@ def test_the_layer_changes_nothing(models: Models) -> None:
             for _ in range(2):  # prompts are in the cache the second time
                 handles = llm.session.submit_all(requests())
                 outputs.append([described(handle.result()) for handle in handles])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
         if config and not config["enable_adaptive_verification"]:
-            assert guessed.num_drafts > 100
+            assert speculation.num_drafts > 100
     assert all(output == outputs[0] for output in outputs[1:])
 
 
@@ -83,10 +83,10 @@ def test_the_drafts_are_those_of_the_published_code(models: Models) -> None:
             output = llm.generate({"prompt_token_ids": prompt[:length]}, params)
             tokens = output.outputs[0].token_ids
             counts += expected_counts(models.head, prompt[:length], tokens, set(allowed), DRAFTS)
-        guessed = llm.get_stats().speculation
-    found = np.array([guessed.num_drafted[:DRAFTS], guessed.num_accepted[:DRAFTS]])
+        speculation = llm.get_stats().speculation
+    found = np.array([speculation.num_drafted[:DRAFTS], speculation.num_accepted[:DRAFTS]])
     np.testing.assert_array_equal(found, counts)
-    assert 0.1 < guessed.acceptance[0] < 0.9
+    assert 0.1 < speculation.acceptance[0] < 0.9
 
 
 def test_a_model_that_does_not_draft_is_as_usual(models: Models, tmp_path: Path) -> None:

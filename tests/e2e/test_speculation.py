@@ -80,14 +80,14 @@ def test_drafts_change_nothing(family: str, policy: str, tmp_path: Path) -> None
         with LLM(tmp_path / "model", speculative_config=config, **options) as llm:
             handles = llm.session.submit_all(requests())
             outputs.append([described(handle.result()) for handle in handles])
-            guessed = llm.get_stats().speculation
+            speculation = llm.get_stats().speculation
         assert outputs[-1] == outputs[0]
         if config:
-            assert guessed.num_drafts > 50
-            assert 0.05 < guessed.acceptance[0] < 1
-            assert guessed.num_accepted[4] > 5
-            assert guessed.num_drafted[5:] == (0, 0, 0)
-            assert 1.1 < guessed.tokens_per_step < 6
+            assert speculation.num_drafts > 50
+            assert 0.05 < speculation.acceptance[0] < 1
+            assert speculation.num_accepted[4] > 5
+            assert speculation.num_drafted[5:] == (0, 0, 0)
+            assert 1.1 < speculation.tokens_per_step < 6
 
 
 def test_synthetic_drafts_are_kept_as_often_as_is_asked_for(model_dir: Path) -> None:
@@ -104,12 +104,12 @@ def test_synthetic_drafts_are_kept_as_often_as_is_asked_for(model_dir: Path) -> 
         assert llm.get_stats().speculation.num_drafts == 0
         assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == plain
         assert not llm.generate(prompts[0], params, cache_salt="other").error
-        guessed = llm.get_stats().speculation
-    assert guessed.num_drafts > 350
-    np.testing.assert_allclose(guessed.acceptance[:4], rates, atol=0.1)
+        speculation = llm.get_stats().speculation
+    assert speculation.num_drafts > 350
+    np.testing.assert_allclose(speculation.acceptance[:4], rates, atol=0.1)
 
 
-def test_guesses_are_paced_unless_asked_otherwise(model_dir: Path) -> None:
+def test_drafts_are_paced_unless_asked_otherwise(model_dir: Path) -> None:
     prompt = np.tile([20, 21, 22], 10).tolist()
     params = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21, 22, 23])
     outputs = []

@@ -159,10 +159,10 @@ def _counted(tensor: ir.LazyTensor, name: str, counts: dict[str, int]) -> ir.Laz
         (
             {},
             4,
-            r"tp_size is 4, and layers\.0\.attention\.attention cannot .*: its 6 query heads cannot be shared out "
+            r"tp_size is 4, and layers\.0\.attention\.attention cannot .*: its 6 query heads cannot be split "
             "evenly; pass a --tp_size of 1 or 2 or 6",
         ),
-        ({}, 3, "its 2 key/value heads cannot be shared out or repeated evenly; pass a --tp_size of 1 or 2 or 6"),
+        ({}, 3, "its 2 key/value heads cannot be split or repeated evenly; pass a --tp_size of 1 or 2 or 6"),
         ({}, 17, "tp_size is 17: expected an integer from 1 to 16"),
     ],
 )

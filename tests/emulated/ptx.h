@@ -285,7 +285,7 @@ inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> 
 }
 
 // Integers of eight bits are converted to float16; a sum of 32 of their products is exact in float32.
-inline u32 widen_int8x2(u32 bytes) {
+inline u32 convert_int8x2(u32 bytes) {
   const auto element = [](u32 byte) { return static_cast<u32>(from_float<true>(static_cast<signed char>(byte))); };
   return element(bytes >> 8 & 0xff) << 16 | element(bytes & 0xff);
 }
@@ -296,8 +296,8 @@ inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(Group<4, u32> d, Gro
   const Group<4, float> sums{&part[0], &part[1], &part[2], &part[3]};
   for (int shift = 0; shift < 32; shift += 16) {
     u32 wide_a[4], wide_b[2];
-    for (int i = 0; i < 4; ++i) wide_a[i] = widen_int8x2(*a[i] >> shift);
-    for (int i = 0; i < 2; ++i) wide_b[i] = widen_int8x2(*b[i] >> shift);
+    for (int i = 0; i < 4; ++i) wide_a[i] = convert_int8x2(*a[i] >> shift);
+    for (int i = 0; i < 2; ++i) wide_b[i] = convert_int8x2(*b[i] >> shift);
     mma<true>(sums, {&wide_a[0], &wide_a[1], &wide_a[2], &wide_a[3]}, {&wide_b[0], &wide_b[1]}, sums);
   }
   for (int i = 0; i < 4; ++i) *d[i] += static_cast<u32>(static_cast<int>(part[i]));

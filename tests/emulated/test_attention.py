@@ -135,7 +135,7 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
     check_decode(attention_shape(4, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, **how)
 
 
-def test_decode_of_sequences_of_guesses() -> None:
+def test_decode_of_sequences_of_drafts() -> None:
     """Steps with nine draft tokens per sequence copy the last of them late."""
     for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.bfloat16, num_new_tokens=9, machine=Emulator())

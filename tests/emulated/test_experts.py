@@ -31,18 +31,18 @@ SMALL = Device("sm_90a", 64 * 1024)
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "softmax_of_chosen"), (40, 5, "softmax")])
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (4, 3), (16, 16)])
 def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
-    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=True, machine=Emulator())
+    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, gemv=True, machine=Emulator())
 
 
 @pytest.mark.each_value
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "normalized_softmax"), (40, 5, "softmax")])
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200), (1024, 530)])
 def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
-    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=False, machine=Emulator())
+    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, gemv=False, machine=Emulator())
 
 
 def test_threads_that_have_several_experts_sort() -> None:
-    check_router(Mixture(300, 7, 0, 0, 24, "softmax_of_chosen"), 21, streamed=False, machine=Emulator())
+    check_router(Mixture(300, 7, 0, 0, 24, "softmax_of_chosen"), 21, gemv=False, machine=Emulator())
 
 
 # Routers like those of DeepSeek-V2 (groups ranked by their best expert), V3 (by their two best), Llama 4, and others.
@@ -64,8 +64,8 @@ AS_THEY_ARE = [(name, False) for name, mixture in ROUTERS.items() if mixture.gro
 @pytest.mark.parametrize(("name", "corrected"), CORRECTED + AS_THEY_ARE)
 def test_routers(name: str, corrected: bool) -> None:
     mixture, machine = ROUTERS[name], Emulator()
-    check_router(mixture, 3, streamed=True, corrected=corrected, machine=machine)
-    check_router(replace(mixture, max_rows=64), 37, streamed=False, corrected=corrected, machine=machine)
+    check_router(mixture, 3, gemv=True, corrected=corrected, machine=machine)
+    check_router(replace(mixture, max_rows=64), 37, gemv=False, corrected=corrected, machine=machine)
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "llama4"])
@@ -74,7 +74,7 @@ def test_rows_that_are_no_numbers_choose_experts_that_exist(name: str) -> None:
     lists = Lists(mixture, memory, "cpu")
     scores = random_scores(mixture, 3, "cpu")
     scores[1] = float("nan")
-    choose(mixture, memory, lists, scores, streamed=True, machine=Emulator())
+    choose(mixture, memory, lists, scores, gemv=True, machine=Emulator())
     ids, shares = (memory.tensors[buffer] for buffer in (lists.ids, lists.shares))
     assert len(set(ids[1].tolist())) == mixture.top_k
     assert bool(((ids[1] >= 0) & (ids[1] < mixture.experts)).all())
@@ -86,28 +86,28 @@ def test_rows_that_are_no_numbers_choose_experts_that_exist(name: str) -> None:
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
-def test_streamed(dtype: torch.dtype, max_rows: int, rows: int) -> None:
+def test_few_rows(dtype: torch.dtype, max_rows: int, rows: int) -> None:
     mixture = Mixture(8, 3, 128, 48, max_rows)
     how = {"norm": max_rows == 2, "residual": max_rows == 16, "device": SMALL, "machine": Emulator(num_sms=3)}
-    check_experts(mixture, rows, dtype, streamed=True, **how)
+    check_experts(mixture, rows, dtype, gemv=True, **how)
 
 
-@pytest.mark.parametrize(("streamed", "max_rows", "rows"), [(True, 4, 3), (True, 16, 16), (False, 64, 37)])
-def test_biases(streamed: bool, max_rows: int, rows: int) -> None:
+@pytest.mark.parametrize(("gemv", "max_rows", "rows"), [(True, 4, 3), (True, 16, 16), (False, 64, 37)])
+def test_biases(gemv: bool, max_rows: int, rows: int) -> None:
     """Biases of router scores and of experts; gate and up projections are clamped."""
     router, machine = Mixture(40, 5, 0, 0, max_rows, "softmax_of_chosen"), Emulator(num_sms=3)
-    check_router(router, rows, streamed=streamed, biased=True, machine=machine)
+    check_router(router, rows, gemv=gemv, biased=True, machine=machine)
     mixture, how = Mixture(8, 3, 128, 80, max_rows), {"residual": max_rows != 16, "norm": max_rows == 4}
-    device = SMALL if streamed else H200
-    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, biased=True, device=device, machine=machine, **how)
+    device = SMALL if gemv else H200
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, biased=True, device=device, machine=machine, **how)
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(8, 5), (64, 33)])
 def test_shares_of_inputs(max_rows: int, rows: int) -> None:
     mixture, machine = Mixture(8, 1, 128, 48, max_rows, "sigmoid_of_chosen", scales_inputs=True), Emulator(num_sms=3)
-    streamed = max_rows <= 16
-    device = SMALL if streamed else H200
-    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, residual=True, device=device, machine=machine)
+    gemv = max_rows <= 16
+    device = SMALL if gemv else H200
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, residual=True, device=device, machine=machine)
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 16), (64, 33), (160, 160)])
@@ -115,7 +115,7 @@ def test_tiled(max_rows: int, rows: int) -> None:
     """Groups of rows are smaller than a tile, and some experts have several groups."""
     mixture = Mixture(8, 2, 128, 80, max_rows, "softmax")
     machine = Emulator(num_sms=3)
-    check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
+    check_experts(mixture, rows, torch.bfloat16, gemv=False, residual=rows == 33, machine=machine)
 
 
 @pytest.mark.parametrize(("hidden", "dtype"), [(72, torch.float16), (2880, torch.bfloat16), (4200, torch.bfloat16)])
@@ -132,17 +132,17 @@ FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat
 @pytest.mark.each_value
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
-def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
+def test_few_rows_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     mixture, device = Mixture(6, 3, 128, 64, max_rows), Device("sm_90a", 96 * 1024)
     how = {"norm": max_rows == 2, "form": form, "device": device, "machine": Emulator(num_sms=3)}
-    check_experts(mixture, rows, torch.bfloat16, streamed=True, **how)
+    check_experts(mixture, rows, torch.bfloat16, gemv=True, **how)
 
 
 @pytest.mark.parametrize(("hidden", "form"), [(1152, FP8), (2176, MXFP4), (4224, MXFP4)], ids=str)
 def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
     """A stage has 16, 24 or 32 rows of the weight; a few blocks have many stages each, the last of which is smaller."""
     mixture, machine = Mixture(4, 2, hidden, 128, 4), Emulator(num_sms=3)
-    check_experts(mixture, 3, torch.bfloat16, streamed=True, residual=True, form=form, machine=machine)
+    check_experts(mixture, 3, torch.bfloat16, gemv=True, residual=True, form=form, machine=machine)
 
 
 @pytest.mark.each_value
@@ -151,7 +151,7 @@ def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
 def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     """Tiles for more rows have fewer columns, because more rows share each dequantized weight."""
     mixture, machine = Mixture(4, 2, 256, 128, max_rows, "softmax"), Emulator(num_sms=3)
-    check_experts(mixture, rows, torch.float16, streamed=False, form=form, machine=machine)
+    check_experts(mixture, rows, torch.float16, gemv=False, form=form, machine=machine)
 
 
 @pytest.mark.parametrize(
@@ -162,27 +162,27 @@ def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     ],
     ids=str,
 )
-def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
+def test_blocks_that_are_dequantized(form: Form, max_rows: int, rows: int) -> None:
     """The last row is NaN, and must not spread to the rows beside it."""
-    mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 8
+    mixture, gemv = Mixture(6, 3, 128, 64, max_rows), max_rows <= 8
     how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
-    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, **how)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_sorts_choices_of_its_own_experts(rank: int) -> None:
     mixture = Mixture(8, 2, 0, 0, 1024, "softmax", of_rank=2, rank=rank)
-    check_router(mixture, 100, streamed=False, machine=Emulator())
+    check_router(mixture, 100, gemv=False, machine=Emulator())
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) -> None:
     """Some rows have chosen none of the rank's experts, and a few rows have chosen only those."""
-    mixture, streamed = Mixture(8, 2, 128, 64, max_rows, "softmax", of_rank=2, rank=rank), max_rows <= 16
-    check_router(mixture, rows, streamed=streamed, machine=Emulator())
+    mixture, gemv = Mixture(8, 2, 128, 64, max_rows, "softmax", of_rank=2, rank=rank), max_rows <= 16
+    check_router(mixture, rows, gemv=gemv, machine=Emulator())
     biased = {"biased": True, "residual": True, "device": SMALL}
-    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, **biased, machine=Emulator(num_sms=3))
 
 
 # The cases cover every tile width of the swap-AB and the tiled products.

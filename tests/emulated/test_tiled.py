@@ -36,7 +36,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_widened(form: Form) -> None:
+def test_dequantized(form: Form) -> None:
     machine = Emulator(num_sms=4)
     config = TileConfig(64, 48, 1, 2, 1, "")
     quantized_checks.check_tiled(form, config, 104, 320, 37, 64, torch.float16, residual=True, machine=machine)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.fuzz.damage import damaged_text
 from tests.fuzz.documents import mutated
 
-Form = dict[str, Any]  # a field of GuidedDecodingParams, and its value
+Fields = dict[str, Any]  # fields of GuidedDecodingParams, and their values
 
 _LENGTHS = (2, 7, 30, 90, 300, 1000, 4000)
 _SCHEMA: Any = {
@@ -43,13 +43,13 @@ _REGEXES = (
 )
 
 
-def hostile_form(rng: random.Random) -> Form:
+def hostile_grammar(rng: random.Random) -> Fields:
     """A random hostile grammar."""
     makers = (_schema_chain, _nested_schema, _chain, _wide, _ambiguous, _regex, _tags, _odd_text, _damaged, _damaged)
     return rng.choice(makers)(rng)
 
 
-def _schema_chain(rng: random.Random) -> Form:
+def _schema_chain(rng: random.Random) -> Fields:
     length, keyword = rng.choice(_LENGTHS), rng.choice(("properties", "items", "allOf", "anyOf", "oneOf", "$ref"))
     schemas: dict[str, Any] = {f"s{length}": {"type": rng.choice(("integer", "string", "object"))}}
     for i in range(length):
@@ -62,7 +62,7 @@ def _schema_chain(rng: random.Random) -> Form:
     return {"json": {"$ref": "#/$defs/s0", "$defs": schemas}}
 
 
-def _nested_schema(rng: random.Random) -> Form:
+def _nested_schema(rng: random.Random) -> Fields:
     schema: Any = {"type": "integer"}
     for _ in range(rng.choice((5, 30, 90, 150, 400))):
         schema = rng.choice(
@@ -71,7 +71,7 @@ def _nested_schema(rng: random.Random) -> Form:
     return {"json": json.dumps(schema)}
 
 
-def _chain(rng: random.Random) -> Form:
+def _chain(rng: random.Random) -> Fields:
     length, name = rng.choice(_LENGTHS), rng.choice(("r", "T"))
     lines = [f"start: {name}0"]
     for i in range(length):
@@ -80,7 +80,7 @@ def _chain(rng: random.Random) -> Form:
     return {"grammar": "\n".join([*lines, f'{name}{length}: "d"'])}
 
 
-def _wide(rng: random.Random) -> Form:
+def _wide(rng: random.Random) -> Fields:
     number = rng.choice((*_LENGTHS, 16_000))
     words = [f"{rng.randrange(1 << 30):x} {i}" for i in range(number)]
     rules = "\n".join(f'r{i}: "{word}" r{rng.randrange(number)}?' for i, word in enumerate(words))
@@ -94,7 +94,7 @@ def _wide(rng: random.Random) -> Form:
     )
 
 
-def _ambiguous(rng: random.Random) -> Form:
+def _ambiguous(rng: random.Random) -> Fields:
     names = ["s", "t", "u", "v"][: rng.randint(1, 4)]
     parts = [*names, *names, '"a"', '"b"', "/[ab]/", "/[a-z]*/"]
 
@@ -105,7 +105,7 @@ def _ambiguous(rng: random.Random) -> Form:
     return {"grammar": "\n".join(["start: s", *rules])}
 
 
-def _regex(rng: random.Random) -> Form:
+def _regex(rng: random.Random) -> Fields:
     made = ""
     for _ in range(rng.choice((1, 1, 2, 40))):
         a, b = rng.sample(("a", "b", "[a-m]", ".", "ü", "\\d", "(x|yz)", "[^q]"), 2)
@@ -113,14 +113,14 @@ def _regex(rng: random.Random) -> Form:
     return {rng.choice(("regex", "regex", "grammar")): made} if rng.random() < 0.7 else {"json": {"pattern": made}}
 
 
-def _tags(rng: random.Random) -> Form:
+def _tags(rng: random.Random) -> Fields:
     number = rng.choice((1, 3, 40, 300, 1000, 3000))
     schema = rng.choice(({}, _SCHEMA, {"type": "object"}))
     structures = [{"begin": f"<f={i}>", "schema": schema, "end": rng.choice(("</f>", ""))} for i in range(number)]
     return {"structural_tag": {"type": "structural_tag", "triggers": ["<f", "<"], "structures": structures}}
 
 
-def _odd_text(rng: random.Random) -> Form:
+def _odd_text(rng: random.Random) -> Fields:
     text = "".join(rng.choice(("\ud800", "\udfff", "\0", "\x7f", "\U0010ffff", "\u2028", "a")) for _ in range(4))
     return rng.choice(
         (
@@ -133,7 +133,7 @@ def _odd_text(rng: random.Random) -> Form:
     )
 
 
-def _damaged(rng: random.Random) -> Form:
+def _damaged(rng: random.Random) -> Fields:
     if rng.random() < 0.5:
         return {"json": mutated(rng, _SCHEMA)}
     kind, text = rng.choice(

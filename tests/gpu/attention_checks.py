@@ -221,14 +221,14 @@ def check_rope_cache(
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
     qkv = torch.randn(rows, heads + 2 * kv_heads, dim, device=device).to(dtype)
-    turned_dim = dim if rotary_dim is None else rotary_dim
-    angles = torch.rand(rows, turned_dim // 2, device=device) * 6.3
+    rotated_dim = dim if rotary_dim is None else rotary_dim
+    angles = torch.rand(rows, rotated_dim // 2, device=device) * 6.3
     slots = torch.randperm(blocks * page, device=device)[:rows].int()
     norms = torch.randn(2, dim, device=device)
     held, scales = cache_dtype or dtype, CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
     q = torch.full((rows, heads, dim), POISON, device=device, dtype=torch.float16 if cache_dtype else dtype)
     keys, values = (poisoned(blocks, kv_heads, page, dim, dtype=held, device=device) for _ in range(2))
-    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], turned_dim).rope_defines()
+    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], rotated_dim).rope_defines()
     defines |= {"TL_WARPS": 8, "TL_NORM": int(norm), "TL_STORED": int(norm)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
@@ -240,18 +240,18 @@ def check_rope_cache(
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
         wide[:, :heads] *= norms[0].double()
         wide[:, heads : heads + kv_heads] *= norms[1].double()
-    low, high = wide[..., :turned_dim].chunk(2, dim=-1)
-    turned = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., turned_dim:]], dim=-1)
-    assert_close(q, turned[:, :heads])
-    assert_stored(keys, slots, turned[:, heads : heads + kv_heads], scales[0])
-    unturned = qkv[:, heads + kv_heads :]
-    found = assert_stored(values, slots, unturned.double(), scales[1])
+    low, high = wide[..., :rotated_dim].chunk(2, dim=-1)
+    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., rotated_dim:]], dim=-1)
+    assert_close(q, rotated[:, :heads])
+    assert_stored(keys, slots, rotated[:, heads : heads + kv_heads], scales[0])
+    unrotated = qkv[:, heads + kv_heads :]
+    found = assert_stored(values, slots, unrotated.double(), scales[1])
     if cache_dtype:  # the numbers include midpoints between two bytes, and numbers beyond the largest
-        expected = rounded(unturned.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
+        expected = rounded(unrotated.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
         assert torch.equal(bits(found.flatten(1)), bits(expected))
     if norm:
-        assert_close(stored[:, :kv_heads], turned[:, heads : heads + kv_heads])
-        assert torch.equal(stored[:, kv_heads:], unturned)
+        assert_close(stored[:, :kv_heads], rotated[:, heads : heads + kv_heads])
+        assert torch.equal(stored[:, kv_heads:], unrotated)
 
 
 def rotated(
@@ -259,10 +259,10 @@ def rotated(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     heads = qkv.view(len(qkv), -1, shape.head_dim)
     rotated, values = heads.split([shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
-    turned_dim = 2 * cos.shape[1]
-    low, high = rotated[..., :turned_dim].chunk(2, dim=-1)
+    rotated_dim = 2 * cos.shape[1]
+    low, high = rotated[..., :rotated_dim].chunk(2, dim=-1)
     cos, sin = cos.double()[:, None], sin.double()[:, None]
-    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, rotated[..., turned_dim:]], dim=-1)
+    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, rotated[..., rotated_dim:]], dim=-1)
     return rotated[:, : shape.heads], rotated[:, shape.heads :], values
 
 

@@ -1,7 +1,7 @@
 """Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B or gpt-oss-20b, with random choices.
 
 Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
-Rows that are sorted by expert are multiplied by the best guess among tiles, or by those of so many ``columns``.
+Rows that are sorted by expert are multiplied by the tiles of the heuristic, or by those of so many ``columns``.
 
 python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--columns 192]
 """
@@ -14,12 +14,12 @@ from math import prod
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.expert_checks import Lists, Mixture, streaming
+from tests.gpu.expert_checks import Lists, Mixture, few_rows
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, group_configs, most_streamed_rows
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, group_configs, most_gemv_rows
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -88,9 +88,9 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, columns: int | None)
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
     last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
-    if max_rows <= most_streamed_rows(form_of(gate_up), H200):
+    if max_rows <= most_gemv_rows(form_of(gate_up), H200):
         hidden = memory("hidden", room(max_rows, top_k, inner))
-        first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
+        first, second = few_rows(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
         of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
         launches = {

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from tests.gpu.kernels import GatedLinear, Linear, StreamConfig
+from tests.gpu.kernels import GatedLinear, GemvConfig, Linear
 from tests.gpu.timing import report, timed
 
 HIDDEN, INTERMEDIATE, QKV = 4096, 14336, 6144
@@ -38,9 +38,7 @@ class Layers:
 class Chain:
     """The four products of a layer for at most ``tokens`` rows, run over all layers."""
 
-    def __init__(
-        self, layers: Layers, tokens: int, configs: dict[str, StreamConfig], programmatic: bool = True
-    ) -> None:
+    def __init__(self, layers: Layers, tokens: int, configs: dict[str, GemvConfig], programmatic: bool = True) -> None:
         self.layers, self.programmatic = layers, programmatic
         self.hidden = torch.randn(tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
         self.qkv = torch.empty(tokens, QKV, device="cuda", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Times QKV products of Llama 3.1 8B that rotate and write the cache, against products with rope_cache behind them.
+"""Times QKV products of Llama 3.1 8B that rotate and write the cache, against products with rope_cache after them.
 
 Weights rotate, so that none is cached.
 

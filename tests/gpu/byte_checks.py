@@ -8,10 +8,10 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES, Memory
+from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
 from trtllm_lite.plugins.cuda.row_norm import RowNorm
 from trtllm_lite.plugins.cuda.row_scales import RowScales
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
@@ -22,7 +22,7 @@ from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 
 LEAST = 1e-30
 LARGEST = {torch.float8_e4m3fn: 448, torch.int8: 127}
-# Half a step between numbers of a type, relative to a number and relative to the scale.
+# Half the distance between neighbouring numbers of a type, relative to a number and relative to the scale.
 HALF_STEPS = {torch.float8_e4m3fn: (2**-4, 2**-10), torch.int8: (0.0, 0.5)}
 
 
@@ -70,7 +70,7 @@ def random_rows(rows: int, features: int, dtype: torch.dtype, device: str = "cud
     return (torch.randn(rows, features, device=device) * torch.rand(rows, 1, device=device).mul_(3).exp2()).to(dtype)
 
 
-def check_streamed(
+def check_few_rows(
     kind: torch.dtype,
     out: int,
     in_features: int,
@@ -83,7 +83,7 @@ def check_streamed(
     norm: bool = False,
     residual: bool = False,
     y_scale: float | None = None,
-    config: StreamConfig | SplitConfig | None = None,
+    config: GemvConfig | SplitKConfig | None = None,
     blocks: int | None = None,
     device: Device = H200,
     machine: Machine = GPU,
@@ -98,7 +98,7 @@ def check_streamed(
     config = config or few_rows_config(weight.values.shape, weight_form(NAMES[kind], NAMES[kind]), tokens, device)
     assert config is not None
     x_scales = RowScales(NAMES[kind], static or LEAST, static is None)
-    how = Streaming(tokens, NAMES[dtype], device, config, x_scales)
+    how = FewRows(tokens, NAMES[dtype], device, config, x_scales)
     operands = (memory("y", y), memory("x", x), weight.buffers(memory), symbol("rows"), how)
     normed = (memory("norm", norm_weight), 1e-5) if norm_weight is not None else None
     if gated:

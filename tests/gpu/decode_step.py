@@ -6,7 +6,7 @@ import torch
 
 from tests.gpu.attention import DecodeAttention
 from tests.gpu.device import Kernel
-from tests.gpu.kernels import GatedLinear, Linear, ModelShape, QkvLinear, StreamConfig
+from tests.gpu.kernels import GatedLinear, GemvConfig, Linear, ModelShape, QkvLinear
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling
 
@@ -15,7 +15,7 @@ from tests.gpu.sampling import Sampling
 class StepOptions:
     """Options of a step; configurations by kernel name override the defaults."""
 
-    configs: dict[str, StreamConfig] = field(default_factory=dict)
+    configs: dict[str, GemvConfig] = field(default_factory=dict)
     attention: dict[str, int] = field(default_factory=dict)
 
 

@@ -107,7 +107,7 @@ class Kernel:
         return blocks.value
 
     def resident_clusters(self, cluster: int) -> int:
-        """The number of clusters of so many blocks that the card can hold at the same time."""
+        """The number of clusters of this many blocks that the card can hold at the same time."""
         clusters, grid = ctypes.c_int(), (cluster * num_sms(), 1, 1)
         config = _LaunchConfig(grid=grid, block=(self.threads, 1, 1), shared_bytes=self.shared_bytes)
         status = driver().cuOccupancyMaxActiveClusters(ctypes.byref(clusters), self._function, ctypes.byref(config))

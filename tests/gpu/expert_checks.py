@@ -12,16 +12,16 @@ from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES, Memory
 from tests.gpu.ranks import rank_table
 from tests.gpu.weights import Form, random_weight
+from trtllm_lite.plugins.cuda.few_rows import FewRows
 from trtllm_lite.plugins.cuda.grouped import (
     MOST_LISTED_ROWS,
     ExpertChoice,
     GroupTiling,
     even_groups,
-    gated_stream_config,
+    gated_gemv_config,
     group_configs,
-    summed_stream_config,
+    summed_gemv_config,
 )
-from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.weight_form import WeightForm, form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -41,7 +41,7 @@ _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 class Mixture:
     """The extents of a mixture of experts, and how many rows a program's steps have at most.
 
-    Of several ranks, pairs of which share out each expert, ``rank`` has so many as ``of_rank`` says.
+    Of several ranks, pairs of which split each expert, ``rank`` has so many as ``of_rank`` says.
     """
 
     experts: int
@@ -128,7 +128,7 @@ def expected_choice(
 
 
 def check_router(
-    mixture: Mixture, rows: int, *, streamed: bool, machine: Machine, biased: bool = False, corrected: bool = False
+    mixture: Mixture, rows: int, *, gemv: bool, machine: Machine, biased: bool = False, corrected: bool = False
 ) -> None:
     """Two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
 
@@ -142,14 +142,14 @@ def check_router(
     slots[rows - rows // 4 :] = SPARE
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
-        choose(mixture, memory, lists, scores, streamed, machine, bias, correction, slots)
+        choose(mixture, memory, lists, scores, gemv, machine, bias, correction, slots)
         ids, shares = expected_choice(mixture, scores, bias, correction)
         tally = tally + _expected_tally(mixture, ids[slots < SPARE].cpu())
         ids = torch.where(slots[:, None] < SPARE, mixture.here(ids), -1)
         assert torch.equal(memory.tensors[lists.tally].cpu(), tally)
         assert torch.equal(memory.tensors[lists.ids][:rows].long(), ids)
         torch.testing.assert_close(memory.tensors[lists.shares][:rows].double(), shares, rtol=1e-5, atol=1e-7)
-        check = _check_chosen if streamed else _check_sorted
+        check = _check_chosen if gemv else _check_sorted
         check(mixture, memory, lists, ids.cpu())
 
 
@@ -166,7 +166,7 @@ def choose(
     memory: Memory,
     lists: Lists,
     scores: torch.Tensor,
-    streamed: bool,
+    gemv: bool,
     machine: Machine,
     bias: torch.Tensor | None = None,
     correction: torch.Tensor | None = None,
@@ -178,7 +178,7 @@ def choose(
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
     left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))
     how = router.Scores(*of_rows, lists.tally, *added, ranks, left_out)
-    if streamed:
+    if gemv:
         launches = [router.choose(lists.ids, lists.shares, lists.chosen, how)]
     else:
         launches = router.sort(lists.ids, lists.places, lists.shares, lists.groups, how)
@@ -226,7 +226,7 @@ def check_experts(
     rows: int,
     dtype: torch.dtype,
     *,
-    streamed: bool,
+    gemv: bool,
     norm: bool = False,
     residual: bool = False,
     biased: bool = False,
@@ -243,7 +243,7 @@ def check_experts(
     memory = Memory()
     lists = Lists(mixture, memory, at)
     scores = random_scores(mixture, rows, at)
-    choose(mixture, memory, lists, scores, streamed, machine)
+    choose(mixture, memory, lists, scores, gemv, machine)
     x = torch.randn(mixture.max_rows, mixture.hidden, device=at).to(dtype)
     good = max(1, rows - 1)
     x[good:rows] = POISON
@@ -259,9 +259,9 @@ def check_experts(
     hidden = memory("hidden", torch.full(features, POISON, device=at, dtype=dtype))
     y = memory("y", torch.full((mixture.max_rows, mixture.hidden), POISON, device=at, dtype=dtype))
     of_x, num_rows = memory("x", x), symbol("rows")
-    if streamed:
+    if gemv:
         normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
-        how = streaming(mixture, dtype, device, form_of(first))
+        how = few_rows(mixture, dtype, device, form_of(first))
         lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
         gating = {"activation": _ACTIVATIONS[biased], "bias": of_bias[0], "norm": normed}
         gating["scales_inputs"] = mixture.scales_inputs
@@ -287,15 +287,15 @@ def check_experts(
     assert_close(result[:good], expected, rounded)
 
 
-def streaming(mixture: Mixture, dtype: torch.dtype, device: Device, form: WeightForm) -> tuple[Streaming, Streaming]:
+def few_rows(mixture: Mixture, dtype: torch.dtype, device: Device, form: WeightForm) -> tuple[FewRows, FewRows]:
     """The GEMV configurations of both products of a mixture."""
     of_gated, of_summed = mixture.shapes
-    first = gated_stream_config(of_gated, form, mixture.max_rows, device)
-    second = summed_stream_config(of_summed, form, mixture.max_rows, device)
+    first = gated_gemv_config(of_gated, form, mixture.max_rows, device)
+    second = summed_gemv_config(of_summed, form, mixture.max_rows, device)
     assert first is not None
     assert second is not None
     tokens, name = mixture.max_rows, NAMES[dtype]
-    return Streaming(tokens, name, device, first), Streaming(tokens, name, device, second)
+    return FewRows(tokens, name, device, first), FewRows(tokens, name, device, second)
 
 
 def _run_sorted(

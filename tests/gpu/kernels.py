@@ -16,7 +16,7 @@ def dtype_flag(dtype: torch.dtype) -> int:
 
 
 @dataclass(frozen=True)
-class StreamConfig:
+class GemvConfig:
     """Options of a GEMV kernel; ``stage_k`` is the depth of a stage in elements."""
 
     stage_k: int = 1024
@@ -31,15 +31,15 @@ class StreamConfig:
         return 384 if self.stream_x else 320 if self.stage_k * 2 < 1024 else 288
 
 
-def stream_config(in_features: int, tokens: int) -> StreamConfig:
+def gemv_config(in_features: int, tokens: int) -> GemvConfig:
     """Keep x in shared memory if that leaves 80 KB for the ring; else x streams with the weights."""
     if tokens * (in_features * 2 + 16) <= WHOLE_SM_BYTES - 80 * 1024:
-        return StreamConfig()
-    return StreamConfig(stage_k=512, tiles_per_stage=2, stream_x=True, in_flight_bytes=WHOLE_SM_BYTES)
+        return GemvConfig()
+    return GemvConfig(stage_k=512, tiles_per_stage=2, stream_x=True, in_flight_bytes=WHOLE_SM_BYTES)
 
 
 def _stream_defines(
-    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig
+    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: GemvConfig
 ) -> dict[str, int | str]:
     return {
         "TL_WEIGHT_FORM": 0,
@@ -73,10 +73,10 @@ class Linear:
         bias: bool = False,
         residual: bool = False,
         float_out: bool = False,
-        config: StreamConfig | None = None,
+        config: GemvConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
-        config = config or stream_config(in_features, tokens)
+        config = config or gemv_config(in_features, tokens)
         defines = _stream_defines(out, in_features, tokens, dtype, config)
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
         flags |= {"TL_ACTIVATION": False, "TL_ROWS_ON": False}
@@ -113,10 +113,10 @@ class GatedLinear:
         *,
         norm: bool = False,
         bias: bool = False,
-        config: StreamConfig | None = None,
+        config: GemvConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
-        config = config or stream_config(in_features, tokens)
+        config = config or gemv_config(in_features, tokens)
         flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"], "TL_Y_TYPE": 0}
         flags["TL_ADDED"] = 0
         defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
@@ -178,12 +178,12 @@ class QkvLinear:
         rotary_dim: int | None = None,
         cache_dtype: torch.dtype | None = None,
         cache_scales: tuple[float, float] = (1.0, 1.0),
-        config: StreamConfig | None = None,
+        config: GemvConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
         """Options of the cache: ``cache_dtype`` is an 8-bit type, with ``cache_scales`` of keys and of values."""
         self.factors = [1 / scale for scale in cache_scales]
-        config = config or stream_config(shape.hidden, tokens)
+        config = config or gemv_config(shape.hidden, tokens)
         defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
         defines |= {
             "TL_HEADS": shape.heads,

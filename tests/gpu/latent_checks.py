@@ -42,7 +42,7 @@ class Layer:
 
 
 class Step:
-    """Random rows of a step behind random pasts; ``batch``: past and new tokens of each sequence.
+    """Random rows of a step after random pasts; ``batch``: past and new tokens of each sequence.
 
     Slots of the caches that hold no token are poisoned, and blocks lie in random order.
     """
@@ -101,8 +101,8 @@ class Step:
         latent, shared = self.latent.to(**at).split([layer.latent_dim, layer.rotary_dim], 1)
         inverse = torch.rsqrt(latent.square().mean(1, keepdim=True) + EPSILON)
         parts = [layer.heads * layer.plain_dim, layer.heads * layer.rotary_dim]
-        plain, turned = (part.unflatten(1, (layer.heads, -1)) for part in self.query.to(**at).split(parts, 1))
-        turned, shared = self._rotated(turned), self._rotated(shared[:, None])[:, 0]
+        plain, rotated = (part.unflatten(1, (layer.heads, -1)) for part in self.query.to(**at).split(parts, 1))
+        rotated, shared = self._rotated(rotated), self._rotated(shared[:, None])[:, 0]
         keys, latents = (cache.to(**at).flatten(0, 2) for cache in self.caches)
         slots = self.slots.to(self.device)
         keys[slots], latents[slots] = shared, latent * inverse * self.norm.to(**at)
@@ -113,7 +113,7 @@ class Step:
             slots = self.tables[seq, GROUP, at_all // layer.page] * layer.page + at_all % layer.page
             seen, seen_keys = latents[slots.to(self.device)], keys[slots.to(self.device)]
             scores = plain[rows].transpose(0, 1) @ (self.key_up.to(**at) @ seen.T)
-            scores += turned[rows].transpose(0, 1) @ seen_keys.T
+            scores += rotated[rows].transpose(0, 1) @ seen_keys.T
             hidden = at_all > past + torch.arange(new)[:, None]
             weights = scores.mul(layer.scale).masked_fill(hidden.to(self.device), -torch.inf).softmax(-1)
             y[rows] = (weights @ (seen @ self.value_up.to(**at).transpose(1, 2))).transpose(0, 1)

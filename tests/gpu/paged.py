@@ -112,7 +112,7 @@ class PagedCache:
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
-        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
+        Queries at ``first_position`` and after it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
         see chunks of ``window`` positions. ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         shape = self.shape

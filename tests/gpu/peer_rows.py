@@ -9,9 +9,9 @@ from tests.gpu.checks import assert_close
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
 from tests.gpu.ranks import TIMEOUT, Layout, Rank, Ranks
+from trtllm_lite.plugins.cuda.few_rows import FewRows, few_rows_config
 from trtllm_lite.plugins.cuda.peer_rows import PeerRows, on_first_rank, on_owners
 from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
-from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
@@ -55,8 +55,8 @@ class _Products(Ranks):
             form = weight_form(dtype, None, None)
             config = few_rows_config((shape.out, shape.in_features), form, shape.capacity, H200)
             assert config is not None
-            streaming = Streaming(shape.capacity, dtype, H200, config)
-            launch = linear.stream(*operands, symbol("rows"), streaming, peers=peers)
+            few_rows = FewRows(shape.capacity, dtype, H200, config)
+            launch = linear.stream(*operands, symbol("rows"), few_rows, peers=peers)
         return Prepared(launch, memory.tensors, {"rows": rows}, self.cards, self.memory)
 
     def renew(self, rows: int) -> list[torch.Tensor]:

@@ -14,9 +14,9 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
 from tests.gpu.paged import CACHE_SCALES, poisoned
 from tests.gpu.weights import Form, random_weight
+from trtllm_lite.plugins.cuda.few_rows import FewRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import Streaming
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.launch import Buffer, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
@@ -77,7 +77,7 @@ def _product_of_bytes(memory: Memory, kind: torch.dtype, out: int, rows: _Rows) 
 
 def check_qkv(
     shape: ModelShape,
-    config: TileConfig | SplitConfig,
+    config: TileConfig | SplitKConfig,
     rows: int,
     capacity: int,
     dtype: torch.dtype,
@@ -93,8 +93,8 @@ def check_qkv(
     bias if the shape has one.
     """
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
-    turned_dim = shape.head_dim if rotary_dim is None else rotary_dim
-    angles = torch.rand(capacity, turned_dim // 2, device=device) * 6.3
+    rotated_dim = shape.head_dim if rotary_dim is None else rotary_dim
+    angles = torch.rand(capacity, rotated_dim // 2, device=device) * 6.3
     slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another group, and of this one
     slots[1, :rows] = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
     held, q_dtype = cache_dtype or dtype, torch.float16 if cache_dtype else dtype
@@ -105,17 +105,17 @@ def check_qkv(
 
     product = _product(memory, kind, shape.qkv_features, _Rows(rows, capacity, shape.hidden, dtype, device))
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
-    tables = (memory("cos", cos), memory("sin", sin)) if turned_dim else (None, None)
-    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.page, NAMES[dtype], NAMES[held], turned_dim)
+    tables = (memory("cos", cos), memory("sin", sin)) if rotated_dim else (None, None)
+    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.page, NAMES[dtype], NAMES[held], rotated_dim)
     keys, values = (memory(name, cache) for name, cache in zip(("keys", "values"), caches, strict=True))
     unread = Buffer("unread", "int32", (1,))
     cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *CACHE_SCALES.get(held, ()))
     tokens = NewTokens(memory("q", q), cache, tables, heads)
     operands, more = (product.x, product.weight, symbol("rows")), {"bias": memory.optional("bias", bias)}
-    if isinstance(config, SplitConfig):
-        streaming = Streaming(capacity, NAMES[dtype], H200, config)
+    if isinstance(config, SplitKConfig):
+        few_rows = FewRows(capacity, NAMES[dtype], H200, config)
         blocks = (Extent(config.splits), Extent(1), Extent(1))
-        launch = replace(tokens.streamed(*operands, streaming, **more), grid=blocks)
+        launch = replace(tokens.few_rows(*operands, few_rows, **more), grid=blocks)
     else:
         tiling = Tiling(NAMES[dtype], H200, config, capacity, product.x_scales, tokens.chunk)
         launch = tokens.tiled(*operands, tiling, **more)

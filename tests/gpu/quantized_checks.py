@@ -11,8 +11,8 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES, Memory
 from tests.gpu.weights import Form, random_weight
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
@@ -23,7 +23,7 @@ from trtllm_lite.plugins.packing import pack
 EPSILON = 1e-5
 
 
-def check_streamed(
+def check_few_rows(
     form: Form,
     out: int,
     in_features: int,
@@ -35,7 +35,7 @@ def check_streamed(
     norm: bool = False,
     bias: bool = False,
     residual: bool = False,
-    config: StreamConfig | SplitConfig | None = None,
+    config: GemvConfig | SplitKConfig | None = None,
     blocks: int | None = None,
     device: Device = H200,
     machine: Machine = GPU,
@@ -53,7 +53,7 @@ def check_streamed(
     y = torch.full((rows, out), POISON, device=at, dtype=dtype)
     config = config or few_rows_config(weight.meant.shape, form_of(weight.buffers), tokens, device)
     assert config is not None
-    how = Streaming(tokens, NAMES[dtype], device, config)
+    how = FewRows(tokens, NAMES[dtype], device, config)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
     normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
     if gated:
@@ -83,7 +83,7 @@ def check_tiled(
     residual: bool = False,
     machine: Machine = GPU,
 ) -> None:
-    """Check like :func:`check_streamed`, with ``rows`` of ``capacity`` rows in tiles, without a norm and a bias."""
+    """Check like :func:`check_few_rows`, with ``rows`` of ``capacity`` rows in tiles, without a norm and a bias."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=machine.device)
     memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device=machine.device).to(dtype)
     stream = torch.randn(capacity, (1 + gated) * out, device=machine.device).to(dtype) if residual else None

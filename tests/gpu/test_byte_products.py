@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.gpu.byte_checks import check_quantize, check_rms_norm, check_streamed, check_tiled
+from tests.gpu.byte_checks import check_few_rows, check_quantize, check_rms_norm, check_tiled
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
@@ -22,7 +22,7 @@ KINDS = pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8], ids=N
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
 @pytest.mark.parametrize(("out", "in_features"), [(96, 64), (56, 576), (1000, 1536), (6144, 4096)])
-def test_streamed(
+def test_few_rows(
     kind: torch.dtype,
     out: int,
     in_features: int,
@@ -31,30 +31,30 @@ def test_streamed(
     dtype: torch.dtype,
     static: float | None,
 ) -> None:
-    check_streamed(kind, out, in_features, tokens, rows, dtype, static=static, norm=True)
-    check_streamed(kind, out, in_features, tokens, rows, dtype, static=static, residual=True)
+    check_few_rows(kind, out, in_features, tokens, rows, dtype, static=static, norm=True)
+    check_few_rows(kind, out, in_features, tokens, rows, dtype, static=static, residual=True)
 
 
 @KINDS
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (8, 7), (16, 13)])
-def test_streamed_deep_rows(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
+def test_few_rows_deep_rows(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
     """The blocks of a cluster share a row."""
-    check_streamed(kind, 4096, 14336, tokens, rows, torch.bfloat16, static=static, residual=True)
-    check_streamed(kind, 520, 28672, tokens, rows, torch.float16, static=static)
+    check_few_rows(kind, 4096, 14336, tokens, rows, torch.bfloat16, static=static, residual=True)
+    check_few_rows(kind, 520, 28672, tokens, rows, torch.float16, static=static)
 
 
 @KINDS
 @pytest.mark.parametrize("y_scale", [None, 0.1])
-def test_streamed_gated_bytes(kind: torch.dtype, y_scale: float | None) -> None:
-    check_streamed(kind, 14336, 4096, 16, 13, torch.bfloat16, static=0.03125, gated=True, y_scale=y_scale)
+def test_few_rows_gated_bytes(kind: torch.dtype, y_scale: float | None) -> None:
+    check_few_rows(kind, 14336, 4096, 16, 13, torch.bfloat16, static=0.03125, gated=True, y_scale=y_scale)
 
 
 @KINDS
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
 @pytest.mark.parametrize(("out", "in_features"), [(48, 576), (14336, 4096)])
-def test_streamed_gated(
+def test_few_rows_gated(
     kind: torch.dtype,
     out: int,
     in_features: int,
@@ -62,7 +62,7 @@ def test_streamed_gated(
     rows: int,
     static: float | None,
 ) -> None:
-    check_streamed(kind, out, in_features, tokens, rows, torch.bfloat16, static=static, gated=True, norm=True)
+    check_few_rows(kind, out, in_features, tokens, rows, torch.bfloat16, static=static, gated=True, norm=True)
 
 
 @KINDS

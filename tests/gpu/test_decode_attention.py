@@ -118,7 +118,7 @@ def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
         check_decode(attention_shape(16, 4, head_dim, 32), lengths, dtype, cache_dtype=cache_dtype)
 
 
-def test_sequences_of_guesses() -> None:
+def test_sequences_of_drafts() -> None:
     """A step with nine draft tokens per sequence copies the last of them late."""
     shape = attention_shape(32, 8, 128, 32)
     for lengths in LENGTHS.values():

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.gpu.decode_step import DecodeStep, StepOptions
-from tests.gpu.kernels import ModelShape, StreamConfig
+from tests.gpu.kernels import GemvConfig, ModelShape
 
 SHAPE = ModelShape(1024, 2816, 16, 4, 64, 5000)
-SMALL = StreamConfig(stage_k=512, shared_bytes=116 * 1024)  # fits on an SM beside a small attention
+SMALL = GemvConfig(stage_k=512, shared_bytes=116 * 1024)  # fits on an SM beside a small attention
 BESIDE = {"warps": 4, "shared_bytes": 72 * 1024}
 
 

@@ -53,12 +53,12 @@ def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None
     requests = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
         responses = [handle.result() for handle in llm.session.submit_all(requests)]
-        guessed = llm.get_stats().speculation
-    assert guessed.num_drafts > 400
+        speculation = llm.get_stats().speculation
+    assert speculation.num_drafts > 400
     if kept == "nearly all":
-        assert min(guessed.acceptance[:4]) > 0.8  # rows of several tokens round differently from rows of one
+        assert min(speculation.acceptance[:4]) > 0.8  # rows of several tokens round differently from rows of one
     else:
-        assert 0 < guessed.acceptance[0] < 0.6
+        assert 0 < speculation.acceptance[0] < 0.6
     for request, response, kind in zip(requests, responses, KINDS * 15, strict=True):
         check_greedy(pair.model, request, response, kind)
 
@@ -70,8 +70,8 @@ def test_one_sequence_alone(pair: Pair) -> None:
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
         [handle] = llm.session.submit_all([request])
         response = handle.result()
-        guessed = llm.get_stats().speculation
-    assert guessed.tokens_per_step > 4
+        speculation = llm.get_stats().speculation
+    assert speculation.tokens_per_step > 4
     check_greedy(pair.model, request, response, {})
 
 

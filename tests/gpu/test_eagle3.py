@@ -89,12 +89,12 @@ def test_a_head_computes_what_its_reference_does(models: Models) -> None:
     run(draft, tokens[:64], 0, 0)  # the next tokens are the first of a block
     run(draft, tokens[64:75], 64, 0)
     found = run(draft, tokens[75:], 75)
-    for guess in (9, 300, 44, 5):
+    for drafted in (9, 300, 44, 5):
         hidden = head.hidden(features, follow)
         assert_close(found[:, known], head.logits(hidden)[-1:].numpy(), "bfloat16", table=tolerances)
         assert np.all(np.delete(found, known, axis=1) < -1e29)
-        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
-        found = run(draft, [guess], len(follow))
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, drafted]
+        found = run(draft, [drafted], len(follow))
 
 
 def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
@@ -103,9 +103,9 @@ def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
     with LLM(models.engine, speculative_config=models.drafting()) as llm:
         for _ in range(2):
             responses = [handle.result() for handle in llm.session.submit_all(wanted)]
-        guessed = llm.get_stats().speculation
-    assert guessed.num_drafts > 400
-    assert guessed.num_accepted[0] > 0
+        speculation = llm.get_stats().speculation
+    assert speculation.num_drafts > 400
+    assert speculation.num_accepted[0] > 0
     for request, response, kind in zip(wanted, responses, KINDS * 15, strict=True):
         check_greedy(models.head.model, request, response, kind)
 
@@ -124,9 +124,9 @@ def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
             prompt = np.random.default_rng(seed).integers(3, VOCAB_SIZE, 20 + seed).tolist()
             generated = llm.generate({"prompt_token_ids": prompt}, params).outputs[0].token_ids
             expected += expected_counts(models.head, prompt, generated, set(allowed), DRAFTS)
-        guessed = llm.get_stats().speculation
-    found = np.array([guessed.num_drafted[:DRAFTS], guessed.num_accepted[:DRAFTS]])
-    assert 0.1 < guessed.acceptance[0] < 0.95
+        speculation = llm.get_stats().speculation
+    found = np.array([speculation.num_drafted[:DRAFTS], speculation.num_accepted[:DRAFTS]])
+    assert 0.1 < speculation.acceptance[0] < 0.95
     np.testing.assert_allclose(found, expected, rtol=0.1, atol=6)
 
 

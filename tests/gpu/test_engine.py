@@ -120,7 +120,7 @@ def make_case(
 DTYPES = ("bfloat16", "float16")
 FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
-KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'guessed'}" for family, dtype, tiled in KINDS]
+KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'heuristic'}" for family, dtype, tiled in KINDS]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=KIND_IDS)

@@ -25,14 +25,14 @@ SHAPES = {"qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "olmoe":
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (8, 5), (16, 16)])
 def test_a_few_rows_choose(shape: str, max_rows: int, rows: int) -> None:
     experts, top_k, *_ = SHAPES[shape]
-    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=True, machine=GPU)
+    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, gemv=True, machine=GPU)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (64, 64), (512, 401), (8192, 8192), (8192, 5003)])
 def test_rows_are_sorted_by_expert(shape: str, max_rows: int, rows: int) -> None:
     experts, top_k, *_ = SHAPES[shape]
-    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=False, machine=GPU)
+    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, gemv=False, machine=GPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -54,23 +54,23 @@ ROUTERS = {
 @pytest.mark.parametrize("name", ROUTERS)
 def test_routers(name: str) -> None:
     mixture, corrected = ROUTERS[name], name == "deepseek_v3"
-    check_router(mixture, 13, streamed=True, corrected=corrected, machine=GPU)
-    check_router(replace(mixture, max_rows=8192), 5003, streamed=False, corrected=corrected, machine=GPU)
+    check_router(mixture, 13, gemv=True, corrected=corrected, machine=GPU)
+    check_router(replace(mixture, max_rows=8192), 5003, gemv=False, corrected=corrected, machine=GPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", ["qwen3", "olmoe"])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 7), (16, 16)])
-def test_streamed(shape: str, dtype: torch.dtype, max_rows: int, rows: int) -> None:
+def test_few_rows(shape: str, dtype: torch.dtype, max_rows: int, rows: int) -> None:
     mixture = Mixture(*SHAPES[shape], max_rows)
-    check_experts(mixture, rows, dtype, streamed=True, norm=max_rows < 16, residual=max_rows > 2, machine=GPU)
+    check_experts(mixture, rows, dtype, gemv=True, norm=max_rows < 16, residual=max_rows > 2, machine=GPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 5), (16, 16), (64, 37), (1000, 513)])
 def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
     """The shape is that of gpt-oss-20b."""
-    mixture, how = Mixture(32, 4, 2880, 2880, max_rows, "softmax_of_chosen"), {"streamed": max_rows <= 16}
+    mixture, how = Mixture(32, 4, 2880, 2880, max_rows, "softmax_of_chosen"), {"gemv": max_rows <= 16}
     check_router(mixture, rows, biased=True, machine=GPU, **how)
     check_experts(mixture, rows, dtype, biased=True, residual=rows % 2 == 0, machine=GPU, **how)
 
@@ -79,14 +79,14 @@ def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
 def test_shares_of_inputs(max_rows: int, rows: int) -> None:
     """The shape is that of Llama 4 Scout, with fewer features."""
     mixture = Mixture(16, 1, 1280, 2048, max_rows, "sigmoid_of_chosen", scales_inputs=True)
-    check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, machine=GPU)
+    check_experts(mixture, rows, torch.bfloat16, gemv=max_rows <= 16, machine=GPU)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 37), (256, 256), (1000, 513)])
 def test_tiled(shape: str, max_rows: int, rows: int) -> None:
     mixture = Mixture(*SHAPES[shape], max_rows, "softmax")
-    check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows % 2 == 0, machine=GPU)
+    check_experts(mixture, rows, torch.bfloat16, gemv=False, residual=rows % 2 == 0, machine=GPU)
 
 
 FORMS = [Form("int4", 128, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
@@ -101,7 +101,15 @@ FLOATS = {
     "q8_0": ((16, 8, 2048, 768), Form("int8", 32, "float16")),
     "gpt-oss fp8": ((8, 4, 2880, 2880), Form("float8_e4m3fn", 64, "float32")),
 }
-STEPS = [(1, 1), (4, 3), (8, 8), (16, 16), (64, 37), (256, 256), (1000, 513)]  # of which those up to 8 are streamed
+STEPS = [
+    (1, 1),
+    (4, 3),
+    (8, 8),
+    (16, 16),
+    (64, 37),
+    (256, 256),
+    (1000, 513),
+]  # up to 8 by GEMV
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -110,14 +118,14 @@ def test_floats(name: str, max_rows: int, rows: int) -> None:
     shape, form = FLOATS[name]
     dtype = torch.float16 if max_rows in (8, 256) else torch.bfloat16
     mixture, how = Mixture(*shape, max_rows), {"norm": max_rows == 4, "residual": max_rows == 8}
-    check_experts(mixture, rows, dtype, streamed=max_rows <= 8, form=form, machine=GPU, **how)
+    check_experts(mixture, rows, dtype, gemv=max_rows <= 8, form=form, machine=GPU, **how)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9), (64, 37), (1000, 513)])
 def test_four_bits(form: Form, max_rows: int, rows: int) -> None:
     mixture = Mixture(*SHAPES["qwen3"], max_rows)
-    check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, form=form, machine=GPU)
+    check_experts(mixture, rows, torch.bfloat16, gemv=max_rows <= 16, form=form, machine=GPU)
 
 
 ALIKE = {**FLOATS, "bfloat16": (SHAPES["qwen3"], Form("bfloat16")), "int4": (SHAPES["qwen3"], FORMS[0])}

@@ -53,7 +53,7 @@ class Run:
         self.logits = [np.empty((length, vocab_size), np.float32) for length in lengths]
 
     def step(self, num_tokens: dict[int, int]) -> None:
-        """Run one step with so many tokens of each sequence, and keep all their logits."""
+        """Run one step with this many tokens of each sequence, and keep all their logits."""
         rows = np.array(list(num_tokens), np.int32)
         seq_lens = np.array(list(num_tokens.values()), np.int32)
         spans = [slice(self.past_lens[row], self.past_lens[row] + count) for row, count in num_tokens.items()]

@@ -27,7 +27,7 @@ RECORD = {
     "required": ["a", "b", "c"],
     "additionalProperties": False,
 }
-FORMS = (
+GUIDED = (
     GuidedDecodingParams(regex="[0-9]{3}(-[a-c]{2}){2,9}"),
     GuidedDecodingParams(json=RECORD),
     GuidedDecodingParams(choice=["the quick brown fox", "the lazy dog", "naïve café"]),
@@ -74,26 +74,26 @@ def questions(temperature: float) -> tuple[list[list[int]], list[SamplingParams]
         piece = generator.integers(3, VOCAB_SIZE, generator.integers(2, 12))
         is_long = row < NUM_LONG
         prompts.append(np.tile(piece, 36)[: LONG_PROMPT if is_long else 36 + row % 30].tolist())
-        form = LONG if is_long else FORMS[row % len(FORMS)]
-        kind = KINDS[row // len(FORMS) % len(KINDS)]
-        own = SamplingParams(temperature=temperature, seed=row, max_tokens=44, guided_decoding=form, **kind)
-        params.append(own if form else replace(own, ignore_eos=True))
+        guided = LONG if is_long else GUIDED[row % len(GUIDED)]
+        kind = KINDS[row // len(GUIDED) % len(KINDS)]
+        own = SamplingParams(temperature=temperature, seed=row, max_tokens=44, guided_decoding=guided, **kind)
+        params.append(own if guided else replace(own, ignore_eos=True))
     return prompts, params
 
 
-def check_form(output: RequestOutput, form: GuidedDecodingParams | None) -> bool:
+def check_guided(output: RequestOutput, guided: GuidedDecodingParams | None) -> bool:
     """Return whether the text ended by itself; if so, check that it follows its grammar."""
     assert output.error is None, output.error
     [written] = output.outputs
-    if form is None or written.finish_reason != "stop":
+    if guided is None or written.finish_reason != "stop":
         assert written.finish_reason == "length"
         return False
-    if form.regex:
-        assert regex.fullmatch(form.regex, written.text)
-    elif form.choice:
-        assert written.text in form.choice
+    if guided.regex:
+        assert regex.fullmatch(guided.regex, written.text)
+    elif guided.choice:
+        assert written.text in guided.choice
     else:
-        jsonschema.validate(json.loads(written.text), form.json)
+        jsonschema.validate(json.loads(written.text), guided.json)
     return True
 
 
@@ -141,7 +141,7 @@ def test_greedy_tokens_are_those_of_a_cpu(
     num_same = num_ended = 0
     asked = list(zip(prompts, params, of_cpu, strict=True))
     for (prompt, own, expected), output in zip(asked * (2 if again else 1), [*outputs, *again], strict=True):
-        num_ended += check_form(output, own.guided_decoding)
+        num_ended += check_guided(output, own.guided_decoding)
         runs = [list(found.outputs[0].token_ids) for found in (output, expected)]
         num_same += check_same_until_a_near_tie(reference, prompt, own.logit_bias or {}, runs)
     assert num_ended > len(prompts) // 5
@@ -163,7 +163,9 @@ def test_sampled_texts_have_their_forms_while_others_are_cancelled(
         handles = [llm.generate_async(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         for generation in cancelled:
             generation.cancel()
-        ended = [check_form(handle.result(), own.guided_decoding) for handle, own in zip(handles, params, strict=True)]
+        ended = [
+            check_guided(handle.result(), own.guided_decoding) for handle, own in zip(handles, params, strict=True)
+        ]
         assert all(generation.result().outputs[0].finish_reason in ("cancelled", "length") for generation in cancelled)
     assert sum(ended) > len(prompts) // 5
 

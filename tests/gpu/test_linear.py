@@ -4,17 +4,17 @@ import pytest
 import torch
 
 from tests.gpu.checks import POISON, assert_close
-from tests.gpu.kernels import GatedLinear, Linear, StreamConfig
+from tests.gpu.kernels import GatedLinear, GemvConfig, Linear
 
 EPSILON = 1e-5
 SHAPES = [(96, 64), (49, 576), (1000, 1536), (6144, 4096), (4096, 2048), (528, 14336)]
 BUCKETS = [(1, 1), (2, 2), (4, 3), (8, 1), (8, 7), (8, 8), (16, 9), (16, 16)]
 CONFIGS = [
-    StreamConfig(stage_k=256),
-    StreamConfig(stage_k=1024),
-    StreamConfig(stage_k=256, tiles_per_stage=2),
-    StreamConfig(stage_k=256, tiles_per_stage=2, stream_x=True, shared_bytes=100 * 1024),
-    StreamConfig(stage_k=512, stream_x=True),
+    GemvConfig(stage_k=256),
+    GemvConfig(stage_k=1024),
+    GemvConfig(stage_k=256, tiles_per_stage=2),
+    GemvConfig(stage_k=256, tiles_per_stage=2, stream_x=True, shared_bytes=100 * 1024),
+    GemvConfig(stage_k=512, stream_x=True),
 ]
 
 
@@ -95,7 +95,7 @@ def _check_gated_linear(
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("rows", [1, 5])
-def test_every_configuration_gives_the_same_result(config: StreamConfig, rows: int) -> None:
+def test_every_configuration_gives_the_same_result(config: GemvConfig, rows: int) -> None:
     x, weight = _randn(rows, 1600, dtype=torch.bfloat16), _randn(720, 1600, dtype=torch.bfloat16, scale=0.02)
     y = torch.full((rows, 720), POISON, device="cuda", dtype=torch.bfloat16)
     Linear(720, 1600, 8, config=config)(y, x, weight)

@@ -126,16 +126,16 @@ def test_rows_without_adapters_are_as_in_plain_steps(tmp_path: Path) -> None:
         assert_close(beside, alone, "bfloat16", f"row {row}", GPU_TOLERANCES)
 
 
-def test_guesses_of_rows_with_adapters(tmp_path: Path) -> None:
+def test_drafts_of_rows_with_adapters(tmp_path: Path) -> None:
     """Greedy tokens equal those without drafts, up to near-ties of the merged model."""
     case = make_case("llama", "bfloat16", tmp_path, max_draft_len=3)
     speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
-    guessing = ModelRunner.from_dir(tmp_path / "engine", lora_dir=case.directories[:2], speculative_config=speculative)
+    drafting = ModelRunner.from_dir(tmp_path / "engine", lora_dir=case.directories[:2], speculative_config=speculative)
     batch, uids = [[5, 6, 7] * 8, [9, 4] * 10, [8] * 12], ["0", "-1", "1"]
     plain = generate(case.runner, batch, temperature=0, lora_uids=uids)
-    guessed = generate(guessing, batch, temperature=0, lora_uids=uids)
-    assert guessing.session.stats().speculation.num_drafts > 0
-    for prompt, tokens, others, which in zip(batch, plain, guessed, (0, -1, 1), strict=True):
+    drafted = generate(drafting, batch, temperature=0, lora_uids=uids)
+    assert drafting.session.stats().speculation.num_drafts > 0
+    for prompt, tokens, others, which in zip(batch, plain, drafted, (0, -1, 1), strict=True):
         different = np.flatnonzero(tokens != others)
         if not len(different):
             continue

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.gpu.launches import H200
-from tests.gpu.quantized_checks import check_codes, check_dequantize, check_streamed, check_tiled
+from tests.gpu.quantized_checks import check_codes, check_dequantize, check_few_rows, check_tiled
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH, TileConfig, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
@@ -37,25 +37,25 @@ def kernel_form(form: Form) -> WeightForm:
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_streamed(name: str, tokens: int, rows: int, dtype: torch.dtype) -> None:
+def test_few_rows(name: str, tokens: int, rows: int, dtype: torch.dtype) -> None:
     form = FORMS[name]
-    check_streamed(form, 1000, 1536, tokens, rows, dtype, norm=True, bias=True)
-    check_streamed(form, 6144, 4096, tokens, rows, dtype, residual=True)
-    check_streamed(form, 528, 14336, tokens, rows, dtype)
+    check_few_rows(form, 1000, 1536, tokens, rows, dtype, norm=True, bias=True)
+    check_few_rows(form, 6144, 4096, tokens, rows, dtype, residual=True)
+    check_few_rows(form, 528, 14336, tokens, rows, dtype)
 
 
 @pytest.mark.parametrize("name", SMALL_BLOCKS)
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (16, 13)])
-def test_streamed_small(name: str, tokens: int, rows: int) -> None:
-    check_streamed(FORMS[name], 96, 64, tokens, rows, torch.bfloat16)
-    check_streamed(FORMS[name], 200, 576, tokens, rows, torch.float16, norm=True, bias=True, residual=True)
+def test_few_rows_small(name: str, tokens: int, rows: int) -> None:
+    check_few_rows(FORMS[name], 96, 64, tokens, rows, torch.bfloat16)
+    check_few_rows(FORMS[name], 200, 576, tokens, rows, torch.float16, norm=True, bias=True, residual=True)
 
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
-def test_streamed_gated(name: str, tokens: int, rows: int) -> None:
-    check_streamed(FORMS[name], 1000, 2048, tokens, rows, torch.bfloat16, gated=True, norm=True)
-    check_streamed(FORMS[name], 14336, 4096, tokens, rows, torch.bfloat16, gated=True)
+def test_few_rows_gated(name: str, tokens: int, rows: int) -> None:
+    check_few_rows(FORMS[name], 1000, 2048, tokens, rows, torch.bfloat16, gated=True, norm=True)
+    check_few_rows(FORMS[name], 14336, 4096, tokens, rows, torch.bfloat16, gated=True)
 
 
 @sm_90a
@@ -99,7 +99,7 @@ def test_tiled_gated(name: str, rows: int, capacity: int) -> None:
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_every_code_is_widened_exactly(name: str, dtype: torch.dtype) -> None:
+def test_every_code_is_converted_exactly(name: str, dtype: torch.dtype) -> None:
     check_codes(name, dtype)
 
 

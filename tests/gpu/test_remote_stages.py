@@ -78,16 +78,16 @@ def test_stages_compute_what_one_gpu_computes(
 
 
 @pytest.mark.parametrize("mapping", [needs(TWO), needs(THREE)])
-def test_stages_take_guesses_and_beams_and_swapped_requests(mapping: dict[str, int], tmp_path: Path) -> None:
+def test_stages_take_drafts_and_beams_and_swapped_requests(mapping: dict[str, int], tmp_path: Path) -> None:
     prompts, found = [[5, 6, 7] * (1 + number % 4) for number in range(12)], []
-    guessing = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     swapping = {
         "kv_cache_config": {"max_tokens": 160, "host_cache_size": 1 << 20, "enable_block_reuse": False},
         "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
     }
     one, divided = made(tmp_path, "llama", "float16", {}, mapping, max_draft_len=3)
     for directory, more in ((one, {}), (divided, REMOTE)):
-        for options in (guessing, swapping):
+        for options in (drafting, swapping):
             with LLM(directory, **options, **more) as llm:
                 outputs = llm.generate(prompts, [PARAMS, WITH_LOGPROBS, BEAMS] * 4, use_tqdm=False)
                 found.append([tokens(output) for output in outputs])

@@ -62,9 +62,9 @@ def test_greedy_tokens_are_those_of_the_reference(family: str, tmp_path: Path) -
     requests = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
     with LLM(tmp_path / "model", target="sm_90", speculative_config=NGRAM, **LIMITS) as llm:
         responses = [handle.result() for handle in llm.session.submit_all(requests)]
-        guessed = llm.get_stats().speculation
-    assert guessed.num_drafts > 100
-    assert guessed.num_accepted[0] > 10
+        speculation = llm.get_stats().speculation
+    assert speculation.num_drafts > 100
+    assert speculation.num_accepted[0] > 10
     for request, response, kind in zip(requests, responses, KINDS * 15, strict=True):
         check_greedy(model, request, response, kind)
 
@@ -105,21 +105,21 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     kinds: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 8, "frequency_penalty": 0.2}, {"repetition_penalty": 1.1}]
     how: dict[str, Any] = {"temperature": 0.4}
-    guessing = NGRAM
+    drafting = NGRAM
     if method == "draft_model":
-        guessing = MODEL | {"model": save_engine(tmp_path / "model")}
+        drafting = MODEL | {"model": save_engine(tmp_path / "model")}
         how = {"temperature": 1.5, "top_k": 8}  # all rows bring drafts, and few sums of few terms differ by less
     requests = [
         Request(prompt, SamplingParams(**GREEDY | how | kinds[row % 3], seed=row))
         for row, prompt in enumerate(prompts())
     ]
     found = []
-    for config in (None, guessing):
+    for config in (None, drafting):
         with LLM(tmp_path / "model", target="sm_90", speculative_config=config, **LIMITS) as llm:
             handles = llm.session.submit_all(requests)
             found.append([[one.token_id for one in handle.result()] for handle in handles])
-            guessed = llm.get_stats().speculation
-    assert guessed.num_accepted[0] > 10
+            speculation = llm.get_stats().speculation
+    assert speculation.num_accepted[0] > 10
     different = [
         (row % 3, next(place for place, (one, other) in enumerate(zip(*pair, strict=True)) if one != other))
         for row, pair in enumerate(zip(*found, strict=True))

@@ -156,16 +156,16 @@ def test_requests_end_with_the_step_of_which_a_rank_stalls_in_nccl(
         assert error == first or "did not come back from an earlier step" in error, error
 
 
-def test_stages_take_guesses_and_beams_and_swapped_requests(tmp_path: Path) -> None:
+def test_stages_take_drafts_and_beams_and_swapped_requests(tmp_path: Path) -> None:
     """Sampling on the host, drafts and block copies constrain several steps in flight."""
     prompts, found = [[5, 6, 7] * (1 + number % 4) for number in range(12)], []
-    guessing = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     swapping = {
         "kv_cache_config": {"max_tokens": 160, "host_cache_size": 1 << 20, "enable_block_reuse": False},
         "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
     }
     for directory in made(tmp_path, "llama", "float16", {}, {"pp_size": 2}, max_draft_len=3):
-        for options in (guessing, swapping):
+        for options in (drafting, swapping):
             with LLM(directory, **options) as llm:
                 outputs = llm.generate(prompts, [PARAMS, WITH_LOGPROBS, BEAMS] * 4, use_tqdm=False)
                 found.append([tokens(output) for output in outputs])

@@ -57,7 +57,7 @@ def _check(config: TileConfig, rows: int, capacity: int, weight: torch.Tensor) -
 
 
 @pytest.mark.parametrize("config", [TileConfig(64, 256, 1, 1, splits, "") for splits in (2, 4, 8)], ids=str)
-def test_cards_hold_the_clusters_that_guesses_count_on(config: TileConfig) -> None:
+def test_cards_hold_the_clusters_that_the_heuristic_counts_on(config: TileConfig) -> None:
     weight, x = _randn(2048, 4096, dtype=torch.bfloat16), _randn(64, 4096, dtype=torch.bfloat16)
     kernel = prepare(config, 64, torch.empty(64, 2048, device="cuda", dtype=torch.bfloat16), x, weight).kernel
     assert isinstance(kernel, Kernel)

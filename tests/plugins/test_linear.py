@@ -128,7 +128,7 @@ def test_non_finite_row_of_blocks_stays_in_its_row(isa: str) -> None:
         assert_same_bits(y[finite], clean[[first + row for row in finite]])
 
 
-def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
+def test_every_byte_of_float8_is_converted_exactly(isa: str) -> None:
     """All bit patterns except NaN are tested, including subnormals and both zeros."""
     bits = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
     weight = bits.view(ml_dtypes.float8_e4m3fn)[:, None]
@@ -217,7 +217,7 @@ def test_blocks_of_e2m1_match_reference(isa: str, rows: int, features: int, dept
     )
 
 
-def test_every_e2m1_is_widened_exactly(isa: str) -> None:
+def test_every_e2m1_is_converted_exactly(isa: str) -> None:
     weight = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)[None]
     inputs = [np.eye(16, dtype=np.float32), weight, np.ones((1, 1), np.float32)]
     y = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")["y"]
@@ -225,7 +225,7 @@ def test_every_e2m1_is_widened_exactly(isa: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", NIBBLES)
-def test_every_nibble_is_widened_exactly(isa: str, dtype: str) -> None:
+def test_every_nibble_is_converted_exactly(isa: str, dtype: str) -> None:
     kind, least = NIBBLES[dtype]
     weight = np.arange(least, least + 16, dtype=np.int8).astype(kind)[None]
     inputs = [np.eye(16, dtype=np.float32), weight, np.ones((1, 1), np.float32)]

@@ -19,7 +19,7 @@ SCHEMA = {
     "required": ["city", "is_big"],
     "additionalProperties": False,
 }
-FORM = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
+GUIDED = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +46,16 @@ def behind(text: str, **fields: object) -> dict[str, object]:
 
 
 def test_a_schema_holds_without_thoughts(client: openai.OpenAI) -> None:
-    choice = client.chat.completions.create(**ASKED, response_format=FORM, max_tokens=60).choices[0]
+    choice = client.chat.completions.create(**ASKED, response_format=GUIDED, max_tokens=60).choices[0]
     assert set(json.loads(choice.message.content)) == set(SCHEMA["properties"])
     assert choice.finish_reason == "stop"
-    chunks = client.chat.completions.create(**ASKED, response_format=FORM, max_tokens=60, stream=True)
+    chunks = client.chat.completions.create(**ASKED, response_format=GUIDED, max_tokens=60, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == choice.message.content
 
 
 def test_a_schema_holds_behind_thoughts(client: openai.OpenAI) -> None:
     for text in ("<think>\nIt is big.\n</think>\n\n", "<think>\nIt is big.\n</think>"):
-        choice = client.chat.completions.create(**behind(text, response_format=FORM, max_tokens=60)).choices[0]
+        choice = client.chat.completions.create(**behind(text, response_format=GUIDED, max_tokens=60)).choices[0]
         assert set(json.loads(choice.message.content)) == set(SCHEMA["properties"])
 
 
@@ -67,15 +67,15 @@ def test_calls_are_made_without_thoughts(client: openai.OpenAI, tool_choice: obj
     assert len(choice.message.tool_calls) == 1
 
 
-@pytest.mark.parametrize("form", [{}, {"response_format": FORM}])
-def test_thoughts_that_do_not_end_are_told(server: Server, client: openai.OpenAI, form: dict[str, object]) -> None:
+@pytest.mark.parametrize("guided", [{}, {"response_format": GUIDED}])
+def test_thoughts_that_do_not_end_are_told(server: Server, client: openai.OpenAI, guided: dict[str, object]) -> None:
     """Stop words do not end the reasoning, because they apply to the answer."""
 
     def num_empty() -> float:
         return samples(httpx.get(f"{server.address}/metrics").text)["trtllm_empty_answers_total", "length"]
 
     before = num_empty()
-    asked = behind("<think>\nRome", max_tokens=16, **form)
+    asked = behind("<think>\nRome", max_tokens=16, **guided)
     thoughts = client.chat.completions.create(**asked).choices[0]
     word = thoughts.message.reasoning_content.split()[2]
     stopped = client.chat.completions.create(**asked, stop=[word, "\n"]).choices[0]

@@ -39,7 +39,7 @@ ALLOWED = {
     "vocabulary": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
-    "quantize": {"network", "plugins", "convert"},  # of convert, the container of tensors
+    "quantize": {"network", "plugins", "convert"},  # only the container of tensors of convert
     "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # of the cache, its store
     "engine": {"network", "plugins"},  # of plugins, the layout of sampling records
     "csrc": {"engine"},  # what is generated from the engine's records

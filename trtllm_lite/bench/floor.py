@@ -111,7 +111,7 @@ def _prompts_reading(stages: Stages, shape: LatencyShape, share_read: float | No
 
 
 def pipeline_step(stages: Sequence[float], crossings: float, groups: int) -> float:
-    """Seconds between two tokens of a request, which pass the ``stages``, each of so many seconds, one after the other.
+    """Seconds between two tokens of a request, where ``stages`` are the seconds of each stage.
 
     Transfers between stages take ``crossings`` seconds in all. Each stage computes for ``groups`` groups of requests in
     turn, so that all may have to wait for the slowest.

@@ -85,9 +85,10 @@ METRICS: Mapping[str, Metric] = {
     "steps": Metric("steps", _number),
     "output_tokens_per_step": Metric("output tokens per step", _number),
     **{
-        f"acceptance_{place}": Metric(f"guesses kept in place {place}", _share) for place in range(1, MAX_DRAFT_LEN + 1)
+        f"acceptance_{place}": Metric(f"draft tokens accepted in place {place}", _share)
+        for place in range(1, MAX_DRAFT_LEN + 1)
     },
-    "tokens_per_guessing_row": Metric("tokens of a row with guesses", _number),
+    "mean_acceptance_length": Metric("mean acceptance length: tokens of a row with draft tokens", _number),
     "host_s_per_step": Metric("host time per step", _seconds),
     "host_s_per_decode_step": Metric("host time per step that only decodes", _seconds),
     # figures of mixtures of experts, means over steps and layers

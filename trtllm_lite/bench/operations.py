@@ -9,14 +9,14 @@ from trtllm_lite.engine.reader import EngineFile
 
 
 def products_flops(engine: EngineFile, rows: float) -> float:
-    """A rank's operations in the matrix products of a decode step of so many ``rows``, each of which has logits."""
+    """A rank's operations in the matrix products of a decode step of this many ``rows``, each of which has logits."""
     model = _model_of(engine)
     dense = (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine)
     return rows * (dense + 2 * _chosen_weights(engine))
 
 
 def step_flops(engine: EngineFile, shape: LatencyShape) -> float:
-    """A rank's operations in a decode step of ``shape``, in the mean of its steps: products and attention."""
+    """A rank's operations in a decode step of ``shape``, on average of its steps: products and attention."""
     model = _model_of(engine)
     context = shape.input_len + shape.output_len / 2
     attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * context / _tp_size(engine)

@@ -131,11 +131,11 @@ def _engine_figures(run: Run) -> dict[str, Any]:
     }
 
 
-def _speculation_figures(guessed: Speculation) -> dict[str, Any]:
+def _speculation_figures(speculation: Speculation) -> dict[str, Any]:
     """The share of accepted draft tokens by position from 1, and tokens per row with drafts; empty without any."""
-    if not guessed.num_drafts:
+    if not speculation.num_drafts:
         return {}
-    places = enumerate(zip(guessed.acceptance, guessed.num_drafted, strict=True), 1)
+    places = enumerate(zip(speculation.acceptance, speculation.num_drafted, strict=True), 1)
     return {f"acceptance_{place}": share for place, (share, drafted) in places if drafted} | {
-        "tokens_per_guessing_row": guessed.tokens_per_step
+        "mean_acceptance_length": speculation.tokens_per_step
     }

@@ -270,7 +270,7 @@ def _fuse(
     if limits.max_draft_len and backend.kind == "tensorrt":
         raise BuildError(
             f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "
-            "take no guessed tokens yet, so leave it out"
+            "take no draft tokens yet, so leave it out"
         )
     if limits.deterministic and backend.kind == "tensorrt":
         raise BuildError(

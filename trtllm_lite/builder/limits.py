@@ -135,10 +135,10 @@ class BuildLimits:
         whole_prompts: bool = False,
         **given: Unpack[GivenLimits],
     ) -> "BuildLimits":
-        """The limits of an engine for a model with so many positions; None is the default, or less if it does not fit.
+        """The limits of an engine for a model with this many positions.
 
-        With ``whole_prompts`` a step holds the longest prompt. Defaults are never refused, only given limits. Raises
-        BuildError.
+        A limit of None takes the default, or less if that does not fit. With ``whole_prompts`` a step holds the longest
+        prompt. Defaults are never refused, only given limits. Raises BuildError.
         """
         gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
         strategy = given.pop("allreduce_strategy", cls.allreduce_strategy)

@@ -43,7 +43,7 @@ def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
         if count % moe_ep_size:
             raise BuildError(
                 f"moe_ep_size is {moe_ep_size}, by which the {count} experts of a layer cannot be divided: pass one "
-                "that divides them, and ranks share out the features of experts beyond that (--tp_size)"
+                "that divides them, and ranks split the features of experts beyond that (--tp_size)"
             )
 
 

@@ -70,7 +70,7 @@ def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
 
 
 def read_rotating_layers(config: ConfigFields, layers: int) -> list[bool]:
-    """For each layer whether it has RoPE. Despite its name, ``no_rope_layers`` has a 1 for each layer with RoPE."""
+    """Whether each layer has RoPE. Despite its name, ``no_rope_layers`` has a 1 for each layer with RoPE."""
     interval = config.integer("no_rope_layer_interval", 4)
     default = [(number + 1) % interval != 0 for number in range(layers)]
     given = config.take("no_rope_layers")

@@ -68,7 +68,7 @@ def fold(names: Iterable[str]) -> list[str]:
 
 
 def _fold(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
-    """Fold names that differ only in the number that ``pattern`` finds, at the place of the first of them."""
+    """Replace names that differ only in the number that ``pattern`` finds by one name, in the place of the first."""
     folded: dict[tuple[str, str], list[int]] = {}
     for name in names:
         match = pattern.match(name)

@@ -55,7 +55,7 @@ void check_cache(const Manifest& target, const Manifest& own) {
   for (const Manifest* manifest : {&target, &own}) {
     if (cache_windows(*manifest) == std::vector<int>{0}) continue;
     throw ArgumentError(
-        "draft model: expected two models without attention windows, found one with them; guess by another method");
+        "draft model: expected two models without attention windows, found one with them; choose another method");
   }
 }
 

@@ -91,9 +91,7 @@ LLM: Mapping[str, Foreign] = merge(
         same("fast_build enable_build_cache", _BUILT, (True,)),
         same("backend", "there is one runtime; leave it out", ("tensorrt", "pytorch")),
         same("device", 'use target, such as "cpu" or "sm_90"', ("auto",)),
-        same(
-            "embedding_parallel_mode", "embeddings are shared out by rows of the vocabulary", ("sharding_along_vocab",)
-        ),
+        same("embedding_parallel_mode", "embeddings are split by rows of the vocabulary", ("sharding_along_vocab",)),
         same("gather_generation_logits", "always available; leave it out", (True,)),
         same("enable_tqdm", "generate(use_tqdm=…) shows progress", harmless=True),
         same("normalize_log_probs", "length_penalty of SamplingParams does that for beams"),
@@ -171,7 +169,7 @@ BUILD_CONFIG: Mapping[str, Foreign] = merge(
         same("max_draft_len", "pass speculative_config to LLM, whose num_speculative_tokens it is", (0,)),
         same("max_encoder_input_len", remedies.TEXT_ONLY, (0, 1024)),
         same("input_timing_cache output_timing_cache", "use `trtllm-lite build`", ("model.cache",)),
-        same("speculative_decoding_mode", remedies.GUESSES, ("none", "speculativedecodingmode.none", 1)),
+        same("speculative_decoding_mode", remedies.SPECULATION, ("none", "speculativedecodingmode.none", 1)),
         same("lora_config", "pass max_lora_rank to LLM"),
     ]
 )

@@ -27,8 +27,8 @@ class Made:
 
 _FIELD = "it is another name of a field here"
 _OUTCOME = "what is generated does not depend on it"
-_TREES = "guesses are a chain, not a tree; leave it out"
-_GUESSES = merge(
+_TREES = "drafts are a chain, not a tree; leave it out"
+_SPECULATION = merge(
     [
         same("max_draft_len prompt_lookup_num_tokens", _FIELD, becomes="num_speculative_tokens"),
         same("num_nextn_predict_layers", _FIELD, becomes="num_speculative_tokens"),
@@ -59,11 +59,11 @@ _FORMS = merge(
     ]
 )
 MADE: Mapping[str, Made] = {
-    "NGramDecodingConfig": Made("SpeculativeConfig", {"method": "ngram"}, _GUESSES),
-    "DraftTargetDecodingConfig": Made("SpeculativeConfig", {"method": "draft_model"}, _GUESSES),
-    "MTPDecodingConfig": Made("SpeculativeConfig", {"method": "mtp"}, _GUESSES),
-    "EagleDecodingConfig": Made("SpeculativeConfig", {"method": "eagle3"}, _GUESSES),
-    "Eagle3DecodingConfig": Made("SpeculativeConfig", {"method": "eagle3"}, _GUESSES),
+    "NGramDecodingConfig": Made("SpeculativeConfig", {"method": "ngram"}, _SPECULATION),
+    "DraftTargetDecodingConfig": Made("SpeculativeConfig", {"method": "draft_model"}, _SPECULATION),
+    "MTPDecodingConfig": Made("SpeculativeConfig", {"method": "mtp"}, _SPECULATION),
+    "EagleDecodingConfig": Made("SpeculativeConfig", {"method": "eagle3"}, _SPECULATION),
+    "Eagle3DecodingConfig": Made("SpeculativeConfig", {"method": "eagle3"}, _SPECULATION),
     "StructuredOutputsParams": Made("GuidedDecodingParams", {}, _FORMS),
 }
 

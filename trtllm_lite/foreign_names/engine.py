@@ -29,7 +29,7 @@ _PARALLEL = merge(
         same("moe_tensor_parallel_size", remedies.EXPERTS, (1, -1)),
         same("enable_expert_parallel", "pass moe_expert_parallel_size, which says among how many devices", ("false",)),
         same("enable_attention_dp enable_lm_head_tp_in_adp attention_dp_config cp_config", remedies.DIVIDED),
-        same("pp_partition", "layers are shared out evenly among stages; leave it out"),
+        same("pp_partition", "layers are split evenly among stages; leave it out"),
         same("nnodes node_rank data_parallel_rank master_addr master_port", _NODES, (0, 1, "127.0.0.1", 29501)),
         same("all2all_backend expert_placement_strategy", remedies.KERNELS, harmless=True),
         same("enable_eplb eplb_config enable_dbo", "experts stay on their devices; leave it out", ("false", "{}")),

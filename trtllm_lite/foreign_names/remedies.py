@@ -1,8 +1,8 @@
 """Lists the sentences that several names share."""
 
-GUESSES = (
-    "engines of `trtllm-lite build --max_draft_len` take guessed tokens, and `trtllm-lite serve --speculative_config`, "
-    "or speculative_config in Python, says how they are guessed"
+SPECULATION = (
+    "engines of `trtllm-lite build --max_draft_len` take draft tokens, and `trtllm-lite serve --speculative_config`, "
+    "or speculative_config in Python, says how they are found"
 )
 MEDUSA = (
     "the heads of Medusa, EAGLE-1 and EAGLE-2 and lookahead decoding are not read; speculative_config has ngram, "
@@ -29,5 +29,5 @@ CACHE_SCALES = "`trtllm-lite quantize --kv_cache_dtype` finds the scales of a KV
 OFFLOADING = "host_cache_size is the host memory, in bytes, for requests that MAX_UTILIZATION preempts"
 GRAMMARS = "llguidance compiles grammars, as requests ask for them; leave it out"
 CALIBRATE = "`trtllm-lite quantize` calibrates, with --calib_dataset, --calib_size and --calib_max_seq_length"
-EXACT = "a guess is kept if it is the token that would have been sampled in its place; leave it out"
-PACED = "as many tokens are guessed as are worth their time: see enable_adaptive_verification"
+EXACT = "a draft is kept if it is the token that would have been sampled in its place; leave it out"
+PACED = "as many tokens are drafted as are worth their time: see enable_adaptive_verification"

@@ -65,7 +65,7 @@ SERVE = merge(
         same("api_key", "keys on a command line are seen by all users of a machine: use --api_key_file"),
         same("hf_token", "set the variable HF_TOKEN: tokens on a command line are seen by all users of a machine"),
         same("backend", "there is one runtime; leave it out", ("tensorrt", "pytorch")),
-        same("enable_auto_tool_choice", "tools are always taken where their form is known", harmless=True),
+        same("enable_auto_tool_choice", "tools are always taken where their format is known", harmless=True),
         same("exclude_tools_when_tool_choice_none", "send no tools that are not to be in the prompt", OFF),
         same("tool_server", "the server runs no tools of its own; leave it out"),
         same("enable_prefix_caching", "prefixes are shared; --no_kv_cache_block_reuse switches that off", ON),
@@ -82,7 +82,9 @@ SERVE = merge(
         same("chat_template", "the model's own is taken; convert the model again with another tokenizer_config.json"),
         same("default_chat_template_kwargs", "requests have chat_template_kwargs", ("{}",)),
         same("trust_request_chat_template", "requests name templates of the model alone; leave it out", OFF),
-        same("chat_template_content_format", "the template itself shows which form it takes", ("auto",), harmless=True),
+        same(
+            "chat_template_content_format", "the template itself shows which format it takes", ("auto",), harmless=True
+        ),
         same("response_role", "answers are the assistant's", ("assistant",)),
         same("root_path", "let the proxy in front of the server remove the path"),
         same("uds", "let a proxy listen there, and send requests to --host and --port"),

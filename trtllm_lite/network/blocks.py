@@ -121,7 +121,7 @@ def dequantize(
 ) -> ir.Value:
     """The float32 matrix of ``shape`` whose ``parts`` are weights of a graph."""
 
-    def widened(part: str) -> ir.Value:
+    def as_float32(part: str) -> ir.Value:
         value = parts[part]
         if value.dtype == _FLOAT:
             return value
@@ -131,11 +131,11 @@ def dequantize(
     rows, depth = shape
     attributes = {"axis": 1, "block_size": depth // blocks} if blocks > 1 else {"axis": 0}
     zero_points = [parts["weight_zero_point"]] if "weight_zero_point" in parts else []
-    operands = [parts["weight"], widened("weight_scale"), *zero_points]
+    operands = [parts["weight"], as_float32("weight_scale"), *zero_points]
     result = add("DequantizeLinear", operands, "dequantized", shape, attributes)
     if "weight_offset" not in parts:
         return result
     cut = (rows, blocks, depth // blocks)
     in_blocks = add("Reshape", [result, constant("blocks.shape", np.array(cut))], "blocks", cut, {})
-    added = add("Add", [in_blocks, widened("weight_offset")], "offset", cut, {})
+    added = add("Add", [in_blocks, as_float32("weight_offset")], "offset", cut, {})
     return add("Reshape", [added, constant("matrix.shape", np.array(shape))], "matrix", shape, {})

@@ -67,8 +67,8 @@ class PostNormLayer:
             mixed = self.attention(context, hidden)
         hidden = self.attention_norm(graph, graph.op("Add", [hidden, mixed], "attention_residual"), "attention_norm")
         with graph.scope("mlp"):
-            widened = self.mlp(context, hidden)
-        return self.mlp_norm(graph, graph.op("Add", [hidden, widened], "mlp_residual"), "mlp_norm")
+            mlp_output = self.mlp(context, hidden)
+        return self.mlp_norm(graph, graph.op("Add", [hidden, mlp_output], "mlp_residual"), "mlp_norm")
 
 
 @dataclass(frozen=True)
@@ -89,5 +89,5 @@ class PreNormLayer:
         hidden = graph.op("Add", [hidden, mixed], "attention_residual")
         x = self.mlp_norm(graph, hidden, "mlp_norm")
         with graph.scope("mlp"):
-            widened = self.mlp(context, x)
-        return graph.op("Add", [hidden, widened], "mlp_residual")
+            mlp_output = self.mlp(context, x)
+        return graph.op("Add", [hidden, mlp_output], "mlp_residual")

@@ -153,7 +153,7 @@ class GraphBuilder:
         if self._stored_as(expression) is not None:
             return self.op("Gather", [self.matrix(expression, name), ids], name, {"axis": 0})
         table = self._weight(expression, f"{name}.weight", self.dtype)
-        return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
+        return self.as_float32(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
         """``x`` as the product ``name`` multiplies it: scaled, reordered or rounded, if the source requires it."""
@@ -192,9 +192,9 @@ class GraphBuilder:
             if expression not in self._dequantized:
                 self._dequantized[expression] = self._dequantize(expression, blocks, name)
             return self._dequantized[expression]
-        return self.widened(self._weight(expression, f"{name}.weight", self.dtype), name)
+        return self.as_float32(self._weight(expression, f"{name}.weight", self.dtype), name)
 
-    def widened(self, value: ir.Value, name: str) -> ir.Value:
+    def as_float32(self, value: ir.Value, name: str) -> ir.Value:
         """``value``, which is of the matrices' type, as float32."""
         if self.dtype == ir.DataType.FLOAT:
             return value

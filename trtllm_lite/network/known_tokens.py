@@ -17,7 +17,7 @@ from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpression
 
 _NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits have to be
-_MULTIPLE = 8  # kernels take a multiple of so many rows
+_MULTIPLE = 8  # kernels take a multiple of this many rows
 
 
 @dataclass(frozen=True)

@@ -68,18 +68,18 @@ class LatentAttention:
         context.open_cache(1, heads.rotary_dim, heads.latent_dim)
         tables = context.rotary_table(self.rope)
         sizes = [heads.num_heads * heads.plain_dim, heads.num_heads * heads.rotary_dim]
-        plain, turned = graph.split(self.query(graph, x, "q_proj"), sizes, "q_parts")
+        plain, rotated = graph.split(self.query(graph, x, "q_proj"), sizes, "q_parts")
         latent, shared = graph.split(
             self.latent(graph, x, "kv_a_proj"), [heads.latent_dim, heads.rotary_dim], "kv_parts"
         )
         latent = self.latent_norm(graph, latent, "kv_a_norm")
         key = graph.op("RotaryEmbedding", [self._split(graph, shared, 1, "k_heads"), *tables], "k_rope")
-        turned = self._split(graph, turned, heads.num_heads, "q_heads")
-        turned = graph.op("RotaryEmbedding", [turned, *tables], "q_rope")
+        rotated = self._split(graph, rotated, heads.num_heads, "q_heads")
+        rotated = graph.op("RotaryEmbedding", [rotated, *tables], "q_rope")
         keys, latents = context.extend_cache(key, self._split(graph, latent, 1, "kv_latent"), heads.latent_dim)
         plain = self._split(graph, plain, heads.num_heads, "q_plain")
         absorbed = graph.op("MatMul", [plain, graph.matrix(self.key_up, "k_up")], "q_absorbed")
-        query = graph.op("Concat", [absorbed, turned], "q", {"axis": -1})
+        query = graph.op("Concat", [absorbed, rotated], "q", {"axis": -1})
         all_keys = graph.op("Concat", [latents, keys], "k", {"axis": -1})
         inputs = [query, all_keys, latents, None, None, None, context.total_lens()]
         mean = graph.op("Attention", inputs, "attention", {"is_causal": 1, "scale": self.scale})

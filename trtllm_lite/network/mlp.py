@@ -91,5 +91,5 @@ class PlainMlp:
 
     def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
-        widened = self.up(context.graph, x, "up_proj")
-        return self.down(context.graph, self.activation(context, widened), "down_proj")
+        up = self.up(context.graph, x, "up_proj")
+        return self.down(context.graph, self.activation(context, up), "down_proj")

@@ -113,8 +113,8 @@ class Experts:
     def __call__(self, context: DecoderContext, x: ir.Value, shares: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] and shares [batch, seq, experts] to the shape of the activations."""
         graph, biases = context.graph, self.biases
-        gate = self._widen(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
-        up = self._widen(graph, x, self.up, None if biases is None else biases.up, "up_proj")
+        gate = self._inner_features(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
+        up = self._inner_features(graph, x, self.up, None if biases is None else biases.up, "up_proj")
         features = context.expert_of_feature(self.num_experts, self.down.shape[1])
         spread = graph.op("Gather", [shares, features], "spread", {"axis": -1})
         if self.scale_inputs:  # an expert that is not chosen gets inputs of 0, and returns 0
@@ -130,7 +130,7 @@ class Experts:
         added = graph.op("MatMul", [shares, down], "down_proj.biases")
         return graph.op("Add", [mixed, added], "down_proj.bias")
 
-    def _widen(
+    def _inner_features(
         self, graph: GraphBuilder, x: ir.Value, weight: WeightExpression, bias: WeightExpression | None, name: str
     ) -> ir.Value:
         """The inner features of all experts, concatenated: [batch, seq, experts * inner]."""

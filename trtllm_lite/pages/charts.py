@@ -105,7 +105,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where the numbers from ``low`` to ``high`` lie between ``begin`` and ``end``."""
+    """The positions between ``begin`` and ``end`` of the numbers from ``low`` to ``high``."""
 
     low: float
     high: float

@@ -10,7 +10,7 @@ from trtllm_lite.request_fields.field import TOKENS, WHOLE, Field, Http, Option
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """Length and end. A text ends before what ends it, but the token ids always hold that."""
+    """Length and end. The text does not include the stop word or end token that ends it; the token ids do."""
 
     max_tokens: Annotated[
         int | None,

@@ -46,7 +46,7 @@ async def answer(
                 partial(_prepare, model, adapter, body), is_quick=_is_quick(request, model, body)
             )
         except TrtllmLiteError as error:
-            raise error_about(error, {"prompt": "messages", "guided_decoding": body.form_field}) from error
+            raise error_about(error, {"prompt": "messages", "guided_decoding": body.grammar_field}) from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
 

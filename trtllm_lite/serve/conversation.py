@@ -76,7 +76,7 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         draws=bool(session.manifest.model.generation.get("do_sample")),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        guided_decoding=_behind(thoughts, _form(body, tools, tool_parser), body, tokenizer, text),
+        guided_decoding=_behind(thoughts, _guided(body, tools, tool_parser), body, tokenizer, text),
         skip_special_tokens=body.skip_special_tokens and not needs_special_tokens(tool_parser, reasoning_parser),
     )
     array = checked_ids("the conversation", np.asarray(ids), session.manifest.model.vocab_size)
@@ -131,7 +131,7 @@ def _tool_parser(model: ServedModel) -> str:
     if model.settings.tool_parser is None:
         raise ApiError(
             400,
-            "tools are given, and the server knows no form of calls for this model: start it with --tool_call_parser",
+            "tools are given, and the server knows no format of calls for this model: start it with --tool_call_parser",
             param="tools",
             code="no_tool_parser",
         )
@@ -250,35 +250,35 @@ def _arguments_for_template(text: str, needs_object: bool) -> Any:
     return {"arguments": text} if needs_object else text
 
 
-def _form(body: ChatBody, tools: Sequence[Tool], tool_parser: str | None) -> GuidedDecodingParams | None:
-    """The form of the answer, by response_format and similar fields, or by the tools that must be called."""
-    form = body.form()
+def _guided(body: ChatBody, tools: Sequence[Tool], tool_parser: str | None) -> GuidedDecodingParams | None:
+    """The grammar of the answer, by response_format and similar fields, or by the tools that must be called."""
+    guided = body.guided()
     if tool_parser is not None:
         guide = find_tool_parser(tool_parser).guide(
             tools, _choice(body), parallel=body.parallel_tool_calls is not False
         )
         is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
-        if form is not None and guide is not None and not is_forced:
+        if guided is not None and guide is not None and not is_forced:
             raise _wrong("response_format", "response_format does not go with tools that are strict and may be called")
-        form = guide or form  # a forced call replaces the answer, and with it the answer's form
-    return form
+        guided = guide or guided  # a forced call replaces the answer, and with it the answer's grammar
+    return guided
 
 
 def _behind(
-    thoughts: Thoughts | None, form: GuidedDecodingParams | None, body: ChatBody, tokenizer: Tokenizer, prompt: str
+    thoughts: Thoughts | None, guided: GuidedDecodingParams | None, body: ChatBody, tokenizer: Tokenizer, prompt: str
 ) -> GuidedDecodingParams | None:
-    """``form`` and the stop strings of ``body``, applied to the answer after thoughts.
+    """``guided`` and the stop strings of ``body``, applied to the answer after thoughts.
 
-    If nothing suggests that the model thinks, the form applies from the beginning: else a model that does not think
+    If nothing suggests that the model thinks, the grammar applies from the beginning: else a model that does not think
     could be led into thoughts.
     """
-    if thoughts is None or (form is None and not body.stop):
-        return form
-    if form is None:
+    if thoughts is None or (guided is None and not body.stop):
+        return guided
+    if guided is None:
         return GuidedDecodingParams(reasoning_start_str=thoughts.starts, reasoning_end_str=thoughts.ends)
     if not thoughts.are_likely(prompt, tokenizer):
-        return form
-    return replace(form, reasoning_start_str=thoughts.starts, reasoning_end_str=thoughts.ends)
+        return guided
+    return replace(guided, reasoning_start_str=thoughts.starts, reasoning_end_str=thoughts.ends)
 
 
 def _choice(body: ChatBody) -> ToolChoice:

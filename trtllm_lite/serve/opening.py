@@ -17,7 +17,7 @@ from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.lora_modules import give_adapters
 from trtllm_lite.serve.model_weights import check_kinds, shares_of
 from trtllm_lite.serve.origins import Origins, host_name, is_loopback
-from trtllm_lite.serve.parsers import check_names, guess
+from trtllm_lite.serve.parsers import check_names, detect
 from trtllm_lite.serve.served_engine import ModelSettings
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
         scheduler_config=SchedulerConfig(capacity_scheduler_policy=options["capacity_scheduler_policy"]),
     )
     template = None if llm.tokenizer is None else llm.tokenizer.chat_template
-    guessed = guess(None if template is None else template.text)
-    tool_parser, reasoning_parser = map(_chosen, (options["tool_call_parser"], options["reasoning_parser"]), guessed)
+    detected = detect(None if template is None else template.text)
+    tool_parser, reasoning_parser = map(_chosen, (options["tool_call_parser"], options["reasoning_parser"]), detected)
     check_names(tool_parser, reasoning_parser)
     settings = ModelSettings(
         names=names or (name,),
@@ -151,9 +151,9 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
     return llm, settings
 
 
-def _chosen(given: str, guessed: str | None) -> str | None:
+def _chosen(given: str, detected: str | None) -> str | None:
     if given == _AUTO:
-        return guessed
+        return detected
     return None if given == _NONE else given
 
 

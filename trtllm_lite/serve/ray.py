@@ -69,8 +69,7 @@ def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float
         return {"num_cpus": 1, "num_gpus": manifest.mapping.tp_size if is_remote else manifest.mapping.num_ranks}
     if options["num_threads"] is None:
         raise ArgumentError(
-            "num_threads is missing, by which Ray knows how many of a node's CPUs a replica, or each of its stages, "
-            "computes on"
+            "num_threads is missing: give the number of CPUs that Ray reserves for a replica, or for each of its stages"
         )
     return {"num_cpus": 1 if is_remote else options["num_threads"]}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.grammars import hostile_form
+from tests.fuzz.grammars import hostile_grammar
 from tests.fuzz.model_files import VOCAB, tokenizer
 from tests.unit.runtime.doubles import fake_manifest
 from trtllm_lite import GuidedDecodingParams, _testing
@@ -37,12 +37,12 @@ class Target:
         self._resident = _resident()
 
     def write(self, rng: random.Random, directory: Path) -> None:
-        (directory / "form.json").write_text(json.dumps(hostile_form(rng)))
+        (directory / "grammar.json").write_text(json.dumps(hostile_grammar(rng)))
 
     def read(self, directory: Path) -> None:
-        form = json.loads((directory / "form.json").read_text())
+        fields = json.loads((directory / "grammar.json").read_text())
         try:
-            grammar = self._grammars.compile(GuidedDecodingParams(**form).source)
+            grammar = self._grammars.compile(GuidedDecodingParams(**fields).source)
         except TrtllmLiteError as error:
             if "panic: " in str(error) or (isinstance(error, LimitError) and not re.search("[0-9]", str(error))):
                 raise ValueError("the message quotes a panic, or names no limit") from error
@@ -53,7 +53,7 @@ class Target:
 
 def _write_text(grammar: Any, rng: random.Random) -> None:
     """Write random tokens, and roll some back; a limit may end the text, as it would end a request."""
-    matcher, guesser = _testing.start_grammar(grammar), _testing.start_guesser(grammar)
+    matcher, forcer = _testing.start_grammar(grammar), _testing.start_forcer(grammar)
     tokens: list[int] = []
     try:
         for _ in range(_TOKENS):
@@ -62,9 +62,9 @@ def _write_text(grammar: Any, rng: random.Random) -> None:
                 break
             tokens.append(rng.choice(allowed))
             matcher.accept(tokens[-1:])
-            guesser.guess(8)
-            guesser.num_allowed(tokens[-1:])  # 0 if its own lexer reached a limit first
-            guesser.accept(tokens[-1:])
+            forcer.forced_tokens(8)
+            forcer.num_allowed(tokens[-1:])  # 0 if its own lexer reached a limit first
+            forcer.accept(tokens[-1:])
             if rng.random() < 0.1:
                 count = rng.randint(1, min(9, len(tokens)))
                 matcher.roll_back(count)

@@ -46,8 +46,8 @@ class SlowDrafter : public tl::Drafter {
       for (int i = 0; i < task.most; ++i) task.drafts.push_back(1);
     }
     times.catching_up = times.num_caught_up * per_token / 1e3;
-    times.guessing = num_places * per_place / 1e3;
-    *clock += times.guessing + times.catching_up;
+    times.drafting = num_places * per_place / 1e3;
+    *clock += times.drafting + times.catching_up;
     return times;
   }
   void launched(const tl::StepBatch&) override {}
@@ -152,10 +152,10 @@ TEST(requests_are_paced_by_themselves) {
 // Knows four tokens of each `period` of a request; its drafts elsewhere are always wrong.
 class ForcingDrafter : public tl::Drafter {
  public:
-  ForcingDrafter(bool guesses, std::size_t period) : guesses_(guesses), period_(period) {}
+  ForcingDrafter(bool proposes, std::size_t period) : proposes_(proposes), period_(period) {}
   std::unique_ptr<tl::DraftState> start(const tl::Request&) override {
     auto state = std::make_unique<tl::DraftState>();
-    state->guesses = guesses_;
+    state->proposes = proposes_;
     state->forces = true;
     return state;
   }
@@ -184,15 +184,15 @@ class ForcingDrafter : public tl::Drafter {
     return std::max(4 - static_cast<int>(request.tokens.size() % period_), 0);
   }
 
-  bool guesses_;
+  bool proposes_;
   std::size_t period_;
 };
 
-double forcing_rate(const StepTimes& times, bool forces, bool guesses, std::size_t period) {
+double forcing_rate(const StepTimes& times, bool forces, bool proposes, std::size_t period) {
   constexpr int kBatch = 4, kPrompt = 128, kGenerated = 768;
   const std::vector<SimulatedRequest> requests(kBatch, {kPrompt, kGenerated, kGenerated});
   auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, kBatch, 8192, kPrompt + kGenerated);
-  const auto drafter = std::make_shared<ForcingDrafter>(guesses, period);
+  const auto drafter = std::make_shared<ForcingDrafter>(proposes, period);
   if (forces) config.max_draft_len = tl::kMaxDrafts;
   if (forces) config.drafter = drafter;
   Simulation simulation(config, {.num_blocks = kBatch * (kPrompt + kGenerated) / 32, .tokens_per_block = 32}, requests,
@@ -203,7 +203,7 @@ double forcing_rate(const StepTimes& times, bool forces, bool guesses, std::size
 }
 
 // A request with bad drafts pauses drafting, but not where a grammar forces the next tokens.
-TEST(what_has_to_come_pays_whatever_becomes_of_guesses) {
+TEST(what_has_to_come_pays_whatever_becomes_of_drafts) {
   for (const StepTimes& times : {kGpu, kCpu}) {
     const double none = forcing_rate(times, false, false, 8);
     const double alone = forcing_rate(times, true, false, 8), beside = forcing_rate(times, true, true, 8);

@@ -8,9 +8,9 @@
 // five that it will not sample are forbidden.
 constexpr int kRun = 3;
 
-class FakeGuesser : public tl::GrammarGuesser {
+class FakeForcer : public tl::TokenForcer {
  public:
-  FakeGuesser(Tokens prompt, std::uint64_t seed) : text_(std::move(prompt)), seed_(seed) {}
+  FakeForcer(Tokens prompt, std::uint64_t seed) : text_(std::move(prompt)), seed_(seed) {}
   void accept(std::span<const std::int32_t> tokens) override {
     for (const std::int32_t token : tokens) {
       CHECK(token == next_token(seed_, text_));
@@ -18,7 +18,7 @@ class FakeGuesser : public tl::GrammarGuesser {
       text_.push_back(token);
     }
   }
-  std::vector<std::int32_t> guess(int most) override {
+  std::vector<std::int32_t> forced_tokens(int most) override {
     if (next_token(seed_ + 1, text_) % 4 != 0) return {};
     return reference(text_, seed_, std::min(most, kRun));
   }
@@ -43,8 +43,8 @@ class FakeGrammar : public tl::Grammar {
   explicit FakeGrammar(const tl::Request& request)
       : prompt_(request.tokens), seed_(dynamic_cast<const FakeParams&>(*request.spec.params).seed) {}
   std::unique_ptr<tl::GrammarMatcher> start() const override { return nullptr; }
-  std::unique_ptr<tl::GrammarGuesser> start_guesser() const override {
-    return std::make_unique<FakeGuesser>(prompt_, seed_);
+  std::unique_ptr<tl::TokenForcer> start_forcer() const override {
+    return std::make_unique<FakeForcer>(prompt_, seed_);
   }
   std::uint64_t seed() const { return seed_; }
 

@@ -12,7 +12,7 @@ from trtllm_lite.network.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPE = ROOT / "configs" / "models" / "llama-3.1-8b.json"
-# What the link sends in no time but that of the bytes, a byte a second.
+# A link without latency that sends a byte a second.
 BYTES = {"seconds": 0.0, "seconds_per_feature": 0.0, "bytes_per_s": 1.0}
 
 
@@ -26,7 +26,7 @@ def llama_8b() -> ModelConfig:
     return open_model_config(SHAPE).config
 
 
-@pytest.mark.parametrize("tp_size", [2, 16])  # 8 key/value heads are shared out, or repeated
+@pytest.mark.parametrize("tp_size", [2, 16])  # 8 key/value heads are split, or repeated
 def test_the_bytes_of_a_rank_are_those_that_plan_says(tp_size: int) -> None:
     from collectives_table import Fit, Link
     from parallelism_model import cache_bytes, num_all_reduces, step_bytes, table_bytes

@@ -54,14 +54,14 @@ def _append(
     """Rotate and store [rows, heads, dim] in float64."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
     rows, half, pairs = len(qkv), half_type(macros), macros["TL_ROTARY_DIM"] // 2
-    turned = qkv[:, : heads + kv_heads]
+    rotated = qkv[:, : heads + kv_heads]
     if pairs:
         c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
-        low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
-        turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
-    at(query, np.float16 if macros["TL_CACHE_TYPE"] else half, rows, heads, dim)[...] = turned[:, :heads]
+        low, high, rest = np.split(rotated, [pairs, 2 * pairs], axis=-1)
+        rotated = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
+    at(query, np.float16 if macros["TL_CACHE_TYPE"] else half, rows, heads, dim)[...] = rotated[:, :heads]
     places = at(slots, np.int32, rows)
-    _cache(macros, keys)[places // page, :, places % page] = _stored(macros, turned[:, heads:], factors[0])
+    _cache(macros, keys)[places // page, :, places % page] = _stored(macros, rotated[:, heads:], factors[0])
     _cache(macros, values)[places // page, :, places % page] = _stored(macros, qkv[:, heads + kv_heads :], factors[1])
 
 

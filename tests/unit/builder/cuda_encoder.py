@@ -18,9 +18,9 @@ def _rows_of_heads(macros: Macros, pointer: Pointer, rows: int, stride: int) -> 
 def rotate(macros: Macros, grid: Grid, y: Pointer, x: Pointer, cos: Pointer, sin: Pointer) -> None:
     rows, half, pairs = grid[0], half_type(macros), macros["TL_HALF_DIM"]
     heads, dim = macros["TL_HEADS"], macros["TL_HEAD_DIM"]
-    turned = at(x, half, rows, 3 * heads, dim)[:, : 2 * heads].astype(np.float64)
+    rotated = at(x, half, rows, 3 * heads, dim)[:, : 2 * heads].astype(np.float64)
     c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
-    low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
+    low, high, rest = np.split(rotated, [pairs, 2 * pairs], axis=-1)
     at(y, half, rows, 2 * heads, dim)[...] = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
 
 

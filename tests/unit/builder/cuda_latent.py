@@ -34,16 +34,16 @@ def absorb_queries(
     rows: int,
 ) -> None:
     half = half_type(macros)
-    heads, plain, turned, wide = (macros[f"TL_{name}"] for name in ("HEADS", "IN", "ROTARY_DIM", "LATENT_DIM"))
+    heads, plain, rotary, wide = (macros[f"TL_{name}"] for name in ("HEADS", "IN", "ROTARY_DIM", "LATENT_DIM"))
     _multiply_heads(macros, (grid[0] - macros["TL_ROWS"] // 16, *grid[1:]), absorbed, query, key_up, rows)
-    tables = [at(table, np.float32, rows, turned // 2).astype(np.float64) for table in (cos, sin)]
-    new, key = np.split(at(latent, half, rows, wide + turned).astype(np.float64), [wide], axis=1)
+    tables = [at(table, np.float32, rows, rotary // 2).astype(np.float64) for table in (cos, sin)]
+    new, key = np.split(at(latent, half, rows, wide + rotary).astype(np.float64), [wide], axis=1)
     places = at(slots, np.int32, rows)
     _cache(macros, latents, wide)[places] = normalised(new, norm, epsilon)
-    _cache(macros, keys, turned)[places] = _rotated(key, *tables)
-    parts = at(query, half, rows, heads * (plain + turned)).astype(np.float64)[:, heads * plain :]
-    of_heads = _rotated(parts.reshape(rows, heads, turned), *(table[:, None] for table in tables))
-    at(absorbed, half, rows, heads, wide + turned)[..., wide:] = of_heads
+    _cache(macros, keys, rotary)[places] = _rotated(key, *tables)
+    parts = at(query, half, rows, heads * (plain + rotary)).astype(np.float64)[:, heads * plain :]
+    of_heads = _rotated(parts.reshape(rows, heads, rotary), *(table[:, None] for table in tables))
+    at(absorbed, half, rows, heads, wide + rotary)[..., wide:] = of_heads
 
 
 @kernel

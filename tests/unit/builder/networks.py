@@ -135,11 +135,11 @@ class Network:
             self.weights[name] = self.ops.initializer(ir.tensor(np.array(value, dtype), name=name))
         return self.weights[name]
 
-    def _widened(self, path: str, weight: ir.Value) -> ir.Value:
+    def _as_float32(self, path: str, weight: ir.Value) -> ir.Value:
         return weight if weight.dtype == FLOAT else self._op(path + ".cast", "Cast", weight, to=FLOAT)
 
     def _linear(self, path: str, x: ir.Value, weight: str, n: int, k: int, bias: bool = False) -> ir.Value:
-        w = self._widened(path, self._weight(weight + ".weight", n, k, dtype=self.shape.dtype))
+        w = self._as_float32(path, self._weight(weight + ".weight", n, k, dtype=self.shape.dtype))
         y = self._op(path, "MatMul", x, self._op(path + ".transpose", "Transpose", w, perm=[1, 0]))
         self.modules[path] = ModuleRows(weight, ((0, n, 1),), 1, 0)
         return self._op(path + ".bias", "Add", y, self._weight(weight + ".bias", n)) if bias else y
@@ -160,12 +160,12 @@ class Network:
     def _logits(self) -> ir.Value:
         s, ids = self.shape, self.inputs[0]
         table = self._weight("model.embed_tokens.weight", s.vocab, s.hidden, dtype=s.dtype)
-        hidden = self._widened("embed_tokens", self._op("embed_tokens", "Gather", table, ids))
+        hidden = self._as_float32("embed_tokens", self._op("embed_tokens", "Gather", table, ids))
         hidden = self._scaled("embed_scale", hidden, s.embedding_scale)
         if s.learned_positions:
             positions = self._weight("model.embed_positions.weight", s.max_seq, s.hidden, dtype=s.dtype)
             rows = self._op("embed_positions", "Gather", positions, self.inputs[1])
-            hidden = self._op("embed_positions.add", "Add", hidden, self._widened("embed_positions", rows))
+            hidden = self._op("embed_positions.add", "Add", hidden, self._as_float32("embed_positions", rows))
         names = ("rope", "local_rope")
         self.tables = [self._rope(*table) for table in zip(names, s.thetas, strict=False) if s.rotary_dim != 0]
         length = self._op("seq_len", "Shape", ids, start=1, end=2)

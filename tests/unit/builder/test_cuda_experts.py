@@ -24,7 +24,7 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
-from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
+from trtllm_lite.plugins.cuda.grouped import gated_gemv_config, summed_gemv_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Device, Launch
 from trtllm_lite.quantize.network import quantize_network
@@ -197,7 +197,7 @@ def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
         lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
 
 
-def test_guesses_over_latents_are_refused(tmp_path: Path) -> None:
+def test_drafts_over_latents_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"max_draft_len is 2, expected 0: build for --target cpu"):
         lowered_model(network_of("deepseek_v2", tmp_path), "bfloat16", max_draft_len=2)
 
@@ -281,7 +281,7 @@ H200 = Device("sm_90a", 227 * 1024)
 
 @pytest.mark.parametrize(("features", "rows"), [(1024, 8), (1040, 8), (2880, 24)])
 def test_stages_of_sums_have_what_a_block_has(features: int, rows: int) -> None:
-    config = summed_stream_config((5, features, 128), MXFP4, 8, H200)
+    config = summed_gemv_config((5, features, 128), MXFP4, 8, H200)
     assert config is not None
     assert (config.stage_rows, config.teams) == (rows, 1)
 
@@ -299,7 +299,7 @@ def test_stages_of_sums_have_what_a_block_has(features: int, rows: int) -> None:
     ],
 )
 def test_teams(form: WeightForm, in_features: int, tokens: int, teams: int, warps: int, stage_rows: int) -> None:
-    config = gated_stream_config((5, 2, 768, in_features), form, tokens, H200)
+    config = gated_gemv_config((5, 2, 768, in_features), form, tokens, H200)
     assert config is not None
     assert (config.teams, config.consumer_warps, config.stage_rows) == (teams, warps, stage_rows)
     under_way = 2 if teams > 1 else 1
@@ -307,6 +307,6 @@ def test_teams(form: WeightForm, in_features: int, tokens: int, teams: int, warp
 
 
 def test_an_odd_number_of_tiles_is_not_paired() -> None:
-    config = gated_stream_config((5, 2, 776, 7168), MXFP4, 1, H200)
+    config = gated_gemv_config((5, 2, 776, 7168), MXFP4, 1, H200)
     assert config is not None
     assert (config.teams, config.stage_rows) == (1, 16)

@@ -95,14 +95,14 @@ def test_a_head_reads_what_its_model_keeps(method: str, target: str, tmp_path: P
     features, known = features[:-1], reference.known.numpy()
     head.step(tokens[:18], 0, 0)
     found = head.step(tokens[18:], 18, 1)
-    for guess in (9, 300, 44, 5):
+    for drafted in (9, 300, 44, 5):
         hidden = reference.hidden(features, follow)
         expected = reference.logits(hidden)[-1:].numpy()
         assert_close(found[:, known], expected, "bfloat16", table=GPU_TOLERANCES)
         assert np.all(np.delete(found, known, axis=1) < -1e29)
-        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, drafted]
         assert_close(kept.features(len(follow)), features.numpy(), "bfloat16", FEATURES, GPU_TOLERANCES)
-        found = head.step([guess], len(follow), 1, "decode_1")
+        found = head.step([drafted], len(follow), 1, "decode_1")
     assert {"paged_load", "paged_store"} <= set(head.machine.ran)
 
 

@@ -82,7 +82,7 @@ def test_head_norms_keep_rope_out_of_the_product() -> None:
     assert _ran(plan, _program(plan, "decode_1"))[3:6] == ["linear", "rope_cache", "paged_attention_decode"]
 
 
-def test_attention_knows_of_sequences_of_guesses() -> None:
+def test_attention_knows_of_sequences_of_drafts() -> None:
     """Draft tokens are sequences that attend to what the sequences before them store in the same step."""
     kernels = [kernel for kernel, _ in lowered(max_draft_len=2).kernels() if kernel.name == "paged_attention_decode"]
     assert {dict(kernel.defines)["TL_NEW_TOKENS"] for kernel in kernels} == {3}

@@ -9,7 +9,7 @@ from trtllm_lite.network.tensors import add_initializer
 
 
 @pytest.mark.parametrize("variant", ["llama", "bfloat16"])
-def test_lookup_and_widening_become_one_embedding(variant: str) -> None:
+def test_lookup_and_cast_become_one_embedding(variant: str) -> None:
     model, decisions = run_until("embedding", variant)
     node = find(model, "embed_tokens")
     assert [decision.fused for decision in decisions] == [True]
@@ -38,10 +38,10 @@ def test_a_factor_for_each_feature_is_no_scale() -> None:
     assert find(result, "embed_scale").inputs[0] is find(result, "embed_tokens").outputs[0]
 
 
-def test_a_table_that_is_not_widened_stays() -> None:
+def test_a_table_that_is_not_cast_stays() -> None:
     model = insert_after(network("float16"), "embed_tokens_out", "Relu")
     result, decisions = run_until("embedding", model)
     assert operators(result)["Embedding"] == 0
     assert [(d.site, d.reason) for d in decisions] == [
-        ("embed_tokens", "the looked-up rows are not widened to float32 right away")
+        ("embed_tokens", "the looked-up rows are not cast to float32 right away")
     ]

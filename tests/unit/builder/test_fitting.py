@@ -28,7 +28,7 @@ def _memory(checkpoint: Path, **limits: Any) -> MemoryPlan:
 
 
 def _card(memory: MemoryPlan, cache: int) -> int:
-    """The memory of a card that has room for a KV cache of so many bytes."""
+    """The memory of a card that has room for a KV cache of this many bytes."""
     wanted = memory.weights + memory.workspace + cache
     return next(size for size in range(int(wanted / GPU_MEMORY_FRACTION), 1 << 40) if cache_room(memory, size) >= cache)
 

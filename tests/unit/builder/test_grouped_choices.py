@@ -14,7 +14,7 @@ from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.launch import Buffer, Launch, TensorMap, WeightBuffers, symbol
 
 (H200,) = parse_targets(["sm_90"])
-EXPERTS = ExpertChoice(16, 2, 16)  # 64 rows give each expert 8 in the mean, 512 rows give it 64
+EXPERTS = ExpertChoice(16, 2, 16)  # 64 rows give each expert 8 on average, 512 rows give it 64
 SMALL, LARGE, DECODE = Bucket("step_64", 64), Bucket("step_512", 512, above=384), Bucket("decode_16", 16, decode=True)
 BLOCKS = {"float8_e4m3fn": ("float32", 128), "float4_e2m1fn": ("bfloat16", 32), "int8": ("float16", 32)}
 FORMS = ("bfloat16", "int4", *BLOCKS)
@@ -71,7 +71,7 @@ def test_the_fastest_is_chosen(dtype: str, gated: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", FORMS)
-def test_without_measurements_it_is_the_best_guess(dtype: str) -> None:
+def test_without_measurements_it_is_the_heuristic(dtype: str) -> None:
     for bucket in (SMALL, LARGE, DECODE):
         site = _site(dtype, bucket)
         first, *_, last = _names(site)
@@ -79,7 +79,7 @@ def test_without_measurements_it_is_the_best_guess(dtype: str) -> None:
         for timings in (None, elsewhere, replace(_cache(site, {64: {last: 1.0}, 512: {last: 1.0}}), arch="sm_100a")):
             choice = chooser(bucket, H200, timings)(site)
             assert str(choice.config) == first
-            assert choice.reason == f"the best guess: groups of {site.group_rows} rows of an expert"
+            assert choice.reason == f"by heuristic: groups of {site.group_rows} rows of an expert"
 
 
 @pytest.mark.parametrize("dtype", FORMS)

@@ -113,7 +113,7 @@ def test_programs_have_the_tiles_of_a_timing_cache(qformat: str, tmp_path: Path)
         lowered = lowered_model(model, "bfloat16", tiled=tiled, **limits)
         tactics = [tactic for tactic in explain(lowered, None) if tactic.site.startswith("grouped_")]
         sorted_rows = [tactic for tactic in tactics if "_tiled" in tactic.site or "_swap_ab" in tactic.site]
-        reason = "fastest on Test GPU: " if tiled else "the best guess: groups of "
+        reason = "fastest on Test GPU: " if tiled else "by heuristic: groups of "
         assert all(tactic.reason.startswith(reason) for tactic in sorted_rows), sorted_rows
         found[tiled] = {tactic.site: tactic.choice for tactic in sorted_rows}
     assert found[False] != found[True]

@@ -13,9 +13,9 @@ from tests.rounds import rounds
 from trtllm_lite.builder import nvrtc
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
 from trtllm_lite.plugins.cuda.row_scales import RowScales
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
@@ -233,10 +233,10 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
     """The kernels leave as many bytes for the ring as the builder assumes."""
     root, device = Path(__file__).parents[3] / "plugins", Device("sm_90a", 227 * 1024)
     config = few_rows_config((4096, 4096), form, 16, device)
-    assert isinstance(config, SplitConfig)
+    assert isinstance(config, SplitKConfig)
     scales = RowScales("int8", 1e-30, per_row=True) if form.x_bytes == 1 else None
     weight = WeightBuffers(Buffer("weight", "int8", (4096, 4096)))
-    split = Streaming(16, "float16", device, config, scales).kernel(source, "", weight, {})
+    split = FewRows(16, "float16", device, config, scales).kernel(source, "", weight, {})
     defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(split.defines)
     cubin = compile_kernel(root / source, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
@@ -250,12 +250,12 @@ def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, sha
     root, device = Path(__file__).parents[3] / "plugins", Device(arch, shared_bytes)
     form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
     config = few_rows_config((4096, in_features), form, 4, device)
-    assert isinstance(config, StreamConfig)
+    assert isinstance(config, GemvConfig)
     assert (config.teams > 1) == (shared_bytes > 99 * 1024)
     weight = WeightBuffers(Buffer("weight", dtype, (4096, in_features)))
     source = "linear/cuda.cuh"
-    streamed = Streaming(4, "bfloat16", device, config).kernel(source, "", weight, {})
-    defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(streamed.defines)
+    gemv = FewRows(4, "bfloat16", device, config).kernel(source, "", weight, {})
+    defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(gemv.defines)
     cubin = compile_kernel(root / source, defines, arch, include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 

@@ -100,7 +100,7 @@ def _box_rows(config: TileConfig, chunk: int) -> int:
     return tiling.maps(Buffer("x", "bfloat16", (1024, 4096)), weight)[1].box_rows
 
 
-def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
+def test_the_heuristic_fills_an_h200_in_whole_waves() -> None:
     best = tile_configs(14336, 4096, PLAIN, 256, True, H200)[0]
     assert (best.rows, best.columns, best.row_blocks) == (128, 224, 2)
 

@@ -92,9 +92,9 @@ def test_every_choice_has_a_reason() -> None:
     assert (head.choice, head.reason) == ("cuBLASLt's heuristic at load", f"nothing was faster on Test GPU{UNMEASURED}")
     qkv = tactics["product 128 x 64, bfloat16 to bfloat16 of mixed (sm_90a)"]
     assert qkv.reason == f"it was not measured{UNMEASURED}"
-    streamed = tactics["qkv_linear 128 x 64 of decode_2 (sm_90a)"]
-    assert "stage_k 1024" in streamed.choice
-    assert streamed.reason == "x stays in shared memory"
+    few_rows = tactics["qkv_linear 128 x 64 of decode_2 (sm_90a)"]
+    assert "stage_k 1024" in few_rows.choice
+    assert few_rows.reason == "x stays in shared memory"
 
 
 def test_a_cache_survives_its_file(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ std::map<void*, std::size_t>& allocations() {
 constexpr std::size_t kTotalBytes = std::size_t{1} << 30;
 
 // Parameters in order: packed, each aligned to its size, or where the pointers say, of which the executor leaves a null
-// behind the last.
+// after the last.
 class Arguments {
  public:
   Arguments(void** each, void** extra) : each_(each) {
@@ -293,7 +293,7 @@ Work attend(Arguments& a, unsigned blocks) {
   };
 }
 
-float widened(std::uint16_t bfloat16) {
+float to_float(std::uint16_t bfloat16) {
   const std::uint32_t bits = static_cast<std::uint32_t>(bfloat16) << 16;
   float value;
   std::memcpy(&value, &bits, sizeof(value));
@@ -317,7 +317,7 @@ Work adapt(Arguments& arguments, unsigned blocks) {
       for (; at < ends[slot]; ++at) {
         const std::uint16_t* row = b + slot * size + max_rank;
         float value = 0;
-        for (int rank = 0; rank < ranks[slot]; ++rank) value += widened(a[slot * size]) * widened(row[rank]);
+        for (int rank = 0; rank < ranks[slot]; ++rank) value += to_float(a[slot * size]) * to_float(row[rank]);
         sums[rows[at]] += static_cast<int>(value);
       }
     }
@@ -558,7 +558,7 @@ bool refuses_launch() {
 
 extern "C" {
 
-// For tests: returns how often a function was called.
+// Returns, for tests, how often a function was called.
 std::int64_t fake_count(const char* what) {
   const Lock lock(fake::device_mutex());
   return counted(what);

@@ -11,7 +11,7 @@ from trtllm_lite.network.weight_expression import Concat, HalvesFromPairs, Sourc
 fused = SourceTensor("layers.0.qkv.weight", (36, 5))
 swapped = SourceTensor("layers.0.c_attn.weight", (5, 36))
 other = SourceTensor("layers.0.other.weight", (36, 5))
-plain, turned = fused.split_heads(3, 8, 4)
+plain, rotated = fused.split_heads(3, 8, 4)
 
 CASES: dict[str, WeightExpression] = {
     "whole": fused,
@@ -21,7 +21,7 @@ CASES: dict[str, WeightExpression] = {
     "halves from pairs": HalvesFromPairs(fused, 3),
     "halves from pairs of a part": HalvesFromPairs(fused, 3, 6),
     "halves from pairs of keys of heads": HalvesFromPairs(fused.split_heads(3, 4, 8)[1], 3),
-    "latent queries": Concat((plain, HalvesFromPairs(turned, 3))),
+    "latent queries": Concat((plain, HalvesFromPairs(rotated, 3))),
     "swapped": swapped.transpose(),
     "part of swapped": swapped.transpose().split(12, 24)[1],
     "one row": fused.slice(7, 8),

@@ -1,4 +1,4 @@
-"""Where charts put their ticks and their points."""
+"""Charts put their ticks and points in the right places."""
 
 import math
 

@@ -93,7 +93,7 @@ def test_fused_operators_compute_what_the_quantized_network_does(variant: str, q
 
 
 def _largest_error(shape: Shape, models: list[ir.Model], seed: int) -> float:
-    """Between the logits of two models, over a step of prompts and one of generation."""
+    """The largest error between the logits of two models, over a step of prompts and one of generation."""
     state = Sequences(shape, num_seqs=3, seed=seed)
     steps = [state.step(models, lens) for lens in ([7, 1, 4], [1, 1, 1])]
     return max(float(np.abs(actual - expected).max()) for expected, actual in steps)

@@ -50,8 +50,8 @@ def resident() -> int:
     return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
 
 
-def compile_form(made: Any, **form: Any) -> Any:
-    return made.compile(GuidedDecodingParams(**form).source)
+def compile_fields(made: Any, **guided: Any) -> Any:
+    return made.compile(GuidedDecodingParams(**guided).source)
 
 
 def many_tags(number: int) -> dict[str, Any]:
@@ -61,22 +61,22 @@ def many_tags(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "form",
+    "guided",
     [{"regex": "[a-f]{3}-x"}, {"json": SCHEMA}, {"choice": WORDS}, {"grammar": "start: (a | b)+\na: /[0-9]+/\nb: a"}],
     ids=["regex", "json", "choice", "grammar"],
 )
-def test_a_grammar_is_charged_what_it_holds(form):
+def test_a_grammar_is_charged_what_it_holds(guided):
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
-    compile_form(made, regex="warm")
+    compile_fields(made, regex="warm")
     before, charged = allocated(), made._kept._num_bytes
-    compile_form(made, **form)
+    compile_fields(made, **guided)
     charged = made._kept._num_bytes - charged
     assert charged == pytest.approx(allocated() - before, rel=0.1, abs=MIB // 2)
 
 
 def test_texts_leave_a_kept_grammar_as_it_was():
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
-    grammar = compile_form(made, regex="(.*[a-m].{60})&(.*[e-z].{90})")
+    grammar = compile_fields(made, regex="(.*[a-m].{60})&(.*[e-z].{90})")
     before, rng = allocated(), random.Random(0)
     matcher = _testing.start_grammar(grammar)
     for _ in range(200):
@@ -89,10 +89,10 @@ def test_texts_leave_a_kept_grammar_as_it_was():
 def test_what_compiling_leaves_and_kept_grammars_that_make_room_is_given_back(monkeypatch):
     monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 1)
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
-    compile_form(made, structural_tag=many_tags(1))
+    compile_fields(made, structural_tag=many_tags(1))
     before = resident()
     for number in (500, 900, 600, 800):
-        compile_form(made, structural_tag=many_tags(number))
+        compile_fields(made, structural_tag=many_tags(number))
         assert resident() - before < made._kept._num_bytes + 12 * MIB
-        compile_form(made, regex=f"x{number}")
+        compile_fields(made, regex=f"x{number}")
         assert resident() - before < 12 * MIB

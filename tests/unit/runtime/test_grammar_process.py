@@ -50,12 +50,12 @@ def chain_of_rules(length: int, name: str) -> str:
     return "\n".join([f"start: {names[0]}", *lines, f'{names[-1]}: "c"'])
 
 
-def source_of(**form: Any) -> GrammarSource:
-    return GuidedDecodingParams(**form).source
+def source_of(**guided: Any) -> GrammarSource:
+    return GuidedDecodingParams(**guided).source
 
 
 @pytest.mark.parametrize(
-    "form",
+    "guided",
     [
         *({"json": chain_of_schemas(2500, keyword)} for keyword in ("properties", "items", "allOf", "anyOf")),
         *({"grammar": chain_of_rules(6000, name)} for name in ("r", "T")),
@@ -70,10 +70,10 @@ def source_of(**form: Any) -> GrammarSource:
     ],
     ids=["properties", "items", "allOf", "anyOf", "rules", "terminals", "regex", "tag"],
 )
-def test_chains_end_their_own_process_and_no_other(form):
+def test_chains_end_their_own_process_and_no_other(guided):
     made = grammars_of(tiny_tokenizer())
     with pytest.raises((LimitError, ArgumentError), match="of guided_decoding: "):
-        made.compile(source_of(**form))
+        made.compile(source_of(**guided))
     assert matcher_of(made, regex="a").allowed(380)
 
 
@@ -103,7 +103,7 @@ def test_what_takes_too_much_memory_is_ended(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("form", "kind", "message"),
+    ("guided", "kind", "message"),
     [
         (
             {"structural_tag": {"type": "structural_tag", "triggers": ["<"], "structures": [
@@ -111,17 +111,17 @@ def test_what_takes_too_much_memory_is_ended(monkeypatch):
             LimitError, "it has 4,000 structures, which exceeds 1,024",
         ),
         ({"grammar": MANY_RULES}, LimitError, "more than 65,525 symbols"),
-        ({"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}}, ArgumentError, "no text can have its"),
-        ({"grammar": "start: a\na: b\nb: a"}, ArgumentError, "no text can have its form"),
+        ({"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}}, ArgumentError, "no text can match it"),
+        ({"grammar": "start: a\na: b\nb: a"}, ArgumentError, "no text can match it"),
         ({"grammar": 'start: %json {"const": "\\ud800"}'}, ArgumentError, "refuses"),
-        ({"grammar": 'start: %json {"const": }'}, ArgumentError, "expected JSON behind %json"),
+        ({"grammar": 'start: %json {"const": }'}, ArgumentError, "expected JSON after %json"),
         ({"regex": "(panic: "}, ArgumentError, "unclosed group"),
     ],
 )  # fmt: skip
-def test_limits_are_named_and_the_library_is_not_quoted(form, kind, message):
+def test_limits_are_named_and_the_library_is_not_quoted(guided, kind, message):
     made = grammars_of_file(tiny_tokenizer().to_str())
     with pytest.raises(kind, match=f"of guided_decoding: .*{message}") as caught:
-        made.compile(source_of(**form))
+        made.compile(source_of(**guided))
     assert "panic:" not in str(caught.value).replace("(panic: ", "")
     assert "backtrace" not in str(caught.value)
 
@@ -250,10 +250,10 @@ def _pid(made: Any) -> int:
     return _process(made).pid
 
 
-def _allows(made: Any, form: dict[str, Any], text: str) -> bool:
-    """Whether a whole text has a form."""
+def _allows(made: Any, guided: dict[str, Any], text: str) -> bool:
+    """Whether a whole text matches a grammar."""
     _, texts = byte_level()
-    matcher, names = matcher_of(made, **form), {piece: token for token, piece in enumerate(texts)}
+    matcher, names = matcher_of(made, **guided), {piece: token for token, piece in enumerate(texts)}
     for byte in text.encode():
         token = names[bytes([byte])]
         if token not in matcher.allowed(len(texts)):
@@ -269,10 +269,10 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "array", "items": {"typ
 @pytest.mark.parametrize("indent", LAYOUTS)
 def test_json_may_be_laid_out_as_usual(indent):
     made, value = grammars_of(tiny_tokenizer()), {"a": [1, 2], "b": {"c": {"d": [[], {}]}}}
-    for form in ({"json": OBJECT}, {"json_object": True}, {"grammar": f"start: %json {json.dumps(OBJECT)}"}):
-        assert _allows(made, form, json.dumps(value, indent=indent))
-        assert _allows(made, form, json.dumps(value, indent=indent, separators=(",", ":")))
-        assert _allows(made, form, json.dumps(value, indent=indent).replace("\n", "\r\n"))
+    for guided in ({"json": OBJECT}, {"json_object": True}, {"grammar": f"start: %json {json.dumps(OBJECT)}"}):
+        assert _allows(made, guided, json.dumps(value, indent=indent))
+        assert _allows(made, guided, json.dumps(value, indent=indent, separators=(",", ":")))
+        assert _allows(made, guided, json.dumps(value, indent=indent).replace("\n", "\r\n"))
 
 
 TAGS = {
@@ -283,7 +283,7 @@ TAGS = {
 
 
 @pytest.mark.parametrize(
-    ("form", "frame"),
+    ("guided", "frame"),
     [
         ({"json": OBJECT}, "%s"),
         ({"json_object": True}, "%s"),
@@ -294,13 +294,13 @@ TAGS = {
     ],
     ids=["json", "json_object", "lark", "anything", "tag", "options"],
 )
-def test_white_space_is_bounded(form, frame):
+def test_white_space_is_bounded(guided, frame):
     made = grammars_of(tiny_tokenizer())
-    assert _allows(made, form, frame % '{"a":[1]}')
+    assert _allows(made, guided, frame % '{"a":[1]}')
     for many in (" " * 200, "\n" * 3, "\t" * 90, "\n" + " " * 200, " \n" * 40):
-        assert not _allows(made, form, frame % f'{{"a":{many}[1]}}')
-        assert not _allows(made, form, frame % f'{{{many}"a":[1]}}')
-        assert not _allows(made, form, frame % f'{{"a":[1]{many}}}')
+        assert not _allows(made, guided, frame % f'{{"a":{many}[1]}}')
+        assert not _allows(made, guided, frame % f'{{{many}"a":[1]}}')
+        assert not _allows(made, guided, frame % f'{{"a":[1]{many}}}')
 
 
 def test_a_schema_may_say_what_white_space_it_wants():

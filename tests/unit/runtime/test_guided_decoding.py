@@ -70,8 +70,8 @@ def grammars_of_file(content: str) -> Grammars:
     return Grammars(replace(manifest, model=model), Tokenizer(tokenizer, {}))
 
 
-def matcher_of(made: Grammars, **form):
-    return _testing.start_grammar(made.compile(GuidedDecodingParams(**form).source))
+def matcher_of(made: Grammars, **guided):
+    return _testing.start_grammar(made.compile(GuidedDecodingParams(**guided).source))
 
 
 @pytest.mark.parametrize("kind", [byte_level, byte_fallback])
@@ -144,8 +144,8 @@ def test_an_end_token_is_no_part_of_a_text_whatever_the_tokenizer_says():
 def test_special_tokens_are_no_part_of_any_text():
     tokenizer, texts = byte_level()
     made = grammars_of(tokenizer)
-    for form in ({"regex": r"(.|\n)*"}, {"grammar": 'start: (/[a-z]/ | "<|user|>" | "</s>")* // <|user|>'}):
-        matcher = matcher_of(made, **form)
+    for guided in ({"regex": r"(.|\n)*"}, {"grammar": 'start: (/[a-z]/ | "<|user|>" | "</s>")* // <|user|>'}):
+        matcher = matcher_of(made, **guided)
         for token in ("fox", "<"):
             assert SPECIAL_IDS.isdisjoint(set(matcher.allowed(len(texts) + 37)) - {EOS_ID, PAD_ID})
             matcher.accept(tokenizer.encode(token).ids)
@@ -189,7 +189,7 @@ class Person:
 
 
 @pytest.mark.parametrize(
-    ("form", "starts"),
+    ("guided", "starts"),
     [
         ({"json": Person}, "-0123456789"),
         ({"json": '{"type": "boolean"}'}, "tf"),
@@ -199,17 +199,17 @@ class Person:
         ({"grammar": 'start: "<b>" | /[yz]<b>/ // "<b>" # <b>\n # <b>'}, "<yz"),
     ],
 )
-def test_every_field_makes_a_grammar(form, starts):
+def test_every_field_makes_a_grammar(guided, starts):
     tokenizer, texts = byte_level()
-    allowed = matcher_of(grammars_of(tokenizer), **form).allowed(len(texts))
+    allowed = matcher_of(grammars_of(tokenizer), **guided).allowed(len(texts))
     assert {texts[token][:1].decode() for token in allowed} == set(starts)
 
 
 def test_structures_follow_triggers():
     tokenizer, texts = byte_level()
     structure = {"begin": "<f=add>", "schema": {"type": "integer"}, "end": "</f>"}
-    form = {"type": "structural_tag", "structures": [structure], "triggers": ["<f="]}
-    matcher = matcher_of(grammars_of(tokenizer), structural_tag=form)
+    tag = {"type": "structural_tag", "structures": [structure], "triggers": ["<f="]}
+    matcher = matcher_of(grammars_of(tokenizer), structural_tag=tag)
     assert EOS_ID in matcher.allowed(len(texts))
     matcher.accept(tokenizer.encode("fox <f=").ids)
     assert {texts[token][:1] for token in matcher.allowed(len(texts))} == {b"a"}
@@ -218,7 +218,7 @@ def test_structures_follow_triggers():
 
 
 @pytest.mark.parametrize(
-    ("form", "message"),
+    ("guided", "message"),
     [
         ({}, "guided_decoding has none: expected exactly one of json, json_object, regex"),
         ({"json": {}, "regex": "a"}, "has json and regex: expected exactly one"),
@@ -242,13 +242,13 @@ def test_structures_follow_triggers():
         ({"choice": ["a"] * 20_000}, "choice of guided_decoding has 20,000 entries, which exceeds"),
     ],
 )
-def test_fields_out_of_their_domain_are_refused(form, message):
+def test_fields_out_of_their_domain_are_refused(guided, message):
     with pytest.raises(TrtllmLiteError, match=message):
-        GuidedDecodingParams(**form)
+        GuidedDecodingParams(**guided)
 
 
 @pytest.mark.parametrize(
-    ("form", "message"),
+    ("guided", "message"),
     [
         ({"regex": "(a"}, "regex of guided_decoding: .*unclosed group"),
         ({"json": {"type": "foo"}}, "json of guided_decoding: .*Invalid type: foo"),
@@ -260,9 +260,9 @@ def test_fields_out_of_their_domain_are_refused(form, message):
         ({"structural_tag": {"type": "structural_tag"}}, "structural_tag of guided_decoding: found .*expected"),
     ],
 )
-def test_what_is_no_grammar_is_refused(form, message):
+def test_what_is_no_grammar_is_refused(guided, message):
     with pytest.raises(ArgumentError, match=message):
-        grammars_of(tiny_tokenizer()).compile(GuidedDecodingParams(**form).source)
+        grammars_of(tiny_tokenizer()).compile(GuidedDecodingParams(**guided).source)
 
 
 @pytest.mark.parametrize(

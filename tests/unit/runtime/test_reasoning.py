@@ -14,13 +14,13 @@ from trtllm_lite import GuidedDecodingParams, _testing
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.serve.parsers.guides import MarkedForm
+from trtllm_lite.serve.parsers.guides import MarkedGrammar
 
-from .test_grammar_guesses import grammars_of
+from .test_forced_tokens import grammars_of
 
 ENDS = {EOS_ID, PAD_ID}
 NUM_SHORT = 4 + 256  # the tiny tokenizer's special tokens and bytes are its first tokens
-FORM = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>")
+GUIDED = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>")
 
 
 def thinking(special: bool | None) -> tokenizers.Tokenizer:
@@ -31,8 +31,8 @@ def thinking(special: bool | None) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def grammar_behind(tokenizer, prompt: str, form: GuidedDecodingParams = FORM):
-    return grammars_of(tokenizer).of(form, np.array(tokenizer.encode(prompt).ids, np.int32))
+def grammar_behind(tokenizer, prompt: str, guided: GuidedDecodingParams = GUIDED):
+    return grammars_of(tokenizer).of(guided, np.array(tokenizer.encode(prompt).ids, np.int32))
 
 
 def free(matcher, vocab_size: int) -> bool:
@@ -75,9 +75,9 @@ def test_a_prompt_may_have_closed_the_block(special, prompt):
 )
 def test_the_marker_is_text_however_it_is_spelled(marker, pieces):
     tokenizer = tiny_tokenizer()
-    form = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=marker)
+    guided = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=marker)
     tokens = [token for piece in pieces for token in tokenizer.encode(piece).ids]
-    matcher = _testing.start_grammar(grammar_behind(tokenizer, "1", form))
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, "1", guided))
     for token in tokens:
         assert free(matcher, tokenizer.get_vocab_size())
         matcher.accept([token])
@@ -98,7 +98,7 @@ def harmony() -> tokenizers.Tokenizer:
 @pytest.mark.parametrize("header", ["<|channel|>final", "<|channel|>final <|constrain|>json"])
 @pytest.mark.parametrize("before", ["", "<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"])
 def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
-    """Each is looked for behind the one before, and an answer in the prompt that has ended is none of this text."""
+    """Each is looked for after the one before, and an answer in the prompt that has ended is none of this text."""
     tokenizer = harmony()
     size = tokenizer.get_vocab_size()
     prompt = f"{before}<|start|>assistant"
@@ -112,11 +112,11 @@ def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
 
 @pytest.mark.parametrize("thought", ["", "<|channel|>analysis<|message|>1 fox<|end|><|start|>assistant"])
 def test_messages_may_have_thoughts_before_the_answer(thought):
-    """gpt-oss writes messages in this form; a text without a header follows the grammar from its first token on."""
+    """gpt-oss writes messages in this format; a text without a header follows the grammar from its first token on."""
     tokenizer = harmony()
     size, digits = tokenizer.get_vocab_size(), set("0123456789")
-    form = replace(HARMONY, reasoning_start_str="<|channel|>")
-    matcher = _testing.start_grammar(grammar_behind(tokenizer, "<|end|><|start|>assistant", form))
+    guided = replace(HARMONY, reasoning_start_str="<|channel|>")
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, "<|end|><|start|>assistant", guided))
     channel = tokenizer.token_to_id("<|channel|>")
     allowed = set(matcher.allowed(size))
     assert {tokenizer.decode([token]) for token in allowed - {channel}} == digits
@@ -129,8 +129,8 @@ def test_messages_may_have_thoughts_before_the_answer(thought):
 
 def test_a_form_that_has_the_thoughts_is_left_as_it_is():
     tokenizer = harmony()
-    form = MarkedForm(grammar='start: "1"', has_thoughts=True, reasoning_end_str="<|channel|>")
-    allowed = _testing.start_grammar(grammar_behind(tokenizer, "dog", form)).allowed(tokenizer.get_vocab_size())
+    guided = MarkedGrammar(grammar='start: "1"', has_thoughts=True, reasoning_end_str="<|channel|>")
+    allowed = _testing.start_grammar(grammar_behind(tokenizer, "dog", guided)).allowed(tokenizer.get_vocab_size())
     assert [tokenizer.decode([token]) for token in allowed] == ["1"]
 
 
@@ -154,8 +154,8 @@ def test_a_prompt_may_have_begun_the_answer():
 def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
     """The texts are random and use few letters, so that prefixes of the markers overlap."""
     tokenizer, draw = tiny_tokenizer(), random.Random(0)
-    form = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=parts)
-    grammar, size = grammar_behind(tokenizer, "1", form), tokenizer.get_vocab_size()
+    guided = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=parts)
+    grammar, size = grammar_behind(tokenizer, "1", guided), tokenizer.get_vocab_size()
     expression = re.compile(".*".join(parts))
     for _ in range(60):
         text, matcher = "", _testing.start_grammar(grammar)
@@ -182,8 +182,8 @@ def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
 def test_the_prompts_last_turn_says_where_the_text_begins(prompt, begins):
     tokenizer = thinking(special=None)
     tokenizer.add_tokens([AddedToken("\n\n", special=False)])  # that is no end of a turn
-    form = replace(FORM, reasoning_start_str="<think>", reasoning_end_str=[["</think>", "</done>"]])
-    matcher, size = _testing.start_grammar(grammar_behind(tokenizer, prompt, form)), tokenizer.get_vocab_size()
+    guided = replace(GUIDED, reasoning_start_str="<think>", reasoning_end_str=[["</think>", "</done>"]])
+    matcher, size = _testing.start_grammar(grammar_behind(tokenizer, prompt, guided)), tokenizer.get_vocab_size()
     if begins is None:
         assert free(matcher, size)
     else:
@@ -222,20 +222,20 @@ def test_tokens_are_taken_back_over_the_marker(special):
         assert rebuilt.allowed(size) == matcher.allowed(size)
 
 
-def test_guesses_begin_behind_the_marker():
+def test_forced_tokens_begin_behind_the_marker():
     tokenizer = thinking(special=False)
     end, fox = tokenizer.token_to_id("</think>"), tokenizer.encode("-fox").ids
     grammar = grammar_behind(tokenizer, "dog")
-    guesser, other = _testing.start_guesser(grammar), _testing.start_guesser(grammar)
+    forcer, other = _testing.start_forcer(grammar), _testing.start_forcer(grammar)
     other.accept([end])
     numbers = tokenizer.encode("12").ids
-    assert guesser.guess(8) == []
-    assert guesser.num_allowed([*fox, end, *numbers, *numbers]) == len(fox) + 1 + len(numbers)
-    assert guesser.num_allowed([*fox, EOS_ID, end]) == len(fox)
-    guesser.accept([*fox, end])
-    assert guesser.guess(8) == []
-    guesser.accept(numbers)
-    assert guesser.guess(8) == fox
+    assert forcer.forced_tokens(8) == []
+    assert forcer.num_allowed([*fox, end, *numbers, *numbers]) == len(fox) + 1 + len(numbers)
+    assert forcer.num_allowed([*fox, EOS_ID, end]) == len(fox)
+    forcer.accept([*fox, end])
+    assert forcer.forced_tokens(8) == []
+    forcer.accept(numbers)
+    assert forcer.forced_tokens(8) == fox
 
 
 @pytest.mark.parametrize(

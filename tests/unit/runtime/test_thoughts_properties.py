@@ -19,13 +19,13 @@ from trtllm_lite.runtime.text.words import Words
 from trtllm_lite.serve.parsers import Content, Reasoning, join_events
 from trtllm_lite.serve.parsers.reasoning import ReasoningMarkers, ReasoningParser
 
-from .test_grammar_guesses import NUM_WITHOUT_TEXT, grammars_of
+from .test_forced_tokens import NUM_WITHOUT_TEXT, grammars_of
 from .test_guided_decoding import goes_on
 from .test_stop_words import tokens_that_print
 from .texts import kept, push, text_stream
 
 ENDS = {EOS_ID, PAD_ID}
-# Some have a marker's end and an answer's beginning, or a marker's beginning behind white space.
+# Some have a marker's end and an answer's beginning, or a marker's beginning after white space.
 PIECES = (
     "<th",
     "nk>1",
@@ -49,7 +49,7 @@ KINDS = {
     "from the start": Thoughts((), THINK.ends),
 }
 SPACE = b" \t\n\r"
-FORMS = ("[0-9]-[0-9]{2}", "<[a-z]{2,5}>[0-9]+", "(?s:.*)", " ?[0-9]*", "<think>[0-9]")
+PATTERNS = ("[0-9]-[0-9]{2}", "<[a-z]{2,5}>[0-9]+", "(?s:.*)", " ?[0-9]*", "<think>[0-9]")
 
 
 @cache
@@ -71,11 +71,11 @@ def vocabulary(special: bool) -> tuple[tokenizers.Tokenizer, list[bytes]]:
 
 
 @kept
-def grammar_of(special: bool, kind: str, form: str):
+def grammar_of(special: bool, kind: str, pattern: str):
     tokenizer, _ = vocabulary(special)
     thoughts = KINDS[kind]
     guided = GuidedDecodingParams(
-        regex=form, reasoning_start_str=thoughts.starts or None, reasoning_end_str=thoughts.ends
+        regex=pattern, reasoning_start_str=thoughts.starts or None, reasoning_end_str=thoughts.ends
     )
     return made(special).of(guided, np.array(tokenizer.encode("a dog<|user|>").ids, np.int32))
 
@@ -103,7 +103,7 @@ def parts_of(text: bytes, thoughts: Thoughts) -> tuple[str, bytes]:
     return "answer behind", lead[at:]
 
 
-def may_come(texts, special_ids, tokens, thoughts, form) -> bool:
+def may_come(texts, special_ids, tokens, thoughts, pattern) -> bool:
     """Whether a text of tokens can go on to its end, by an engine for regular expressions."""
     place, answer = parts_of(b"".join(texts[token] for token in tokens), thoughts)
     if place == "thinks":
@@ -114,7 +114,7 @@ def may_come(texts, special_ids, tokens, thoughts, form) -> bool:
             break
         in_answer.append(token)
         left -= len(texts[token])
-    fits = not set(in_answer) & special_ids and goes_on(regex.compile(form.encode()), answer)
+    fits = not set(in_answer) & special_ids and goes_on(regex.compile(pattern.encode()), answer)
     return fits or (place == "may think" and may_begin(texts, tokens, thoughts))
 
 
@@ -134,20 +134,20 @@ def allowed_of(matcher, size):
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=rounds(20))
-@given(data=st.data(), special=st.booleans(), form=st.sampled_from(FORMS))
-def test_a_text_thinks_or_has_the_form(kind, data, special, form):
-    """Masks allow what a reference does, also behind drafts that were taken back, and drafts are cut as masks do."""
+@given(data=st.data(), special=st.booleans(), pattern=st.sampled_from(PATTERNS))
+def test_a_text_thinks_or_matches_the_grammar(kind, data, special, pattern):
+    """Masks allow what a reference does, also after drafts that were taken back, and drafts are cut as masks do."""
     tokenizer, texts = vocabulary(special)
-    thoughts, grammar, size = KINDS[kind], grammar_of(special, kind, form), len(texts)
+    thoughts, grammar, size = KINDS[kind], grammar_of(special, kind, pattern), len(texts)
     special_ids = {token for token, name in tokenizer.get_added_tokens_decoder().items() if name.special}
-    matcher, guesser, tokens = _testing.start_grammar(grammar), _testing.start_guesser(grammar), []
+    matcher, forcer, tokens = _testing.start_grammar(grammar), _testing.start_forcer(grammar), []
     interesting = [token for token, text in enumerate(texts) if len(text) == 1 and text in b"<>/think1234-!? \n"]
     interesting += [size - 1 - place for place in range(len(PIECES) + 2)]
     for _ in range(14):
         allowed = allowed_of(matcher, size)
         others = set(allowed) - ENDS
         asked = [*interesting, *range(0, size, 7)]
-        expected = {t for t in asked if t not in ENDS and may_come(texts, special_ids, [*tokens, t], thoughts, form)}
+        expected = {t for t in asked if t not in ENDS and may_come(texts, special_ids, [*tokens, t], thoughts, pattern)}
         assert others & set(asked) == expected, (tokens, [texts[t] for t in tokens])
         likely = [token for token in interesting if token in others] or sorted(others)
         if not likely:
@@ -159,14 +159,14 @@ def test_a_text_thinks_or_has_the_form(kind, data, special, form):
             draft.append(token)
             matcher.accept([token])
             masks.append(allowed_of(matcher, size))
-        is_cut = len(draft) < 3 and guesser.num_allowed([*draft, EOS_ID]) > len(draft)
-        assert guesser.num_allowed(draft) == len(draft)
+        is_cut = len(draft) < 3 and forcer.num_allowed([*draft, EOS_ID]) > len(draft)
+        assert forcer.num_allowed(draft) == len(draft)
         assert not is_cut or EOS_ID in masks[-1]
         taken = data.draw(st.integers(0, len(draft)))
         matcher.roll_back(len(draft) - taken)
         assert allowed_of(matcher, size) == masks[taken]
         tokens += draft[:taken]
-        guesser.accept(draft[:taken])
+        forcer.accept(draft[:taken])
 
 
 @st.composite

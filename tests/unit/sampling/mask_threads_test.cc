@@ -15,14 +15,14 @@ namespace {
 
 constexpr int kVocabulary = 96;
 constexpr std::size_t kNumWords = tl::mask_words(kVocabulary);
-constexpr std::int32_t kBroken = 94;  // behind it the grammar cannot be followed
+constexpr std::int32_t kBroken = 94;  // after it the grammar cannot be followed
 constexpr int kTexts = 12, kRounds = 300;
 
 using Mask = std::vector<std::uint32_t>;
 
 bool allows(std::span<const std::uint32_t> mask, std::int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
-// Three tokens of four may come next, which depends on the text. Behind some a mask takes until `holds` ends.
+// Three tokens of four may come next, which depends on the text. After some a mask takes until `holds` ends.
 class FakeMatcher : public tl::GrammarMatcher {
  public:
   explicit FakeMatcher(const std::atomic<bool>& holds) : holds_(holds) {}
@@ -48,7 +48,7 @@ class FakeMatcher : public tl::GrammarMatcher {
   Tokens tokens_;
 };
 
-// What a text and its drafts must be given; empty behind a draft that is forbidden. Throws GrammarError.
+// What a text and its drafts must be given; empty after a draft that is forbidden. Throws GrammarError.
 std::vector<Mask> reference_masks(const Tokens& tokens, const Tokens& drafts) {
   const std::atomic<bool> holds = false;
   FakeMatcher matcher(holds);

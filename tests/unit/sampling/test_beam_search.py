@@ -44,7 +44,7 @@ def models():
         return LlamaForCausalLM(config).eval()
 
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small cost more to share out than to multiply
+    torch.set_num_threads(1)  # matrices this small cost more to split than to multiply
     yield [make(seed) for seed in range(3)]
     torch.set_num_threads(num_threads)
 

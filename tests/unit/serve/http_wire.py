@@ -120,7 +120,7 @@ def on_wire(
 
 
 def bodies(written: bytes) -> list[bytes]:
-    """The bodies of responses with a length, which stand one behind another."""
+    """The bodies of responses with a length, which stand one after another."""
     found = []
     while written:
         head, _, written = written.partition(b"\r\n\r\n")

@@ -76,7 +76,7 @@ def test_fields_have_the_meaning_of_those_of_chats() -> None:
     )
     assert (made.model, made.max_tokens, made.stop, made.stream) == ("m", 9, ["x"], True)
     assert (made.temperature, made.top_p, made.top_k, made.reasoning_effort) == (0.5, 0.9, 3, "low")
-    assert made.form() is not None
+    assert made.guided() is not None
     assert made.tools is not None
     function = made.tools[0].function
     assert (function.name, function.description, function.parameters) == ("f", "d", {"type": "object"})

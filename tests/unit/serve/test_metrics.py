@@ -165,7 +165,7 @@ def test_requests_are_counted_by_known_routes_alone():
     assert found["process_resident_memory_bytes",] > 0
 
 
-def test_speculation_is_there_where_tokens_are_guessed():
+def test_speculation_is_there_where_tokens_are_drafted():
     async def talk(server):
         without = await server.samples()
         server.loop.drafts = (3, [3, 2], [2, 1])

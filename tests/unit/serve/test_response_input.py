@@ -88,7 +88,7 @@ def test_fields_have_the_meaning_of_those_of_chats() -> None:
         "type": "json_schema",
         "json_schema": {"name": "s", "schema": schema, "strict": True},
     }
-    assert made.form() is not None
+    assert made.guided() is not None
     assert made.tools is not None
     assert (made.tools[0].function.name, made.tools[0].function.strict) == ("f", True)
     assert msgspec.to_builtins(made.tool_choice) == {"type": "function", "function": {"name": "f"}}

@@ -42,7 +42,7 @@ def _texts(*rows: list[int]) -> list[NDArray[np.int32]]:
 
 
 def _run(use: Any) -> _Embedder:
-    """Let ``use`` have an encoder whose first step is under way, with the text [1], and that step's end."""
+    """Call ``use`` with an encoder that computes a step of the text [1], and with a function that ends the step."""
     embedder = _Embedder()
     llm: Any = SimpleNamespace(tokenizer=None, embedder=embedder)
 

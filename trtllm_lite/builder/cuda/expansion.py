@@ -23,7 +23,7 @@ _GROUPED = ("GroupedGatedLinear", "GroupedLinear")
 _READ = "int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # rows that are expanded in float64 at a time
-_ROW_RUN = 8  # products have a multiple of so many rows
+_ROW_RUN = 8  # products have a multiple of this many rows
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
 
     Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and matrices of int8 with
     a scale for a row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
-    Router becomes two terms of ``dtype``, one behind the other.
+    Router becomes two terms of ``dtype``, one after the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []

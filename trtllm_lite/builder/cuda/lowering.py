@@ -21,11 +21,11 @@ from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.cuda.few_rows import FewRows
 from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
-from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
@@ -214,12 +214,12 @@ class _OpLowering:
     def norm(self) -> Norm | None:
         return (self.vector("x_norm"), self.attribute("x_norm_epsilon")) if self.has("x_norm") else None
 
-    def streaming(self) -> Streaming | None:
-        config = self._program.kind.streams(self._op)
+    def few_rows(self) -> FewRows | None:
+        config = self._program.kind.few_rows(self._op)
         if config is None:
             return None
         self._check_forms()
-        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
+        return FewRows(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
         site = self._site(y, self.attribute("activation"), self.scales("y"))
@@ -268,10 +268,10 @@ class _OpLowering:
     def _implement(self, site: DenseSite) -> list[Command]:
         first: list[Command] = []
         configs = site.tile_configs(size_class(self._program.kind.bucket), self.device)
-        if form_of(site.weight).widened and not configs and not self.deterministic:
-            widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
-            first = [dequantize(widened, site.weight)]
-            site = replace(site, weight=WeightBuffers(widened))
+        if form_of(site.weight).is_dequantized and not configs and not self.deterministic:
+            dequantized = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
+            first = [dequantize(dequantized, site.weight)]
+            site = replace(site, weight=WeightBuffers(dequantized))
         return [*first, *site.implement(self._program.choose(site), self.device)]
 
     def refuse(self, problem: str) -> NoReturn:

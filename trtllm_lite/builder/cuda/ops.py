@@ -14,9 +14,9 @@ from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.graph import Dim, dims, operands, results
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import StreamConfig, few_rows_config
+from trtllm_lite.plugins.cuda.few_rows import GemvConfig, few_rows_config
+from trtllm_lite.plugins.cuda.grouped import gated_gemv_config, summed_gemv_config
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, has_blocks, weight_form
 from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
@@ -47,9 +47,9 @@ class Op:
         return replace(self, inputs=inputs, outputs=outputs)
 
 
-_GROUPED_CONFIGS: Mapping[str, Callable[..., StreamConfig | SplitConfig | None]] = {
-    "GroupedGatedLinear": gated_stream_config,
-    "GroupedLinear": summed_stream_config,
+_GROUPED_CONFIGS: Mapping[str, Callable[..., GemvConfig | SplitKConfig | None]] = {
+    "GroupedGatedLinear": gated_gemv_config,
+    "GroupedLinear": summed_gemv_config,
 }
 
 
@@ -61,7 +61,7 @@ class ProgramKind:
     bucket: Bucket
     limits: BuildLimits
 
-    def streams(self, op: Op) -> StreamConfig | SplitConfig | None:
+    def few_rows(self, op: Op) -> GemvConfig | SplitKConfig | None:
         """Return the GEMV configuration of ``op``; None if it has many rows, or is too large for a GEMV.
 
         GEMV kernels have their own order of additions, so deterministic engines do not use them.

@@ -65,7 +65,7 @@ def _obstacle(node: ir.Node, matrix: StoredMatrix) -> str | None:
     if table.dtype not in matrix.format.weight_dtypes or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
         return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
     if _result(node).dtype != ir.DataType.FLOAT:
-        return "the looked-up rows are not widened to float32 right away"
+        return "the looked-up rows are not cast to float32 right away"
     return None
 
 

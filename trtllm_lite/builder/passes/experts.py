@@ -111,9 +111,9 @@ def _match_down_bias(
         return result, None
     reshape = produced_by(other.inputs[1], "Reshape")
     bias = None if reshape is None else weight_tensor(reshape.inputs[0])
-    expect(bias is not None and bias.dtype == ir.DataType.FLOAT, "the biases behind the experts are not in float32")
+    expect(bias is not None and bias.dtype == ir.DataType.FLOAT, "the biases of the experts are not in float32")
     assert bias is not None
-    expect(dims(other.inputs[1]) == extents_of_bias, "the biases behind the experts are not theirs")
+    expect(dims(other.inputs[1]) == extents_of_bias, "the biases of the experts are not theirs")
     return add.outputs[0], _reshaped(bias, extents_of_bias)
 
 

@@ -53,7 +53,7 @@ class _Match:
     query: ir.Value
     latent: ir.Value
     norm: ir.Node
-    turned: Heads
+    rotated: Heads
     key_up: ir.Value
     value_up: ir.Value
     key_cache: Cache
@@ -85,17 +85,17 @@ def _match(attention: ir.Node) -> _Match:
     expect(mask is past_key is past_value is None, "it has a mask, or a past of its own")
     expect(is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
     expect(attribute(attention, "softcap", 0.0) == 0, "its scores are bounded")
-    absorbed, turned_part = _halves(query, "query")
+    absorbed, rotated_part = _halves(query, "query")
     latents, keys = _halves(key, "key")
     expect(latents is value, "its values are not the latents of its keys")
     product = produced_by(absorbed, "MatMul")
     expect(product is not None, "the plain part of its query is not multiplied with key_up")
     assert product is not None
-    plain, turned = match_heads(product.inputs[0], "query"), match_heads(turned_part, "rotated query")
+    plain, rotated = match_heads(product.inputs[0], "query"), match_heads(rotated_part, "rotated query")
     key_cache, value_cache = match_cache(keys, "key"), match_cache(latents, "value")
     expect(key_cache.rounding is value_cache.rounding is None, "its caches are rounded, which latents are not yet")
     shared, latent = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "latent")
-    is_rotated = turned.cos is not None and (turned.cos, turned.sin) == (shared.cos, shared.sin)
+    is_rotated = rotated.cos is not None and (rotated.cos, rotated.sin) == (shared.cos, shared.sin)
     expect(is_rotated and shared.heads == latent.heads == 1, "its keys are not rotated as its queries are")
     expect(plain.cos is latent.cos is None, "what it rotates is more than parts of queries and keys")
     norm = norm_of_all_heads(latent.source)
@@ -104,10 +104,10 @@ def _match(attention: ir.Node) -> _Match:
     assert norm.inputs[0] is not None
     values, value_up = _match_values(attention)
     return _Match(
-        query=match_merged_projection([plain.source, turned.source]),
+        query=match_merged_projection([plain.source, rotated.source]),
         latent=match_merged_projection([norm.inputs[0], shared.source]),
         norm=norm,
-        turned=turned,
+        rotated=rotated,
         key_up=_weight(product.inputs[1]),
         value_up=value_up,
         key_cache=key_cache,
@@ -131,11 +131,11 @@ def _match_values(attention: ir.Node) -> tuple[ir.Node, ir.Value]:
     is_product = product is not None and product.op_type == "MatMul" and product.inputs[0] is attention.outputs[0]
     expect(is_product, "its result is not multiplied with value_up")
     assert product is not None
-    turned = produced_by(product.inputs[1], "Transpose")
-    is_turned = turned is not None and list(attribute(turned, "perm", ())) == [0, 2, 1]
-    expect(is_turned, "its result is multiplied with another matrix than value_up")
-    assert turned is not None
-    return product, _weight(turned.inputs[0])
+    transposed = produced_by(product.inputs[1], "Transpose")
+    is_transposed = transposed is not None and list(attribute(transposed, "perm", ())) == [0, 2, 1]
+    expect(is_transposed, "its result is multiplied with another matrix than value_up")
+    assert transposed is not None
+    return product, _weight(transposed.inputs[0])
 
 
 def _weight(value: ir.Value | None) -> ir.Value:
@@ -150,7 +150,7 @@ def _weight(value: ir.Value | None) -> ir.Value:
 
 def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int) -> None:
     past_lens = add_shared_inputs(graph)
-    sizes = {"key_cache": match.turned.head_dim, "value_cache": extents_of(match.value_up)[-1]}
+    sizes = {"key_cache": match.rotated.head_dim, "value_cache": extents_of(match.value_up)[-1]}
     shapes: dict[str, list[Dim]] = {kind: [NUM_BLOCKS, 1, TOKENS_PER_BLOCK, size] for kind, size in sizes.items()}
     pasts = {kind: value_of(f"{kind}.{index}", _FLOAT, shape) for kind, shape in shapes.items()}
     presents = {f"{kind}_out": value_of(f"{kind}_out.{index}", _FLOAT, shape) for kind, shape in shapes.items()}
@@ -159,8 +159,8 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int) -> Non
         "query": match.query,
         "latent": match.latent,
         "latent_norm": match.norm.inputs[1],
-        "cos": match.turned.cos,
-        "sin": match.turned.sin,
+        "cos": match.rotated.cos,
+        "sin": match.rotated.sin,
         "key_up": match.key_up,
         "value_up": match.value_up,
         **pasts,

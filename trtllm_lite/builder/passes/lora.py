@@ -1,6 +1,6 @@
 """Adds a LowRank to products that adapters may change; its result is added before their activation.
 
-The pass runs behind the others, on the products that they made: where a product computes several projections, its
+The pass runs after the others, on the products that they made: where a product computes several projections, its
 LowRank has as many parts. A projection is identified by its name in the standard network, which maps to a module name
 of adapters.
 """

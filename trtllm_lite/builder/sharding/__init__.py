@@ -23,7 +23,7 @@ def shard(graph: ir.Graph, tp_size: int, moe_ep_size: int = 1) -> list[ir.Graph]
     """Return each rank's part of ``graph``, which holds fused operators only and is left unchanged.
 
     Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError if something
-    cannot be divided among so many ranks.
+    cannot be divided among this many ranks.
     """
     sources = SharedSources(tp_size)
     ranks = [Rank(graph.clone(), number, tp_size, tp_size // moe_ep_size, sources) for number in range(tp_size)]

@@ -34,9 +34,9 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
     num_heads = attribute(attention, "num_heads")
     num_kv_heads, head_dim = _kv_shape(rank, attention)
     if num_heads % rank.tp_size:
-        raise uneven_heads(rank, attention, f"{num_heads} query heads cannot be shared out", num_heads, num_kv_heads)
+        raise uneven_heads(rank, attention, f"{num_heads} query heads cannot be split", num_heads, num_kv_heads)
     if not _shares_out(num_kv_heads, rank.tp_size):
-        problem = f"{num_kv_heads} key/value heads cannot be shared out or repeated"
+        problem = f"{num_kv_heads} key/value heads cannot be split or repeated"
         raise uneven_heads(rank, attention, problem, num_heads, num_kv_heads)
     kv_heads = _own_kv_heads(rank, num_kv_heads)
     first_kv = rank.number * num_kv_heads // rank.tp_size

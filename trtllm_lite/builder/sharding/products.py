@@ -12,7 +12,7 @@ from trtllm_lite.network.tensors import extents, zeros
 from trtllm_lite.quantize.formats import matrix_of
 
 PADDED_TO = 8
-"""A rank's number of features is a multiple of this, as GPU kernels read so many at once."""
+"""A rank's number of features is a multiple of this, as GPU kernels read this many at once."""
 _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat the features of a row apart
 
 
@@ -112,13 +112,13 @@ def _cut_inputs(rank: Rank, node: ir.Node, value: ir.Value, in_features: int, pa
 def follow(rank: Rank, node: ir.Node) -> None:
     """Let ``node`` compute the rank's features from the rank's part of its inputs."""
     if node.op_type not in _ROW_WISE:
-        raise rank.refusal(node, f"{node.op_type} reads features that the ranks share out")
+        raise rank.refusal(node, f"{node.op_type} reads features that the ranks split")
     (features,) = {(dims(value) or ())[-1] for value in node.inputs if value is not None and rank.has_part_of(value)}
     assert isinstance(features, int)
     if node.op_type == "Rowwise":
         for name, value in operands(node).items():
             if name.startswith("x") and not rank.has_part_of(value):
-                raise rank.refusal(node, "it reads features that the ranks share out beside others")
+                raise rank.refusal(node, "it reads features that the ranks split, and others that they do not")
             if name.startswith("v"):
                 rank.cut(value, -1, [rank.own(features)])
     for name, value in results(node).items():

@@ -94,7 +94,7 @@ class Rank:
     def refusal(self, node: ir.Node, problem: str) -> BuildError:
         """The error that ``node`` cannot be divided."""
         return BuildError(
-            f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
+            f"tp_size is {self.tp_size}, and {node.name} cannot be split among this many ranks: {problem}"
         )
 
 

@@ -63,7 +63,7 @@ size_t bytes_of(int size) {
   return (size_t{kStepsPerDouble} + static_cast<size_t>(size % kStepsPerDouble)) << (4 + size / kStepsPerDouble);
 }
 
-// The least size class whose blocks have so many bytes.
+// The least size class whose blocks have this many bytes.
 int size_of(size_t bytes) {
   if (bytes <= bytes_of(0)) return 0;
   const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)

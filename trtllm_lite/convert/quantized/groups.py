@@ -33,8 +33,8 @@ class Groups:
         """Return the matrix in the form of the network. Raises ConvertError if rows are not whole groups."""
         if self.count == 0 or self.shape[1] % (self.count * self._repeats):
             raise layer.error(
-                f"rows of {self.shape[1]} weights are not {self.count} groups of one even length, which is not "
-                "supported: convert the unquantized model"
+                f"rows of {self.shape[1]} weights cannot be divided into {self.count} groups of equal length: "
+                "convert the unquantized model"
             )
         size = self.shape[1] // (self.count * self._repeats)
         signed = Blocks(f"int{self.bits}", size, self.scale_dtype)

@@ -15,15 +15,15 @@ constexpr std::int64_t kBlockRows = 64;  // rows to transpose at a time: for ran
 struct Float32 {
   using Bits = std::uint32_t;
   static constexpr Bits kExponent = 0x7f800000;
-  static float widened(Bits bits) { return std::bit_cast<float>(bits); }
-  static Bits rounded(float value) { return std::bit_cast<Bits>(value); }
+  static float to_float(Bits bits) { return std::bit_cast<float>(bits); }
+  static Bits from_float(float value) { return std::bit_cast<Bits>(value); }
 };
 
 struct BFloat16 {
   using Bits = std::uint16_t;
   static constexpr Bits kExponent = 0x7f80;
-  static float widened(Bits bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-  static Bits rounded(float value) {
+  static float to_float(Bits bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  static Bits from_float(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     return static_cast<Bits>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   }
@@ -34,7 +34,7 @@ struct Float16 {
   static constexpr Bits kExponent = 0x7c00;
   static constexpr std::uint32_t kBiasChange = std::uint32_t{127 - 15} << 23;
 
-  static float widened(Bits bits) {
+  static float to_float(Bits bits) {
     const std::uint32_t sign = (std::uint32_t{bits} & 0x8000) << 16;
     const std::uint32_t magnitude = (std::uint32_t{bits} & 0x7fff) << 13;
     const float normal = std::bit_cast<float>(magnitude + kBiasChange);
@@ -44,7 +44,7 @@ struct Float16 {
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>((bits & kExponent) == 0 ? small : normal));
   }
 
-  static Bits rounded(float value) {
+  static Bits from_float(float value) {
     constexpr float kLargest = 65520.0f, kLeastNormal = 0x1p-14f;
     const std::uint32_t sign = std::bit_cast<std::uint32_t>(value) >> 16 & 0x8000;
     const float magnitude = std::abs(value);
@@ -70,7 +70,7 @@ bool convert(const std::byte* from, std::int64_t count, float scale, typename To
   for (std::int64_t i = 0; i < count; ++i) {
     const typename From::Bits bits = bits_at<From>(from, i), exponent = bits & From::kExponent;
     largest = std::max(largest, exponent);
-    to[i] = To::rounded(From::widened(bits) * scale);
+    to[i] = To::from_float(From::to_float(bits) * scale);
   }
   return largest < From::kExponent;
 }
@@ -85,7 +85,7 @@ bool transpose(const StoredMatrix& from, std::int64_t first, std::int64_t count,
         const typename From::Bits bits = bits_at<From>(from.data, row * from.columns + column),
                                   exponent = bits & From::kExponent;
         largest = std::max(largest, exponent);
-        to[column * from.rows + row] = From::widened(bits) * scale;
+        to[column * from.rows + row] = From::to_float(bits) * scale;
       }
     }
   }

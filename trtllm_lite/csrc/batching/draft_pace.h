@@ -25,7 +25,7 @@ struct DecodeStep {
   int num_rows = 0, num_drafts = 0;
   int num_places = 0;  // drafts of the row with the most
   int num_generated = 0;
-  double seconds = 0, guess_seconds = 0;
+  double seconds = 0, draft_seconds = 0;
 };
 
 // Measures the prices. The price of a draft is the difference in time between two consecutive steps with equally many
@@ -60,7 +60,7 @@ class DraftCost {
 
   void observe(const DecodeStep& step) {
     if (step.seconds <= 0 || step.num_generated == 0) return;  // failed rows generate nothing
-    const double seconds = step.seconds + step.guess_seconds;
+    const double seconds = step.seconds + step.draft_seconds;
     saved_ += kShare * seconds;
     if (num_steps_ > 0) {
       const DraftPrices price = prices();
@@ -69,7 +69,7 @@ class DraftCost {
     }
     average(num_generated_, step.num_generated, ++num_steps_);
     average(seconds_, seconds, num_steps_);
-    if (step.num_places > 0) average(seconds_per_place_, step.guess_seconds / step.num_places, ++num_guesses_);
+    if (step.num_places > 0) average(seconds_per_place_, step.draft_seconds / step.num_places, ++num_drafting_steps_);
     if (num_steps_ > 1 && step.num_rows == last_.num_rows && step.num_drafts != last_.num_drafts) {
       const double drafts = step.num_drafts - last_.num_drafts;
       const double most = std::abs(drafts) * seconds_ / num_generated_;  // beyond it, something else delayed a step
@@ -90,7 +90,7 @@ class DraftCost {
   double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // running means, and the number of steps in them
   double products_ = 0, squares_ = 0, num_pairs_ = 0;       // running means over pairs of steps, of the differences in
                                                             // drafts and seconds
-  double seconds_per_place_ = 0, num_guesses_ = 0;
+  double seconds_per_place_ = 0, num_drafting_steps_ = 0;
   double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // running means over catch-ups
 };
 
@@ -104,10 +104,10 @@ class DraftPace {
     double acceptance;
     int most_empty;
   };
-  static constexpr Prospect kGuesses{0.6, 8};
+  static constexpr Prospect kProposed{0.6, 8};
   static constexpr Prospect kNearlySure{0.9, 64};  // tokens that a grammar forces, between free ones
 
-  explicit DraftPace(const Prospect& prospect = kGuesses) : prospect_(prospect) {}
+  explicit DraftPace(const Prospect& prospect = kProposed) : prospect_(prospect) {}
 
   // Whether drafts pay if the share `kept` of them is accepted. Both numbers are estimates; a price near that of a row
   // of its own pays only if nearly all drafts are accepted.

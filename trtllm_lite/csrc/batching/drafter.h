@@ -16,8 +16,8 @@ struct Request;
 struct DraftState {
   virtual ~DraftState() = default;
 
-  bool guesses = true;  // proposes drafts that may be wrong
-  bool forces = false;  // knows tokens that a grammar forces
+  bool proposes = true;  // proposes drafts that may be rejected
+  bool forces = false;   // knows tokens that a grammar forces
 };
 
 // A request whose next row may bring drafts. All its tokens are known, and all but the newest are computed.
@@ -34,7 +34,7 @@ struct DraftTask {
 
 // Seconds that a call took to propose drafts, and to process tokens that came while none were asked for.
 struct DraftTimes {
-  double guessing = 0, catching_up = 0;
+  double drafting = 0, catching_up = 0;
   int num_caught_up = 0;
 };
 

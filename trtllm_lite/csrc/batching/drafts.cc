@@ -39,7 +39,7 @@ void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
   look_at_drafts(batch);
   const DraftTimes times = config_.drafter->draft(drafts_);
   draft_cost_.observe_catching_up(times.num_caught_up, times.catching_up);
-  batch.guess_seconds = times.guessing;
+  batch.draft_seconds = times.drafting;
   for (std::size_t i = 0; i < drafting_.size(); ++i) {
     const DraftTask& task = drafts_[i];
     if (config_.paces_drafts) note_nothing(task);
@@ -136,9 +136,9 @@ int Scheduler::most_drafts(const Running& running, int num_left) const {
 int Scheduler::paced(const Request& request, int most) const {
   if (!draft_cost_.known()) return std::min(most, draft_cost_.trial_len());
   const double price = draft_cost_.prices().per_draft;
-  const int guessed = request.rest == 0 ? request.pace.draft_len(price, most) : 0;
+  const int proposed = request.rest == 0 ? request.pace.draft_len(price, most) : 0;
   const int forced = request.forced_rest == 0 ? request.forced_pace.draft_len(price, most) : 0;
-  return std::max(guessed, forced);
+  return std::max(proposed, forced);
 }
 
 // Reserves positions for the newest token and its drafts, so that the drafter finds them in the block table. Returns
@@ -189,7 +189,7 @@ void Scheduler::pace(const StepRow& row, int num_kept) {
 void Scheduler::observe_drafts(const StepBatch& batch, const StepResult& result) {
   DecodeStep step{.num_rows = static_cast<int>(batch.rows.size()),
                   .seconds = result.compute_seconds,
-                  .guess_seconds = batch.guess_seconds};
+                  .draft_seconds = batch.draft_seconds};
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     step.num_drafts += batch.rows[i].num_drafts;
     step.num_places = std::max(step.num_places, batch.rows[i].num_drafts);

@@ -53,7 +53,7 @@ void Scheduler::add(std::unique_ptr<Request> request) {
   if (config_.drafter && !request->is_search()) request->draft_state = config_.drafter->start(*request);
   if (const DraftState* drafts = request->draft_state.get()) {
     request->max_draft_len = config_.max_draft_len;
-    if (drafts->guesses) request->rest = 0;
+    if (drafts->proposes) request->rest = 0;
     if (drafts->forces) request->forced_rest = 0;
     ++num_drafters_;
   }

@@ -126,7 +126,7 @@ struct StepBatch {
   std::vector<std::int32_t> token_ids;
   int num_decode_tokens = 0;  // tokens of rows that decode; other rows are prefill
   bool awaited = false;       // a request in it can only go on when the results are known
-  double guess_seconds = 0;   // time taken to propose its drafts before its launch
+  double draft_seconds = 0;   // time taken to propose its drafts before its launch
 
   std::span<const std::int32_t> drafts_of(const StepRow& row) const {
     const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
@@ -142,7 +142,7 @@ struct StepBatch {
     token_ids.clear();
     num_decode_tokens = 0;
     awaited = false;
-    guess_seconds = 0;
+    draft_seconds = 0;
   }
 };
 

@@ -206,7 +206,7 @@ class PyEventLoop {
                                              int num_slots) {
     static_assert(kMaxDrafts == kMaxDraftLen);
     if (options.drafting && options.draft_model != nullptr) {
-      throw std::invalid_argument("event loop: at most one thing may guess, drafting or draft_model");
+      throw std::invalid_argument("event loop: expected drafting or draft_model, found both");
     }
     if (options.max_draft_len == 0) return nullptr;
     std::shared_ptr<Drafter> other;

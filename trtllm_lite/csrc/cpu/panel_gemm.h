@@ -40,13 +40,13 @@ constexpr std::int64_t kMinTaskRows = 24;
 // From this number of rows on, dequantizing a chunk once is cheaper than doing so for every tile of rows. Chunks of
 // 4-bit elements are dequantized once if they are used more than once.
 template <typename Weight>
-constexpr std::int64_t kMinRowsToWiden = kElements<Weight> > 1 ? 1 : 32;
+constexpr std::int64_t kMinRowsToDequantize = kElements<Weight> > 1 ? 1 : 32;
 // There are enough tasks for each thread that all threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
 // A task's memory in the thread's scratch.
 struct PanelScratch {
-  alignas(64) float widened[kMaxChunkDepth * kPanelWidth];
+  alignas(64) float dequantized[kMaxChunkDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
 };
@@ -63,7 +63,7 @@ TL_INLINE void store_elements(const Item& item, float* to) {
 
 // Dequantizes `depth` rows of a panel to float32, without scales.
 template <typename Weight>
-TL_INLINE void widen(const Weight* from, std::int64_t depth, float* to) {
+TL_INLINE void dequantize(const Weight* from, std::int64_t depth, float* to) {
   for (std::int64_t i = 0; i < depth / kElements<Weight> * kPanelWidth; i += kLanes) {
     float* column = to + i / kPanelWidth * kElements<Weight> * kPanelWidth + i % kPanelWidth;
     const auto item = load(from + i);
@@ -97,7 +97,7 @@ TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count
 
 // Multiplies one chunk by all rows of p, while the next chunk is prefetched into the L1 cache.
 template <typename Weight, typename Scales>
-TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) {
+TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* dequantized) {
   // Half of the lines in each of the first two passes. A row of bytes is one line; a row of words is prefetched over 8
   // rows.
   constexpr int kLines = kElements<Weight> == 1 && kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
@@ -105,11 +105,11 @@ TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) 
   const std::int64_t bytes = items * static_cast<std::int64_t>(sizeof(Weight));
   Prefetch next{Streams(p.w + items), bytes / kLineBytes};
   if constexpr (kElements<Weight> == 1) {
-    if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToWiden<Weight>)
+    if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToDequantize<Weight>)
       return multiply<kPanelWidth, kLines>(p, &next);
   }
-  widen(p.w, p.depth, widened);
-  multiply<kPanelWidth, kLines>(Product<float, Scales>{p.x, p.x_stride, widened, kPanelWidth, p.sums, p.sums_stride,
+  dequantize(p.w, p.depth, dequantized);
+  multiply<kPanelWidth, kLines>(Product<float, Scales>{p.x, p.x_stride, dequantized, kPanelWidth, p.sums, p.sums_stride,
                                                        p.rows, p.depth, p.columns, p.scales},
                                 &next);
 }
@@ -266,7 +266,7 @@ struct PanelTask {
     for (std::int64_t i = 0; i < panels * rows * kPanelWidth; i += kLanes) store(scratch->sums + i, zero());
     if (are_streamed(rows)) return stream();
     for_chunks(chunk_depth<Weight>(kChunkBytes), Scales{},
-               [&](const Product<Weight, Scales>& p) { multiply_chunk(p, scratch->widened); });
+               [&](const Product<Weight, Scales>& p) { multiply_chunk(p, scratch->dequantized); });
   }
 };
 

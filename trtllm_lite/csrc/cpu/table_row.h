@@ -8,13 +8,13 @@
 
 namespace tl::TL_ISA {
 
-TL_INLINE float widen(float x) { return x; }
+TL_INLINE float to_float(float x) { return x; }
 template <typename Narrow>
-TL_INLINE float widen(Narrow x) {
+TL_INLINE float to_float(Narrow x) {
   const Narrow lanes[kLanes] = {x};
-  float widened[kLanes];
-  store(widened, load(lanes));
-  return widened[0];
+  float converted[kLanes];
+  store(converted, load(lanes));
+  return converted[0];
 }
 
 // Element k of a word; the sign is the highest of its 4 bits.
@@ -24,7 +24,7 @@ TL_INLINE float element_of(Int4Word word, std::int64_t k) {
 }
 template <typename Item>
 TL_INLINE float element_of(Item item, std::int64_t) {
-  return widen(item);
+  return to_float(item);
 }
 
 // Reads elements `first` to first + count - 1 of a row; item i of the row is at start[i * stride].

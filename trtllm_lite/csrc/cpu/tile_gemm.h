@@ -31,7 +31,7 @@ constexpr std::int64_t kTileSums = kRows * kPanelWidth;
 constexpr std::int64_t kBlocksAtOnce = 2;
 
 struct Scratch {
-  alignas(64) BFloat16 widened[kChunkTiles * kDepth * kPanelWidth];
+  alignas(64) BFloat16 dequantized[kChunkTiles * kDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
 };
@@ -47,7 +47,7 @@ TL_INLINE bool can_multiply(std::int64_t in_features, const PackedWeight& w, boo
 
 // Dequantizes `depth` elements of k of a panel to rows of pairs, with rows of zeros up to whole tiles.
 template <typename Weight>
-TL_INLINE void widen(const Weight* from, std::int64_t depth, BFloat16* to) {
+TL_INLINE void dequantize(const Weight* from, std::int64_t depth, BFloat16* to) {
   constexpr std::int64_t kRow = 2 * kPanelWidth;
   constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
   std::int64_t k = 0;
@@ -108,12 +108,12 @@ struct Task {
                         scratch->sums + row * kPanelWidth);
   }
 
-  TL_INLINE void multiply_block(const BFloat16* tile, const BFloat16* widened, float* to) const {
+  TL_INLINE void multiply_block(const BFloat16* tile, const BFloat16* dequantized, float* to) const {
     zero_sums();
     if (depth.is_fixed()) {
-      add_products<2>(tile, widened, depth.tiles);
+      add_products<2>(tile, dequantized, depth.tiles);
     } else {
-      add_products<1>(tile, widened, depth.tiles);
+      add_products<1>(tile, dequantized, depth.tiles);
     }
     store_sums(to);
   }
@@ -123,7 +123,7 @@ struct Task {
     constexpr std::int64_t kTile = kDepth * kPanelWidth;
     for (std::int64_t i = 0; i < count; ++i) {
       const Weight* from = panel + (first + i) * depth.block / kElements<Weight> * kPanelWidth;
-      widen(from, depth.block, scratch->widened + i * depth.tiles * kTile);
+      dequantize(from, depth.block, scratch->dequantized + i * depth.tiles * kTile);
     }
     finish_writes();
     for_row_tiles(first * depth.tiles_of_block(), [&](const BFloat16* tile, std::int64_t row, std::int64_t num_rows) {
@@ -131,7 +131,7 @@ struct Task {
       for (std::int64_t i = 0; i < count; i += kBlocksAtOnce) {
         const std::int64_t at_once = min(kBlocksAtOnce, count - i);
         for (std::int64_t j = 0; j < at_once; ++j, tile += step) {
-          multiply_block(tile, scratch->widened + (i + j) * depth.tiles * kTile, scratch->partial + j * kTileSums);
+          multiply_block(tile, scratch->dequantized + (i + j) * depth.tiles * kTile, scratch->partial + j * kTileSums);
         }
         if (at_once == kBlocksAtOnce) {
           scale_blocks<kBlocksAtOnce>(first + i, scratch->partial, row, num_rows);
@@ -148,7 +148,7 @@ struct Task {
     for (std::int64_t tile = 0; tile < depth.tiles; tile += kChunkTiles) {
       const std::int64_t k = tile * kDepth, count = min(kChunkTiles, depth.tiles - tile);
       const Weight* from = panel + (block * depth.block + k) / kElements<Weight> * kPanelWidth;
-      widen(from, min(depth.block - k, count * kDepth), scratch->widened);
+      dequantize(from, min(depth.block - k, count * kDepth), scratch->dequantized);
       finish_writes();
       for_row_tiles(block * depth.tiles_of_block() + tile,
                     [&](const BFloat16* tile_of_x, std::int64_t row, std::int64_t) {
@@ -157,7 +157,7 @@ struct Task {
                       } else {
                         load_sums(to + row * kPanelWidth);
                       }
-                      add_products<1>(tile_of_x, scratch->widened, count);
+                      add_products<1>(tile_of_x, scratch->dequantized, count);
                       store_sums(to + row * kPanelWidth);
                     });
       finish_writes();

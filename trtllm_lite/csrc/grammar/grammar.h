@@ -40,16 +40,16 @@ class GrammarMatcher {
 
 // Finds the forced tokens of a text, for use as draft tokens. Threads must take turns. After an error, only destruction
 // is defined.
-class GrammarGuesser {
+class TokenForcer {
  public:
-  virtual ~GrammarGuesser() = default;
+  virtual ~TokenForcer() = default;
 
   // See GrammarMatcher::accept.
   virtual void accept(std::span<const std::int32_t> tokens) = 0;
 
   // Up to `most` tokens that come next if the grammar leaves only one continuation, as the model's tokenizer would
   // spell it. Optional white space is predicted to be as before in the text. Throws GrammarError.
-  virtual std::vector<std::int32_t> guess(int most) = 0;
+  virtual std::vector<std::int32_t> forced_tokens(int most) = 0;
 
   // How many of the leading `tokens` the grammar allows next. Throws GrammarError.
   virtual int num_allowed(std::span<const std::int32_t> tokens) = 0;
@@ -62,8 +62,8 @@ class Grammar {
 
   // A matcher for an empty text. It may outlive the grammar.
   virtual std::unique_ptr<GrammarMatcher> start() const = 0;
-  // A guesser for an empty text; null if the grammar was compiled without one.
-  virtual std::unique_ptr<GrammarGuesser> start_guesser() const = 0;
+  // A forcer for an empty text; null if the grammar was compiled without one.
+  virtual std::unique_ptr<TokenForcer> start_forcer() const = 0;
 };
 
 }  // namespace tl

@@ -8,12 +8,12 @@
 
 #include "grammar/bounded_stack.h"
 #include "grammar/byte_text.h"
-#include "grammar/guesser.h"
 #include "grammar/heap.h"
 #include "grammar/llguidance_errors.h"
 #include "grammar/llguidance_handle.h"
 #include "grammar/llguidance_limits.h"
 #include "grammar/thought_tokens.h"
+#include "grammar/token_forcer.h"
 #include "grammar/trial.h"
 #include "grammar/vocabulary.h"
 
@@ -83,29 +83,29 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
 
 class LlguidanceGrammar final : public Grammar {
  public:
-  // `for_guesses`: the grammar compiled over bytes; null if no guesses are wanted.
-  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::optional<Handle> for_guesses,
-                    std::shared_ptr<const GuessingTools> tools)
+  // `for_forcer`: the grammar compiled over bytes; null if no forced tokens are wanted.
+  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::optional<Handle> for_forcer,
+                    std::shared_ptr<const ByteForcerTools> tools)
       : vocabulary_(std::move(vocabulary)),
         start_(std::move(start)),
-        for_guesses_(std::move(for_guesses)),
+        for_forcer_(std::move(for_forcer)),
         tools_(std::move(tools)) {}
 
   std::unique_ptr<GrammarMatcher> start() const override {
     const std::lock_guard lock(mutex_);
     return std::make_unique<LlguidanceMatcher>(vocabulary_, start_.clone());
   }
-  std::unique_ptr<GrammarGuesser> start_guesser() const override {
+  std::unique_ptr<TokenForcer> start_forcer() const override {
     const std::lock_guard lock(mutex_);
-    return for_guesses_ ? std::make_unique<Guesser>(tools_, for_guesses_->clone()) : nullptr;
+    return for_forcer_ ? std::make_unique<ByteForcer>(tools_, for_forcer_->clone()) : nullptr;
   }
 
  private:
   mutable std::mutex mutex_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const Handle start_;
-  const std::optional<Handle> for_guesses_;
-  const std::shared_ptr<const GuessingTools> tools_;
+  const std::optional<Handle> for_forcer_;
+  const std::shared_ptr<const ByteForcerTools> tools_;
 };
 
 }  // namespace
@@ -114,7 +114,7 @@ Compiler::Compiler(const std::string& library, const std::string& tokenizer_json
                    std::span<const std::uint32_t> end_ids, Tokenize tokenize)
     : vocabulary_(std::make_shared<Vocabulary>(load(library), tokenizer_json, vocab_size, end_ids)) {
   if (!tokenize) return;
-  tools_ = std::make_shared<const GuessingTools>(vocabulary_->texts(), vocabulary_->end_ids, std::move(tokenize));
+  tools_ = std::make_shared<const ByteForcerTools>(vocabulary_->texts(), vocabulary_->end_ids, std::move(tokenize));
   bytes_ = ByteText::tokenizer(vocabulary_->tokenizer->api);
 }
 
@@ -141,9 +141,9 @@ std::size_t Compiler::try_out(const std::string& kind, const std::string& text, 
 std::shared_ptr<const Grammar> Compiler::compile_here(const std::string& kind, const std::string& text,
                                                       bool names_tokens) const {
   Handle start = compiled(vocabulary_->tokenizer, kind, text);
-  std::optional<Handle> for_guesses;
-  if (bytes_ && !names_tokens) for_guesses.emplace(compiled(bytes_, kind, text));
-  return std::make_shared<LlguidanceGrammar>(vocabulary_, std::move(start), std::move(for_guesses), tools_);
+  std::optional<Handle> for_forcer;
+  if (bytes_ && !names_tokens) for_forcer.emplace(compiled(bytes_, kind, text));
+  return std::make_shared<LlguidanceGrammar>(vocabulary_, std::move(start), std::move(for_forcer), tools_);
 }
 
 std::shared_ptr<const ThoughtTokens> Compiler::tokens_of(std::shared_ptr<const Thoughts> thoughts) const {

@@ -50,8 +50,7 @@ const std::vector<Meaning>& meanings() {
       {"schema too large", true, "it has more than 50,000 schemas inside it: shorten it"},
       {"Schema intersection stack level exceeded", true,
        "allOf and references merge more than 128 schemas inside each other: flatten them"},
-      {"NoExtension", false,
-       "no text can have its form: it contradicts itself, or its references only lead to each other"},
+      {"NoExtension", false, "no text can match it: it contradicts itself, or its references only lead to each other"},
   };
   return all;
 }

@@ -122,18 +122,18 @@ class ReasoningMatcher final : public GrammarMatcher {
   std::vector<Place> places_;                    // the place of the empty text, then the place after each token
 };
 
-// There are no guesses within free text, nor while it is undecided whether the text thinks.
-class ReasoningGuesser final : public GrammarGuesser {
+// No tokens are forced within free text, nor while it is undecided whether the text thinks.
+class ReasoningForcer final : public TokenForcer {
  public:
-  ReasoningGuesser(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<GrammarGuesser> answer)
+  ReasoningForcer(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<TokenForcer> answer)
       : tokens_(std::move(tokens)), answer_(std::move(answer)), state_(tokens_->thoughts().start()) {}
 
   void accept(std::span<const std::int32_t> tokens) override {
     for (const std::int32_t token : tokens) accept(token);
   }
 
-  std::vector<std::int32_t> guess(int most) override {
-    return tokens_->thoughts().is_answer(state_) ? answer_->guess(most) : std::vector<std::int32_t>();
+  std::vector<std::int32_t> forced_tokens(int most) override {
+    return tokens_->thoughts().is_answer(state_) ? answer_->forced_tokens(most) : std::vector<std::int32_t>();
   }
 
   int num_allowed(std::span<const std::int32_t> tokens) override {
@@ -187,7 +187,7 @@ class ReasoningGuesser final : public GrammarGuesser {
   }
 
   const std::shared_ptr<const ThoughtTokens> tokens_;
-  const std::unique_ptr<GrammarGuesser> answer_;  // has the answer's tokens once it is known which they are
+  const std::unique_ptr<TokenForcer> answer_;  // has the answer's tokens once it is known which they are
   ThoughtTokens::State state_;
   std::vector<std::int32_t> undecided_;  // tokens of an answer or of thoughts, not yet known which
 };
@@ -200,9 +200,9 @@ class ReasoningGrammar final : public Grammar {
   std::unique_ptr<GrammarMatcher> start() const override {
     return std::make_unique<ReasoningMatcher>(grammar_, tokens_);
   }
-  std::unique_ptr<GrammarGuesser> start_guesser() const override {
-    std::unique_ptr<GrammarGuesser> answer = grammar_->start_guesser();
-    return answer ? std::make_unique<ReasoningGuesser>(tokens_, std::move(answer)) : nullptr;
+  std::unique_ptr<TokenForcer> start_forcer() const override {
+    std::unique_ptr<TokenForcer> answer = grammar_->start_forcer();
+    return answer ? std::make_unique<ReasoningForcer>(tokens_, std::move(answer)) : nullptr;
   }
 
  private:

@@ -11,7 +11,7 @@
 namespace tl::llguidance {
 namespace {
 
-constexpr int kMostGuessed = 8;
+constexpr int kMostForced = 8;
 constexpr int kTakenBackEvery = 8;  // tokens
 
 // Draws one of the mask's tokens below `vocab_size`, all equally likely; empty if there is none.
@@ -24,7 +24,7 @@ std::optional<std::int32_t> draw(std::span<const std::uint32_t> mask, std::uint3
   return allowed[std::uniform_int_distribution<std::size_t>(0, allowed.size() - 1)(random)];
 }
 
-void write(GrammarMatcher& matcher, GrammarGuesser* guesser, std::uint32_t vocab_size, int num_tokens) {
+void write(GrammarMatcher& matcher, TokenForcer* forcer, std::uint32_t vocab_size, int num_tokens) {
   std::mt19937 random(0);
   std::vector<std::uint32_t> mask(mask_words(vocab_size));
   for (int i = 1; i <= num_tokens; ++i) {
@@ -37,10 +37,10 @@ void write(GrammarMatcher& matcher, GrammarGuesser* guesser, std::uint32_t vocab
       matcher.roll_back(1);
       matcher.accept(tokens);
     }
-    if (guesser == nullptr) continue;
-    guesser->guess(kMostGuessed);
-    guesser->num_allowed(tokens);
-    guesser->accept(tokens);
+    if (forcer == nullptr) continue;
+    forcer->forced_tokens(kMostForced);
+    forcer->num_allowed(tokens);
+    forcer->accept(tokens);
   }
 }
 
@@ -48,9 +48,9 @@ void write(GrammarMatcher& matcher, GrammarGuesser* guesser, std::uint32_t vocab
 
 void write_at_random(const Grammar& grammar, std::uint32_t vocab_size, int num_tokens) {
   const std::unique_ptr<GrammarMatcher> matcher = grammar.start();
-  const std::unique_ptr<GrammarGuesser> guesser = grammar.start_guesser();
+  const std::unique_ptr<TokenForcer> forcer = grammar.start_forcer();
   try {
-    write(*matcher, guesser.get(), vocab_size, num_tokens);
+    write(*matcher, forcer.get(), vocab_size, num_tokens);
   } catch (const GrammarError&) {  // the text has reached a limit
   }
 }

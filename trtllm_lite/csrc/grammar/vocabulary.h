@@ -1,4 +1,4 @@
-// The tokens of a model in llguidance's form.
+// The tokens of a model as llguidance takes them.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 
 namespace tl {
 
-// For steps after one in which a rank was given up.
+// The error of steps after one in which a rank was given up.
 constexpr const char* kRankGivenUp =
     "a rank of this engine did not come back from an earlier step: load the engine again";
 

@@ -43,7 +43,7 @@ class GuidedText {
   // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
   // done by several threads.
   void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
-  // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those behind a draft
+  // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those after a draft
   // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
   void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
 

@@ -171,7 +171,7 @@ void RowSampler::open_prompt(const StepRow& row, const RowLogits& at, RowResult&
     if (slot.params->context_logits) {
       outputs.context_logits = {std::make_unique_for_overwrite<float[]>(num_positions * vocab_size_), num_positions};
     }
-    // The last position of a prompt has no prompt token behind it to describe.
+    // The last position of a prompt has no prompt token after it to describe.
     const int num_followed = std::min(at.num_positions, slot.num_prompt - 1 - at.first_position);
     if (slot.params->sampling.prompt_logprobs) outputs.prompt_logprobs.resize(static_cast<std::size_t>(num_followed));
   } catch (const std::bad_alloc&) {

@@ -17,8 +17,8 @@ struct Border {
 
 constexpr int kSortBelow = 64;
 // The nucleus of top_p = 0.9 of a typical language model's row has fewer tokens than this.
-constexpr int kFirstGuess = 64;
-constexpr int kGuessGrowth = 8;
+constexpr int kFirstCount = 64;
+constexpr int kCountGrowth = 8;
 
 double mass(std::span<const WeightedLogit> tokens) {
   return std::accumulate(tokens.begin(), tokens.end(), 0.0,
@@ -93,8 +93,8 @@ float logit_below_weight(const RowScan& scan, float temperature, double weight) 
 
 // Fills `out` with tokens that surely contain the nucleus: ever more of the most likely until their mass suffices.
 void gather_nucleus_superset(const RowScan& scan, float temperature, double total, float top_p, Candidates& out) {
-  for (int guess = kFirstGuess; guess < scan.num_blocks(); guess *= kGuessGrowth) {
-    gather_at_least(scan, reached_by_at_least(scan, guess, out.scratch), temperature, out);
+  for (int count = kFirstCount; count < scan.num_blocks(); count *= kCountGrowth) {
+    gather_at_least(scan, reached_by_at_least(scan, count, out.scratch), temperature, out);
     if (total_weight(out) >= total * top_p) return;
   }
   // All tokens of less than this weight together have less mass than the nucleus leaves out.
@@ -102,9 +102,9 @@ void gather_nucleus_superset(const RowScan& scan, float temperature, double tota
   gather_at_least(scan, logit_below_weight(scan, temperature, negligible), temperature, out);
 }
 
-// The least logit that top_n_sigma leaves: so many standard deviations below the largest, of all finite logits (Tang et
-// al. 2024, "Top-n-sigma: Not All Logits Are You Need"). It comes before the other cuts, as in llama.cpp; the
-// temperature divides the deviation as it does the logits, and so leaves the same tokens.
+// The least logit that top_n_sigma leaves: n standard deviations, of all finite logits, below the largest (Tang et al.
+// 2024, "Top-n-sigma: Not All Logits Are You Need"). It comes before the other cuts, as in llama.cpp; the temperature
+// divides the deviation as it does the logits, and so leaves the same tokens.
 float least_by_sigma(const RowScan& scan, float n) {
   double sum = 0, squares = 0;
   std::size_t count = 0;

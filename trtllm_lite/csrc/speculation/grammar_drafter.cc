@@ -10,20 +10,20 @@ namespace {
 // The state of a request under a grammar.
 class GuidedState : public DraftState {
  public:
-  GuidedState(std::unique_ptr<GrammarGuesser> guesser, std::unique_ptr<DraftState> of_other)
-      : other(std::move(of_other)), guesser_(std::move(guesser)) {
-    guesses = other != nullptr;
+  GuidedState(std::unique_ptr<TokenForcer> forcer, std::unique_ptr<DraftState> of_other)
+      : other(std::move(of_other)), forcer_(std::move(forcer)) {
+    proposes = other != nullptr;
     forces = true;
   }
 
   // Looks for up to `num` forced tokens. Returns whether there is at least one.
   bool look(const Request& request, int num) {
-    use(request, [&] { forced = guesser_->guess(num); });
+    use(request, [&] { forced = forcer_->forced_tokens(num); });
     return !forced.empty();
   }
   int num_allowed(const Request& request, const TokenRun& drafts) {
     int num = drafts.size();
-    use(request, [&] { num = guesser_->num_allowed({drafts.begin(), static_cast<std::size_t>(drafts.size())}); });
+    use(request, [&] { num = forcer_->num_allowed({drafts.begin(), static_cast<std::size_t>(drafts.size())}); });
     return num;
   }
 
@@ -36,17 +36,17 @@ class GuidedState : public DraftState {
   template <typename Do>
   void use(const Request& request, Do&& what) {
     forced.clear();
-    if (!guesser_) return;
+    if (!forcer_) return;
     try {
-      guesser_->accept(std::span(request.tokens).subspan(static_cast<std::size_t>(request.num_prompt + num_accepted_)));
+      forcer_->accept(std::span(request.tokens).subspan(static_cast<std::size_t>(request.num_prompt + num_accepted_)));
       num_accepted_ = static_cast<int>(request.tokens.size()) - request.num_prompt;
       what();
     } catch (const GrammarError&) {
-      guesser_.reset();
+      forcer_.reset();
     }
   }
 
-  std::unique_ptr<GrammarGuesser> guesser_;  // null after an error
+  std::unique_ptr<TokenForcer> forcer_;  // null after an error
   int num_accepted_ = 0;
 };
 
@@ -77,9 +77,9 @@ void show_forced(std::span<DraftTask> tasks) {
 std::unique_ptr<DraftState> GrammarDrafter::start(const Request& request) {
   std::unique_ptr<DraftState> others = other_ ? other_->start(request) : nullptr;
   const std::shared_ptr<const Grammar> grammar = grammar_of_(request);
-  std::unique_ptr<GrammarGuesser> guesser = grammar ? grammar->start_guesser() : nullptr;
-  if (!guesser) return others;
-  return std::make_unique<GuidedState>(std::move(guesser), std::move(others));
+  std::unique_ptr<TokenForcer> forcer = grammar ? grammar->start_forcer() : nullptr;
+  if (!forcer) return others;
+  return std::make_unique<GuidedState>(std::move(forcer), std::move(others));
 }
 
 // The other drafter sees all tasks, but is asked for no drafts where forced tokens are known.

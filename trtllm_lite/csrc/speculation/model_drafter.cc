@@ -39,20 +39,20 @@ void ModelDrafter::look_at(const StepBatch& batch, std::span<DraftTask> tasks) {
 }
 
 DraftTimes ModelDrafter::draft(std::span<DraftTask> tasks) {
-  guesses_.clear();
-  guessed_slots_.clear();
+  proposals_.clear();
+  drafted_slots_.clear();
   for (DraftTask& task : tasks) {
     if (task.most == 0) continue;
-    guesses_.push_back({.task = &task, .num_computed = num_computed(task)});
-    guessed_slots_.push_back(task.slot);
+    proposals_.push_back({.task = &task, .num_computed = num_computed(task)});
+    drafted_slots_.push_back(task.slot);
   }
-  if (guesses_.empty()) return {};
+  if (proposals_.empty()) return {};
   const double start = config_.seconds();
   try {
     open_slots();
     const int num_caught_up = catch_up();
     const double caught_up = config_.seconds();
-    guess();
+    propose();
     return {config_.seconds() - caught_up, caught_up - start, num_caught_up};
   } catch (...) {
     give_up();
@@ -70,12 +70,12 @@ void ModelDrafter::launched(const StepBatch& batch) {
     take_oldest();
   }
   for (const StepRow& row : batch.rows) {
-    const bool is_guessed = std::ranges::find(guessed_slots_, row.slot) != guessed_slots_.end();
-    const int num_guessed = is_guessed ? row.num_drafts : 0;
-    const int num_valid = config_.max_kept > 0 ? std::min(num_guessed, 1) : num_guessed;
+    const bool is_drafted = std::ranges::find(drafted_slots_, row.slot) != drafted_slots_.end();
+    const int num_drafted = is_drafted ? row.num_drafts : 0;
+    const int num_valid = config_.max_kept > 0 ? std::min(num_drafted, 1) : num_drafted;
     mark_overwritten(row.slot, row.past_len + num_valid, row.past_len + row.num_tokens);
   }
-  guessed_slots_.clear();
+  drafted_slots_.clear();
 }
 
 // The number of leading positions that the draft model has computed. Positions after the known tokens were drafts that
@@ -92,7 +92,9 @@ int ModelDrafter::num_computed(const DraftTask& task) const {
 
 // Whether another row of the batch in preparation computes a shared block that the sequence lacks. The rows of a step
 // run concurrently, so this row waits for the next call.
-bool ModelDrafter::is_computing(const Guess& guess) const { return num_computed(*guess.task) > guess.num_computed; }
+bool ModelDrafter::is_computing(const Proposal& proposal) const {
+  return num_computed(*proposal.task) > proposal.num_computed;
+}
 
 // Whether features of the sequence arrive by copies at the beginning of the step in preparation.
 bool ModelDrafter::is_copied(const DraftTask& task, const StepBatch& batch) const {
@@ -145,9 +147,9 @@ std::int32_t& ModelDrafter::filled(CopyKind kind, bool is_source, std::int32_t b
 // The sampler's state contains the drafts of earlier calls, accepted or not, so every call starts again from the known
 // tokens.
 void ModelDrafter::open_slots() {
-  for (std::size_t i = 0; i < guesses_.size(); ++i) {
-    const Request& request = guesses_[i].task->request;
-    const auto& state = static_cast<const ModelDraftState&>(*guesses_[i].task->state);
+  for (std::size_t i = 0; i < proposals_.size(); ++i) {
+    const Request& request = proposals_[i].task->request;
+    const auto& state = static_cast<const ModelDraftState&>(*proposals_[i].task->state);
     executor_->set_slot(static_cast<int>(i), state.params, request.tokens, request.num_prompt);
   }
 }
@@ -156,14 +158,14 @@ void ModelDrafter::open_slots() {
 // logits, and a draft head that computes logits overwrites the target model's features of the token with its own.
 int ModelDrafter::catch_up() {
   StepBatch& batch = next_batch();
-  for (std::size_t i = 0; i < guesses_.size(); ++i) {
-    Guess& guess = guesses_[i];
-    const int end = num_known(*guess.task) - 1, num_behind = end - guess.num_computed;
+  for (std::size_t i = 0; i < proposals_.size(); ++i) {
+    Proposal& proposal = proposals_[i];
+    const int end = num_known(*proposal.task) - 1, num_behind = end - proposal.num_computed;
     const int room = config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
-    if (num_behind < most_at_once(config_.max_kept) || room < 2 || is_computing(guess)) continue;
-    const int from = std::exchange(guess.num_computed, guess.num_computed + std::min(num_behind, room));
-    add_row(i, from, guess.num_computed, batch);
-    mark_computed(guess.task->slot, from, guess.num_computed);
+    if (num_behind < most_at_once(config_.max_kept) || room < 2 || is_computing(proposal)) continue;
+    const int from = std::exchange(proposal.num_computed, proposal.num_computed + std::min(num_behind, room));
+    add_row(i, from, proposal.num_computed, batch);
+    mark_computed(proposal.task->slot, from, proposal.num_computed);
   }
   if (batch.rows.empty()) return 0;
   launch(batch);
@@ -173,16 +175,17 @@ int ModelDrafter::catch_up() {
 
 // Runs a step for each place of a draft. Tokens stay on the device, so each step is launched before those of the last
 // are read.
-void ModelDrafter::guess() {
-  for (Guess& guess : guesses_) {
-    guess.is_over = num_known(*guess.task) - guess.num_computed > most_at_once(config_.max_kept) || is_computing(guess);
-    if (guess.is_over) continue;
-    const int end = num_known(*guess.task) - 1 + guess.task->most;
-    mark_computed(guess.task->slot, guess.num_computed, end);
+void ModelDrafter::propose() {
+  for (Proposal& proposal : proposals_) {
+    proposal.is_over =
+        num_known(*proposal.task) - proposal.num_computed > most_at_once(config_.max_kept) || is_computing(proposal);
+    if (proposal.is_over) continue;
+    const int end = num_known(*proposal.task) - 1 + proposal.task->most;
+    mark_computed(proposal.task->slot, proposal.num_computed, end);
   }
   for (int place = 0;; ++place) {
     StepBatch& batch = next_batch();
-    add_guesses(place, batch);
+    add_proposals(place, batch);
     if (batch.rows.empty()) break;
     launch(batch);
     if (in_flight_ == 2) take_oldest();
@@ -190,24 +193,24 @@ void ModelDrafter::guess() {
   while (in_flight_ > 0) take_oldest();
 }
 
-void ModelDrafter::add_guesses(int place, StepBatch& batch) {
-  for (std::size_t i = 0; i < guesses_.size(); ++i) {
-    const Guess& guess = guesses_[i];
-    const DraftTask* task = guess.task;
-    if (guess.is_over || place >= task->most) continue;
+void ModelDrafter::add_proposals(int place, StepBatch& batch) {
+  for (std::size_t i = 0; i < proposals_.size(); ++i) {
+    const Proposal& proposal = proposals_[i];
+    const DraftTask* task = proposal.task;
+    if (proposal.is_over || place >= task->most) continue;
     const int newest = num_known(*task) - 1;
-    add_row(i, place == 0 ? guess.num_computed : newest + place, newest + place + 1, batch);
+    add_row(i, place == 0 ? proposal.num_computed : newest + place, newest + place + 1, batch);
     StepRow& row = batch.rows.back();
     row.sample = true;
     row.num_generated = newest + 1 + place - task->request.num_prompt;
   }
 }
 
-// Adds a row for positions `from` to `end` of guess `index`: known tokens, or the token that it sampled last.
+// Adds a row for positions `from` to `end` of proposal `index`: known tokens, or the token that it sampled last.
 void ModelDrafter::add_row(std::size_t index, int from, int end, StepBatch& batch) {
-  const DraftTask& task = *guesses_[index].task;
+  const DraftTask& task = *proposals_[index].task;
   const auto slot = static_cast<std::int32_t>(index);
-  if (!std::exchange(guesses_[index].has_table, true)) {
+  if (!std::exchange(proposals_[index].has_table, true)) {
     const std::span<const std::int32_t> blocks = tables_.blocks(task.slot, 0);
     const int num_blocks = (num_known(task) - 1 + task.most + config_.tokens_per_block - 1) / config_.tokens_per_block;
     for (int i = 0; i < num_blocks; ++i) {
@@ -254,16 +257,16 @@ void ModelDrafter::take_oldest() {
   const StepBatch& batch = batches_[(num_launched_ - static_cast<std::uint64_t>(in_flight_)) % 2];
   --in_flight_;
   executor_->wait(result_);
-  take_guesses(batch);
+  take_drafts(batch);
 }
 
-void ModelDrafter::take_guesses(const StepBatch& batch) {
+void ModelDrafter::take_drafts(const StepBatch& batch) {
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    Guess& guess = guesses_[static_cast<std::size_t>(batch.rows[i].slot)];
+    Proposal& proposal = proposals_[static_cast<std::size_t>(batch.rows[i].slot)];
     const RowResult& row = result_.rows[i];
-    if (!batch.rows[i].sample || guess.is_over) continue;
-    guess.is_over = !row.error.empty() || row.tokens.empty();
-    if (!guess.is_over) guess.task->drafts.push_back(row.tokens.back());
+    if (!batch.rows[i].sample || proposal.is_over) continue;
+    proposal.is_over = !row.error.empty() || row.tokens.empty();
+    if (!proposal.is_over) proposal.task->drafts.push_back(row.tokens.back());
   }
 }
 

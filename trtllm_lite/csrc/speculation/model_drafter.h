@@ -54,7 +54,7 @@ class ModelDrafter final : public Drafter {
   void end(DraftState&, std::span<const std::int32_t>) override {}
 
  private:
-  struct Guess {
+  struct Proposal {
     DraftTask* task;
     int num_computed;        // positions
     bool has_table = false;  // the draft model's executor has the block table
@@ -62,7 +62,7 @@ class ModelDrafter final : public Drafter {
   };
 
   int num_computed(const DraftTask& task) const;
-  bool is_computing(const Guess& guess) const;
+  bool is_computing(const Proposal& proposal) const;
   bool is_copied(const DraftTask& task, const StepBatch& batch) const;
   void mark_computed(int slot, int from, int end);
   void mark_overwritten(int slot, int from, int end);
@@ -73,13 +73,13 @@ class ModelDrafter final : public Drafter {
 
   void open_slots();
   int catch_up();
-  void guess();
+  void propose();
   void add_row(std::size_t index, int from, int end, StepBatch& batch);
-  void add_guesses(int place, StepBatch& batch);
+  void add_proposals(int place, StepBatch& batch);
   StepBatch& next_batch();
   void launch(const StepBatch& batch);
   void take_oldest();
-  void take_guesses(const StepBatch& batch);
+  void take_drafts(const StepBatch& batch);
   void give_up();
 
   const ModelDrafterConfig config_;
@@ -90,9 +90,9 @@ class ModelDrafter final : public Drafter {
   std::size_t num_copies_ = 0, num_updates_ = 0;
   std::vector<CopyOrder> copies_;  // for the draft model's next step
 
-  // State of a call. The index of a guess is its slot in the draft model's executor.
-  std::vector<Guess> guesses_;
-  std::vector<int> guessed_slots_;  // slots of the scheduler, until their rows are launched
+  // State of a call. The index of a proposal is its slot in the draft model's executor.
+  std::vector<Proposal> proposals_;
+  std::vector<int> drafted_slots_;  // slots of the scheduler, until their rows are launched
   std::array<StepBatch, 2> batches_;
   std::uint64_t num_launched_ = 0;
   int in_flight_ = 0;

@@ -67,4 +67,4 @@ def _as_int8(matrix: StoredMatrix, block: int, dtype: ir.DataType, with_offset: 
     elif with_offset:
         tensors["weight_offset"] = lazy(lambda: np.zeros(shape, dtype.numpy()), dtype, shape)
     name = matrix.operands["weight"].name
-    return StoredMatrix(Int8(), {part: derived(f"{name}.widened.{part}", tensor) for part, tensor in tensors.items()})
+    return StoredMatrix(Int8(), {part: derived(f"{name}.as_int8.{part}", tensor) for part, tensor in tensors.items()})

@@ -196,16 +196,16 @@ class Workpiece:
         scaled = computed(lambda: self.matrix(product).astype(dtype.numpy()), dtype, extents(tensor))
         new = add_initializer(self.graph, f"{weight.name}.scaled", scaled)
         if (cast := made_by(old, "Cast")) is not None and cast.inputs[0] is weight:
-            widened = ir.Value(name=f"{new.name}.cast", type=old.type, shape=old.shape)
+            cast_result = ir.Value(name=f"{new.name}.cast", type=old.type, shape=old.shape)
             to = {"to": int(ir.DataType.FLOAT)}
-            widen = ir.node("Cast", [new], to, outputs=[widened], name=widened.name)
-            self.graph.insert_before(product.reader, widen)
-            new = widened
+            node = ir.node("Cast", [new], to, outputs=[cast_result], name=cast_result.name)
+            self.graph.insert_before(product.reader, node)
+            new = cast_result
         product.reader.replace_input_with(0, new)
         self._remove_unread(old)
 
     def _remove_unread(self, value: ir.Value) -> None:
-        """Remove a widened matrix or a weight that has no readers any more."""
+        """Remove a matrix cast to float32 or a weight that has no readers any more."""
         producer = value.producer()
         if producer is not None and not value.uses():
             (source,) = producer.inputs

@@ -20,7 +20,7 @@ from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 
 class CapacitySchedulerPolicy(StrEnum):
-    """When a request is admitted; SchedulerConfig describes each policy."""
+    """The policy by which requests are admitted; SchedulerConfig describes each."""
 
     GUARANTEED_NO_EVICT = "GUARANTEED_NO_EVICT"
     MAX_UTILIZATION = "MAX_UTILIZATION"
@@ -99,10 +99,10 @@ class SchedulerConfig:
 class SpeculativeConfig:
     """Configures speculative decoding: draft tokens, so that a step may produce several tokens; the names are vLLM's.
 
-    What is generated does not change: a guessed token is kept if it is the one that would have been sampled in its
-    place. ``num_speculative_tokens``: how many tokens are guessed at most; the engine must have been built for as many
-    (``--max_draft_len``). ``enable_adaptive_verification``: as many are guessed as are worth their time, judging by the
-    times of steps and by what became of earlier guesses, so that generation is not slower than without; False: always
+    What is generated does not change: a draft token is kept if it is the one that would have been sampled in its
+    place. ``num_speculative_tokens``: how many tokens are drafted at most; the engine must have been built for as many
+    (``--max_draft_len``). ``enable_adaptive_verification``: as many are drafted as are worth their time, judging by the
+    times of steps and by what became of earlier drafts, so that generation is not slower than without; False: always
     as many as there are, which makes steps reproducible. ``method`` is one of
 
     - ``ngram``: what followed the last ``prompt_lookup_max`` tokens, or fewer down to ``prompt_lookup_min``, where they
@@ -110,10 +110,10 @@ class SpeculativeConfig:
     - ``suffix``: what followed most often where the longest string that ends the text stood before, in the prompt, in
       the output, or in earlier outputs of the same cache_salt; of each salt the last
       ``suffix_decoding_max_cached_requests`` are kept (at least half of so many; 0: none). For each token of that
-      string ``suffix_decoding_max_spec_factor`` tokens are guessed, while by what followed before they are as likely
+      string ``suffix_decoding_max_spec_factor`` tokens are drafted, while by what followed before they are as likely
       together as ``suffix_decoding_min_token_prob``
     - ``synthetic``: what the same prompt of the same cache_salt was continued with before, with errors so that the
-      share ``synthetic_acceptance_rates[i]`` of the guesses in place i is kept, and all before it. It measures what
+      share ``synthetic_acceptance_rates[i]`` of the drafts in place i is kept, and all before it. It measures what
       speculation would gain with such rates, whatever the weights; a prompt that was not run before goes without
 
     - ``draft_model``: what a second, smaller model would go on with, whose engine is in the directory ``model``. It
@@ -125,8 +125,8 @@ class SpeculativeConfig:
     - ``mtp``: what a layer of the model goes on with that was trained to predict a further token (MTP), and which is an
       engine of its own; otherwise as ``eagle3``
 
-    Requests under a grammar (``guided_decoding``) have the tokens that it leaves no choice about as guesses first, with
-    any method, and without a SpeculativeConfig, too, in engines that were built for guesses.
+    Requests under a grammar (``guided_decoding``) have the tokens that it leaves no choice about as drafts first, with
+    any method, and without a SpeculativeConfig, too, in engines that were built for drafts.
 
     Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
     no sense.

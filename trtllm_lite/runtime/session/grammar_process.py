@@ -22,7 +22,7 @@ from typing import Any
 from trtllm_lite import errors
 from trtllm_lite.errors import EngineError, LimitError, OverloadedError
 from trtllm_lite.printable import one_line
-from trtllm_lite.runtime.session.grammar_texts import CompiledForm
+from trtllm_lite.runtime.session.grammar_texts import CompilerInput
 
 MAX_MEMORY_BYTES = 256 << 20
 """A compiled grammar that takes more bytes is refused; 1 MB of schemas takes about half as much."""
@@ -39,7 +39,7 @@ _WORKER = Path(__file__).with_name("grammar_worker.py")
 class GrammarProcess:
     """Tries the grammars of one engine. Threads share it.
 
-    ``arguments`` are those of ``_core.GrammarCompiler`` except ``tokenize``, and ``guesses``, whether ``tokenize`` is
+    ``arguments`` are those of ``_core.GrammarCompiler`` except ``tokenize``, and ``forces``, whether ``tokenize`` is
     given.
     """
 
@@ -66,7 +66,7 @@ class GrammarProcess:
         finally:
             self._places.release()
 
-    def try_out(self, form: CompiledForm) -> int:
+    def try_out(self, given: CompilerInput) -> int:
         """The bytes of memory that a compiled grammar takes.
 
         Raises the errors of ``compile``, LimitError for a grammar that exceeds its bounds, and OverloadedError if this
@@ -77,7 +77,7 @@ class GrammarProcess:
             "cpu_seconds": MAX_CPU_SECONDS,
             "wall_seconds": MAX_WALL_SECONDS,
         }
-        request = json.dumps({"grammar": asdict(form), **limits}).encode()
+        request = json.dumps({"grammar": asdict(given), **limits}).encode()
         # A process that ended meanwhile for other reasons, such as a signal from outside, says nothing about the
         # grammar.
         answer = self._asked(request) or self._asked(request)

@@ -43,7 +43,7 @@ _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
 
 
 @dataclass(frozen=True)
-class CompiledForm:
+class CompilerInput:
     """The arguments of ``_core.GrammarCompiler.compile``."""
 
     kind: str
@@ -51,20 +51,20 @@ class CompiledForm:
     names_tokens: bool = False
 
 
-def compiled_form(source: GrammarSource, special_ids: Mapping[str, int], end_ids: Collection[int]) -> CompiledForm:
+def compiler_input(source: GrammarSource, special_ids: Mapping[str, int], end_ids: Collection[int]) -> CompilerInput:
     """The compiler's input for the grammar ``source``. For the ids of tokens see ``with_markers``.
 
     Raises ArgumentError for an invalid grammar, LimitError for one beyond the limits above.
     """
     if source.kind == "json_schema":
-        return CompiledForm(source.kind, _dumped(_bounded(_parsed(source.text))))
+        return CompilerInput(source.kind, _dumped(_bounded(_parsed(source.text))))
     if source.kind == STRUCTURAL_TAG:
-        return CompiledForm("lark", _with_bounded_schemas(_lark_of_tags(_parsed(source.text))))
+        return CompilerInput("lark", _with_bounded_schemas(_lark_of_tags(_parsed(source.text))))
     if source.kind == "lark":
         _check_names_no_token(source)
         text = _with_bounded_schemas(with_markers(source, special_ids, end_ids))
-        return CompiledForm(source.kind, text, bool(source.markers) and _named_token(text) is not None)
-    return CompiledForm(source.kind, source.text)
+        return CompilerInput(source.kind, text, bool(source.markers) and _named_token(text) is not None)
+    return CompilerInput(source.kind, source.text)
 
 
 def _parsed(text: str) -> Any:
@@ -112,7 +112,7 @@ def _with_bounded_schemas(lark: str) -> str:
             schema, end = json.JSONDecoder().raw_decode(lark, at)
             pieces.append(_dumped(_bounded({} if schema is True else schema)))
         except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"expected JSON behind %json, found {shown(lark[at : at + 80])}") from error
+            raise ArgumentError(f"expected JSON after %json, found {shown(lark[at : at + 80])}") from error
         at = end
     return "".join((*pieces, lark[at:]))
 

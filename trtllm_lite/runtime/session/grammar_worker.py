@@ -1,12 +1,13 @@
 """Tries grammars, as a program of its own.
 
 ``grammar_process`` starts it as ``python grammar_worker.py FILE``: the descriptor of a file with the arguments of
-``_core.GrammarCompiler`` as JSON, and whether grammars are to guess (``guesses``). Each byte of stdin, a Unix socket,
-carries another socket for one conversation. It begins with a trial as JSON: ``grammar``, the arguments of ``compile``,
-and its bounds: ``memory_bytes`` beyond this program's memory, ``cpu_seconds`` and ``wall_seconds``. The trial runs in a
-fork of this program, which has already read the tokenizer; if it exceeds its bounds or its stack, the fork dies. The
-fork answers with a line of JSON: ``bytes`` (the size of the compiled grammar), or ``error`` (the name of a class of
-``trtllm_lite.errors``) and ``message``. After its end this program writes its exit ``status``, and closes the socket.
+``_core.GrammarCompiler`` as JSON, and whether grammars are to find forced tokens (``forces``). Each byte of stdin, a
+Unix socket, carries another socket for one conversation. It begins with a trial as JSON: ``grammar``, the arguments of
+``compile``, and its bounds: ``memory_bytes`` beyond this program's memory, ``cpu_seconds`` and ``wall_seconds``. The
+trial runs in a fork of this program, which has already read the tokenizer; if it exceeds its bounds or its stack, the
+fork dies. The fork answers with a line of JSON: ``bytes`` (the size of the compiled grammar), or ``error`` (the name of
+a class of ``trtllm_lite.errors``) and ``message``. After its end this program writes its exit ``status``, and closes
+the socket.
 
 The program imports little of this package, so that it starts at once.
 """
@@ -84,7 +85,7 @@ def main() -> None:
 
 def _make_compiler(arguments: Mapping[str, Any]) -> Any:
     # The spelling of draft tokens depends on the tokenizer, and is not part of a trial.
-    tokenize = _spell_nothing if arguments["guesses"] else None
+    tokenize = _spell_nothing if arguments["forces"] else None
     names = ("library", "tokenizer_json", "vocab_size", "end_ids")
     return _core.GrammarCompiler(**{name: arguments[name] for name in names}, tokenize=tokenize)
 

@@ -16,7 +16,7 @@ from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.grammar_process import GrammarProcess
-from trtllm_lite.runtime.session.grammar_texts import compiled_form, llguidance
+from trtllm_lite.runtime.session.grammar_texts import compiler_input, llguidance
 from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDecodingParams
 from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ MAX_KEPT = 64
 MAX_KEPT_BYTES = 48 << 20
 """Most bytes that kept grammars take with their texts; the latest grammar is always kept.
 
-With guesses a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
+With forced tokens a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
 ``MAX_KEPT`` of the usual ones fit. Hostile ones fill it after some dozens; with fragments of memory between the kept
 ones and the text of the latest, a process has then grown by at most 192 MiB, which the fuzz target ``grammar`` holds.
 """
@@ -48,23 +48,23 @@ class Grammars:
             raise ArgumentError("guided_decoding needs the texts of tokens; this engine has no tokenizer: leave it out")
         if not end_ids:
             raise ArgumentError("guided_decoding ends texts by the model's end token, and it has none: leave it out")
-        guesses = manifest.limits.max_draft_len > 0
+        forces = manifest.limits.max_draft_len > 0
         arguments = {
             "library": str(_library_path()),
             "tokenizer_json": tokenizer.json_with_special(end_ids),
             "vocab_size": manifest.model.vocab_size,
             "end_ids": list(end_ids),
         }
-        self._process = GrammarProcess({**arguments, "guesses": guesses})
+        self._process = GrammarProcess({**arguments, "forces": forces})
         self._process.start()
-        self._compiler = core().GrammarCompiler(**arguments, tokenize=tokenizer.spell if guesses else None)
+        self._compiler = core().GrammarCompiler(**arguments, tokenize=tokenizer.spell if forces else None)
         self._tokenizer, self._end_ids = tokenizer, list(end_ids)
         self._kept = _Kept()
         # The cache refers only to the compiler: a reference to this object would keep it alive in a cycle.
         self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, self._compiler))
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
-        """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len], by params that have a form.
+        """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len], by params that have one.
 
         Raises what :meth:`compile` does.
         """
@@ -85,11 +85,11 @@ class Grammars:
         grammar = self._kept.get(source)
         if grammar is None:
             try:
-                form = compiled_form(source, self._tokenizer.special_ids, self._end_ids)
+                given = compiler_input(source, self._tokenizer.special_ids, self._end_ids)
                 with self._process.place():
-                    num_bytes = self._process.try_out(form) + sys.getsizeof(source.text)
+                    num_bytes = self._process.try_out(given) + sys.getsizeof(source.text)
                     self._make_room(num_bytes)
-                    grammar = self._compiler.compile(**asdict(form))
+                    grammar = self._compiler.compile(**asdict(given))
             except (ArgumentError, LimitError, OverloadedError) as error:
                 raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
             self._kept.put(source, grammar, num_bytes)

@@ -1,4 +1,4 @@
-"""Defines GuidedDecodingParams: the form that a generated text has to have."""
+"""Defines GuidedDecodingParams: the grammar that a generated text must match."""
 
 import json as json_module  # json is also the name of a field
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Marker:
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedDecodingParams:
-    """The form of a generated text, by one of the first six fields; the names are TensorRT-LLM's.
+    """The grammar that a generated text must match, given by one of the first six fields; the names are TensorRT-LLM's.
 
     For vLLM's ``structured_outputs=StructuredOutputsParams(…)`` write ``guided_decoding=GuidedDecodingParams(…)``, with
     the same fields.
@@ -65,23 +65,23 @@ class GuidedDecodingParams:
       dictionary. Where the text comes to a trigger, it goes on as one of the structures that begin with it
 
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
-      (vLLM's name in its reasoning config), or a list of texts that do so one behind the other, with anything between
-      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. An entry that is a list stands for any of its texts.
-      The form, which may be left out then, and the stop words are those of what follows it; tokens before are free, but
-      where there is a form for end tokens. Where the prompt's last turn holds it, a chat template has closed the block
-      already, and all of the text is the answer
+      (vLLM's name in its reasoning config), or a list of texts that do so one after the other, with anything between
+      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. An entry that is a list stands for any of its texts. The
+      grammar, which may be left out then, and the stop words are those of what follows it; tokens before are free, but
+      where there is a grammar for end tokens. Where the prompt's last turn holds it, a chat template has closed the
+      block already, and all of the text is the answer
     - ``reasoning_start_str``: what begins the reasoning, or a list of such texts. A text then has reasoning if it
-      begins with one of them behind white space, or the prompt's last turn holds one; any other is the answer from its
+      begins with one of them after white space, or the prompt's last turn holds one; any other is the answer from its
       beginning on. Without it texts think from their beginning on
 
-    The text is all that is generated, up to the model's end token, which comes where the form is complete and nowhere
-    else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.
-    Special tokens are no part of it. Needs llguidance: ``pip install 'trtllm_lite[guided]'``.
+    The text is all that is generated, up to the model's end token, which comes where the text matches the grammar and
+    nowhere else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it
+    incomplete. Special tokens are no part of it. Needs llguidance: ``pip install 'trtllm_lite[guided]'``.
 
     Between the tokens of JSON there may be a line break and an indentation, or some blanks (``WHITE_SPACE`` of
     ``grammar_texts``), unless the schema's ``x-guidance`` says otherwise.
 
-    Raises ArgumentError unless one form is given and has the right type, LimitError if it is longer than
+    Raises ArgumentError unless one of these fields is given and has the right type, LimitError if it is longer than
     ``MAX_GRAMMAR_LENGTH`` characters, or a regular expression than ``MAX_REGEX_LENGTH``. Grammars are compiled when a
     request is made of them, which raises what ``Grammars.compile`` does.
     """
@@ -97,7 +97,7 @@ class GuidedDecodingParams:
 
     def __post_init__(self) -> None:
         check_flag("json_object of guided_decoding", self.json_object)
-        self._check_form()
+        self._check_fields()
         thoughts = self.thoughts
         if thoughts is None:
             if self.reasoning_start_str is not None:
@@ -106,11 +106,11 @@ class GuidedDecodingParams:
         _check_length("reasoning_start_str", thoughts.starts)
         _check_length("reasoning_end_str", [text for texts in thoughts.ends for text in texts])
 
-    def _check_form(self) -> None:
-        forms = [field for field in fields(GuidedDecodingParams) if not field.name.startswith("reasoning_")]
-        given = [field.name for field in forms if getattr(self, field.name) is not field.default]
+    def _check_fields(self) -> None:
+        grammars = [field for field in fields(GuidedDecodingParams) if not field.name.startswith("reasoning_")]
+        given = [field.name for field in grammars if getattr(self, field.name) is not field.default]
         if len(given) > 1 or (not given and self.reasoning_end_str is None):
-            names = ", ".join(field.name for field in forms)
+            names = ", ".join(field.name for field in grammars)
             found = " and ".join(given) or "none"
             raise ArgumentError(f"guided_decoding has {found}: expected exactly one of {names}")
         text = "" if self.source is None else self.source.text
@@ -133,7 +133,7 @@ class GuidedDecodingParams:
 
     @cached_property
     def source(self) -> GrammarSource | None:
-        """The grammar to compile; None without a form."""
+        """The grammar to compile; None if there is none."""
         if self.json is not None:
             return GrammarSource("json", "json_schema", _schema(self.json))
         if self.json_object:

@@ -29,7 +29,7 @@ class Thoughts:
         return core().Thoughts(self.starts, self.ends)
 
     def are_likely(self, prompt: str, tokenizer: Tokenizer) -> bool:
-        """Whether a model probably thinks in this form: a token is a start marker, or the prompt contains one."""
+        """Whether a model probably writes these markers: a token is a start marker, or the prompt contains one."""
         return any(
             start in prompt or len(tokenizer.encode(start, add_special_tokens=False)) == 1 for start in self.starts
         )

@@ -29,7 +29,7 @@ def check_remote(manifest: Manifest, options: RunnerOptions) -> None:
     if manifest.lora is not None:
         raise ArgumentError(f"{given}adapters are kept in one process: leave it out, or max_lora_rank")
     if options.speculation is not None and options.speculation.model is not None:
-        raise ArgumentError(f"{given}draft models run beside an engine in its process: guess with the method ngram")
+        raise ArgumentError(f"{given}draft models run beside an engine in its process: draft with the method ngram")
     devices = options.device_ids
     if devices is not None and not len(devices) == len(set(devices)) == mapping.tp_size:
         raise ArgumentError(

@@ -23,7 +23,7 @@ from trtllm_lite.runtime.values import check_flag, check_length, check_list, che
 
 _EARLY_STOPPING = {False: "FALSE", True: "TRUE", "never": "NEVER"}
 _ANY_VOCABULARY = 2**31 - 1
-_MAX_VOCABULARY = 1 << 20  # no model has so many tokens
+_MAX_VOCABULARY = 1 << 20  # no model has this many tokens
 _MAX_TOKENS = 2**24
 _LEAST_SEED = -(2**63)  # of OpenAI's API
 MAX_SEQUENCES = 128
@@ -38,11 +38,11 @@ class SamplingParams(RequestFields):
 
     {fields}
 
-    Form:
+    Guided decoding:
 
     - ``guided_decoding``: what the generated text must be, such as JSON of a schema: see :class:`GuidedDecodingParams`.
-      It is applied last, so that penalties and bad words choose among what the form leaves; a request that leaves no
-      token at all ends with an error. Draws nothing else than without it where the form allows what was drawn
+      It is applied last, so that penalties and bad words choose among what the grammar allows; a request that leaves no
+      token at all ends with an error. Draws nothing else than without it where the grammar allows what was drawn
 
     Raises ArgumentError, on construction, for a value out of its range. What depends on the engine (token ids within
     its vocabulary, lengths within its limits) is checked when a request is made of it.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, EngineError, shown
-from trtllm_lite.runtime.text.content_forms import ROLES, ContentForm, Message
+from trtllm_lite.runtime.text.content_formats import ROLES, ContentFormat, Message
 from trtllm_lite.runtime.text.template_process import render_template
 
 _DEFAULT = "default"
@@ -27,7 +27,7 @@ class ChatTemplate:
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self._sources = dict(sources)
         self._special_tokens = dict(special_tokens)
-        self._forms: dict[tuple[str, str], ContentForm] = {}
+        self._formats: dict[tuple[str, str], ContentFormat] = {}
         self._last_seconds = math.inf
 
     @classmethod
@@ -95,16 +95,18 @@ class ChatTemplate:
             self._last_seconds = time.perf_counter() - start
 
     def _shaped(self, message: dict[str, Any], source: str) -> dict[str, Any]:
-        """A message with its content in the form that a template takes."""
+        """A message with its content in the format that a template takes."""
         content = message.get("content")
-        return message if content is None else {**message, "content": self._form(source, message["role"]).of(content)}
+        return message if content is None else {**message, "content": self._format(source, message["role"]).of(content)}
 
-    def _form(self, source: str, role: str) -> ContentForm:
+    def _format(self, source: str, role: str) -> ContentFormat:
         key = source, role if role in ROLES else ""
-        if key not in self._forms:
+        if key not in self._formats:
             names = {"documents": None, "tools": None, "add_generation_prompt": False, **self._special_tokens}
-            self._forms[key] = ContentForm(lambda probe: render_template(source, {**names, "messages": probe}), key[1])
-        return self._forms[key]
+            self._formats[key] = ContentFormat(
+                lambda probe: render_template(source, {**names, "messages": probe}), key[1]
+            )
+        return self._formats[key]
 
     def _source(self, name: str | None, with_tools: bool) -> str:
         if name is None:

@@ -14,7 +14,7 @@ from trtllm_lite.library_errors import LibraryErrors
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
-from trtllm_lite.runtime.text.content_forms import Message
+from trtllm_lite.runtime.text.content_formats import Message
 from trtllm_lite.runtime.text.decoder_rules import decoder_rules
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain

@@ -20,15 +20,15 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 
 _MOST_DIGITS = 9  # of a token id
 _NUM_KEPT = 64  # parameters that earlier requests had
-_FORMS = (
+_GRAMMARS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
 )
-"""Names of fields that restrict the text."""
+"""Names of fields that give a grammar, which the text must match."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``include_usage``: an event behind the last has the numbers of tokens; ``continuous_usage_stats``: all have.
+    """``include_usage``: an event after the last has the numbers of tokens; ``continuous_usage_stats``: all have.
 
     ``include_obfuscation`` changes nothing.
     """
@@ -109,7 +109,7 @@ class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
     @property
     def is_quick(self) -> bool:
         """Whether nothing is asked for that takes long to prepare, such as a grammar, or bad words."""
-        return not self.bad_words and not any(getattr(self, name) is not None for name in _FORMS)
+        return not self.bad_words and not any(getattr(self, name) is not None for name in _GRAMMARS)
 
     def sampling_params(self, *, max_tokens: int | None, draws: bool, **own: Any) -> SamplingParams:
         """The parameters that these fields ask for; ``own`` are those that an endpoint decides, such as ``logprobs``.
@@ -122,16 +122,16 @@ class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
         values |= {name: adapt(values[name]) for name, adapt in _ADAPTED.items() if name in values}
         if not draws and not values.keys() & set(DRAWS):
             values["temperature"] = 1.0
-        values |= {"max_tokens": max_tokens, "n": self.n, "guided_decoding": self.form()}
+        values |= {"max_tokens": max_tokens, "n": self.n, "guided_decoding": self.guided()}
         return _checked(values | own)
 
     @property
-    def form_field(self) -> str:
+    def grammar_field(self) -> str:
         """The name of the field that says what the text must be; if there is none, tools do."""
-        return next((name for name in _FORMS if getattr(self, name) is not None), "tools")
+        return next((name for name in _GRAMMARS if getattr(self, name) is not None), "tools")
 
-    def form(self) -> GuidedDecodingParams | None:
-        """The restriction of the text, from whichever field gives one."""
+    def guided(self) -> GuidedDecodingParams | None:
+        """The grammar that the text must match, from whichever field gives one."""
         asked: dict[str, Any] = {
             "json": self.guided_json,
             "regex": self.guided_regex,

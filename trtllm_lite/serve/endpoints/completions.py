@@ -39,7 +39,7 @@ async def completions(app: Application, request: Request) -> Response | None:
         try:
             _, generations = await model.begin(partial(_prepare, model, adapter, body), is_quick=is_quick)
         except TrtllmLiteError as error:
-            raise error_about(error, {"guided_decoding": body.form_field}) from error
+            raise error_about(error, {"guided_decoding": body.grammar_field}) from error
         answer = _Answer(request, model, body, generations)
         return await (answer.stream() if body.stream else answer.whole())
 

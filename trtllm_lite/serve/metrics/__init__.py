@@ -5,13 +5,13 @@ sequence is counted once, when it has ended. With ``n`` or several prompts a req
 
 What differs from vLLM:
 
-- times count from when a sequence was submitted to the event loop, behind tokenizing and waiting for an adapter; only
+- times count from when a sequence was submitted to the event loop, after tokenizing and waiting for an adapter; only
   sequences that have generated something are in histograms of times, and in the counts of prompt tokens
 - ``request_success`` counts all ends; ``finished_reason`` is ``timeout``, too
 - ``iteration_tokens_total`` has a sum and a count, and no buckets
 - ``cache_config_info`` has the labels that are true of this cache
-- ``admission_rejections`` has the reasons ``queue_full`` (status 429 before tokenizing) and ``overloaded`` (behind it)
-- ``spec_decode_*`` count the guesses of grammars, too
+- ``admission_rejections`` has the reasons ``queue_full`` (status 429 before tokenizing) and ``overloaded`` (after it)
+- ``spec_decode_*`` count the drafts of grammars, too
 - ``tool_call_parser_invocations_total`` counts each choice once, and has ``outcome`` alone beside the model's labels
 
 Of vLLM's names these are left out, because there is nothing that they could say:

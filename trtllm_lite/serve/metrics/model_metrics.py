@@ -121,17 +121,20 @@ def _add_experts(families: Families, counts: Sequence[ExpertCounts]) -> None:
 
 def _add_speculation(families: Families, speculation: Speculation) -> None:
     drafted, accepted = sum(speculation.num_drafted), sum(speculation.num_accepted)
-    families.counter("spec_decode_num_drafts", "How often tokens were guessed.", speculation.num_drafts)
-    families.counter("spec_decode_num_draft_tokens", "Guessed tokens.", drafted, trtllm="spec_decode_num_draft_tokens")
+    families.counter("spec_decode_num_drafts", "How often tokens were drafted.", speculation.num_drafts)
+    families.counter("spec_decode_num_draft_tokens", "Draft tokens.", drafted, trtllm="spec_decode_num_draft_tokens")
     families.counter(
         "spec_decode_num_accepted_tokens",
-        "Guesses that were kept.",
+        "Draft tokens that were accepted.",
         accepted,
         trtllm="spec_decode_num_accepted_tokens",
     )
     for place, count in enumerate(speculation.num_accepted):
         families.counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Guesses that were kept, by place.", count, position=str(place)
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens that were accepted, by place.",
+            count,
+            position=str(place),
         )
 
 

@@ -1,7 +1,7 @@
 """Parses a model's text, as it is generated, into content, reasoning and tool calls.
 
 ``make_parser`` makes a parser for one text; ``find_tool_parser(name).guide`` makes a grammar that forces calls in the
-model's form, and ``thoughts_of(name)`` gives the markers of thoughts before it. A text ended with tool calls if it
+model's format, and ``thoughts_of(name)`` gives the markers of thoughts before it. A text ended with tool calls if it
 ended by itself, ``has_tool_calls``, and not ``is_inside_tool_call``.
 """
 
@@ -17,13 +17,13 @@ from trtllm_lite.serve.parsers.events import (
     join_events,
     without_faults,
 )
-from trtllm_lite.serve.parsers.guides import MarkedForm
+from trtllm_lite.serve.parsers.guides import MarkedGrammar
 from trtllm_lite.serve.parsers.registry import (
     REASONING_PARSERS,
     TOOL_PARSERS,
     check_names,
+    detect,
     find_tool_parser,
-    guess,
     make_parser,
     needs_special_tokens,
     thoughts_of,
@@ -35,7 +35,7 @@ __all__ = [
     "TOOL_PARSERS",
     "Content",
     "Event",
-    "MarkedForm",
+    "MarkedGrammar",
     "NamedFunction",
     "OutputParser",
     "Reasoning",
@@ -46,8 +46,8 @@ __all__ = [
     "ToolCallFault",
     "ToolChoice",
     "check_names",
+    "detect",
     "find_tool_parser",
-    "guess",
     "join_events",
     "make_parser",
     "needs_special_tokens",

@@ -50,13 +50,13 @@ class GlmParser(TaggedCallParser):
         return key
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. Arguments come in the schema's order, and strings hold no ``</arg_value>``."""
         more = "(SPACE begin call)*" if parallel else ""
         return guides.of_markers([f"start: begin call {more}", *_rules(tools)], _LITERALS)
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         return guides.of_markers(["start: (before_call call)* FREE", f"FREE: /{FREE}/", *_rules(tools)], _LITERALS)
 

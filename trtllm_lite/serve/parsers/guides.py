@@ -1,4 +1,4 @@
-"""Writes grammars that make a model call tools in its own form, with arguments that follow their schemas."""
+"""Writes grammars that make a model call tools in its own format, with arguments that follow their schemas."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _SAY_MORE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedForm(GuidedDecodingParams):
+class MarkedGrammar(GuidedDecodingParams):
     """A grammar, ``grammar``, in which some rules are left to the tokenizer, which knows special tokens.
 
     See GrammarSource for the fields.
@@ -51,8 +51,8 @@ class Slot(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallForm:
-    """The form of calls whose arguments are JSON. All texts may contain names of special tokens.
+class CallFormat:
+    """The format of calls whose arguments are JSON. All texts may contain names of special tokens.
 
     ``marker`` is a text that occurs only before calls: before each call if it is ``repeated``, or else before the
     first. A ``call`` consists of literals and slots; ``separator`` is between calls, before the marker if there is one,
@@ -66,15 +66,15 @@ class CallForm:
     separator: str = ""
     end: str = ""
 
-    def of(self, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
+    def of(self, tools: Sequence[Tool], *, parallel: bool) -> MarkedGrammar:
         """The grammar of a text of calls, or of one call if not ``parallel``."""
-        return self._form("start: marker calls", tools, parallel=parallel)
+        return self._grammar("start: marker calls", tools, parallel=parallel)
 
-    def in_text(self, tools: Sequence[Tool]) -> MarkedForm:
+    def in_text(self, tools: Sequence[Tool]) -> MarkedGrammar:
         """The grammar of any text that goes on with calls of ``tools`` after the marker."""
-        return self._form(f"start: (before_calls calls)* FREE\nFREE: /{FREE}/", tools, parallel=not self.repeated)
+        return self._grammar(f"start: (before_calls calls)* FREE\nFREE: /{FREE}/", tools, parallel=not self.repeated)
 
-    def _form(self, start: str, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
+    def _grammar(self, start: str, tools: Sequence[Tool], *, parallel: bool) -> MarkedGrammar:
         again = "separator marker call" if self.repeated else "separator call"
         lines = [start, f"calls: first call ({again})* end" if parallel else "calls: first call end"]
         lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
@@ -93,11 +93,11 @@ class CallForm:
         return of_markers(lines, [*markers, Marker("before_calls", self.marker, is_behind_text=True)])
 
 
-def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts: bool = False) -> MarkedForm:
+def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts: bool = False) -> MarkedGrammar:
     """The grammar of ``lines``, with those ``markers`` that it names."""
     text = "\n".join(lines)
     used = [marker for marker in markers if re.search(rf"\b{marker.rule}\b(?!:)", text)]
-    return MarkedForm(grammar=text, markers=tuple(used), has_thoughts=has_thoughts)
+    return MarkedGrammar(grammar=text, markers=tuple(used), has_thoughts=has_thoughts)
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:

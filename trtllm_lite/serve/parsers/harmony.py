@@ -100,13 +100,13 @@ class HarmonyParser(ToolParser):
             yield from self._expect(*_ENDS)
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. Thoughts and words to the user may come before the calls."""
         more = "(end begin call)*" if parallel else ""
         return _guide(tools, [f"start: (silent end begin)* call {more}"])
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         return _guide(tools, ["start: ((silent | call) end begin)* (silent | final | call)"])
 

@@ -4,7 +4,7 @@ import re
 from abc import abstractmethod
 from typing import ClassVar
 
-from trtllm_lite.serve.parsers.guides import CallForm, Slot
+from trtllm_lite.serve.parsers.guides import CallFormat, Slot
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
 from trtllm_lite.serve.parsers.tool_parser import FormedCallParser
 
@@ -57,7 +57,7 @@ class DeepseekV3Parser(HeadedCallsParser):
     _markers: ClassVar[tuple[str, ...]] = (_SECTION, _CALL)
     _ends: ClassVar[tuple[str, ...]] = (_CALL_END,)
     _section_end: ClassVar[str] = _SECTION_END
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker=_SECTION,
         repeated=False,
         call=(
@@ -88,7 +88,7 @@ class DeepseekV31Parser(DeepseekV3Parser):
     Described by the chat template of https://huggingface.co/deepseek-ai/DeepSeek-V3.1. What V3 writes is read as well.
     """
 
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker=_SECTION,
         repeated=False,
         call=(_CALL, Slot.NAME, _SEPARATOR, Slot.ARGUMENTS, _CALL_END),
@@ -106,7 +106,7 @@ class KimiK2Parser(HeadedCallsParser):
     _markers: ClassVar[tuple[str, ...]] = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
     _ends: ClassVar[tuple[str, ...]] = ("<|tool_call_end|>",)
     _section_end: ClassVar[str] = "<|tool_calls_section_end|>"
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker="<|tool_calls_section_begin|>",
         repeated=False,
         call=(

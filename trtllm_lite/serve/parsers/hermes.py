@@ -6,7 +6,7 @@ The closing tag may be missing, as models sometimes end without it.
 
 from typing import ClassVar
 
-from trtllm_lite.serve.parsers.guides import CallForm, Slot
+from trtllm_lite.serve.parsers.guides import CallFormat, Slot
 from trtllm_lite.serve.parsers.text_reader import Steps
 from trtllm_lite.serve.parsers.tool_parser import FormedCallParser
 
@@ -18,7 +18,7 @@ class HermesParser(FormedCallParser):
 
     _markers: ClassVar[tuple[str, ...]] = (_BEGIN,)
     _ends: ClassVar[tuple[str, ...]] = (_END,)
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker=_BEGIN,
         repeated=True,
         call=('\n{"name": ', Slot.JSON_NAME, ', "arguments": ', Slot.ARGUMENTS, f"}}\n{_END}"),

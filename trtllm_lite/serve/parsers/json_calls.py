@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from trtllm_lite.serve.parsers.guides import CallForm, Slot
+from trtllm_lite.serve.parsers.guides import CallFormat, Slot
 from trtllm_lite.serve.parsers.text_reader import Steps
 from trtllm_lite.serve.parsers.tool_parser import FormedCallParser
 
@@ -42,7 +42,7 @@ class GraniteParser(JsonCallsParser):
     """
 
     _markers: ClassVar[tuple[str, ...]] = ("<|tool_call|>", "<tool_call>")
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker="<|tool_call|>",
         repeated=False,
         first="[",
@@ -61,7 +61,7 @@ class Phi4MiniParser(JsonCallsParser):
 
     _markers: ClassVar[tuple[str, ...]] = ("<|tool_call|>", "functools[")
     _ends: ClassVar[tuple[str, ...]] = ("<|/tool_call|>",)
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker="<|tool_call|>",
         repeated=False,
         first="[",
@@ -87,7 +87,7 @@ class InternlmParser(JsonCallsParser):
 
     _markers: ClassVar[tuple[str, ...]] = ("<|action_start|><|plugin|>",)
     _ends: ClassVar[tuple[str, ...]] = ("<|action_end|>",)
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker="<|action_start|><|plugin|>",
         repeated=True,
         call=('\n{"name": ', Slot.JSON_NAME, ', "parameters": ', Slot.ARGUMENTS, "}<|action_end|>"),
@@ -105,7 +105,7 @@ class CohereParser(JsonCallsParser):
     _markers: ClassVar[tuple[str, ...]] = ("<|START_ACTION|>", "Action: ```json", "Action:```json")
     _ends: ClassVar[tuple[str, ...]] = ("<|END_ACTION|>", "```")
     _keys: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("tool_name", "name"), ("parameters", "arguments"))
-    _form: ClassVar[CallForm] = CallForm(
+    _format: ClassVar[CallFormat] = CallFormat(
         marker="<|START_ACTION|>",
         repeated=False,
         first="[\n    ",

@@ -1,7 +1,7 @@
 """Defines Llama3JsonParser: tool calls of Llama 3.1 to 3.3.
 
 A text that calls is one JSON object with ``name`` and ``parameters``, or several with semicolons between them, at its
-very beginning or behind ``<|python_tag|>``. An object without both keys is content, since it may be the answer.
+very beginning or after ``<|python_tag|>``. An object without both keys is content, since it may be the answer.
 """
 
 import json
@@ -42,12 +42,12 @@ class Llama3JsonParser(MarkedCallParser):
         self._let_go()
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. The calls have no special token, as the model writes them most of the time."""
         return guides.of_rules(list(_rules(tools)), len(tools), separator="; ", parallel=parallel)
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         rules = list(_rules(tools))
         return guides.of_rules(rules, len(tools), separator="; ", parallel=True, unless_begins=_CALL_BEGINS)

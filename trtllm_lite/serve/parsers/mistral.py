@@ -25,7 +25,7 @@ _VALID_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class MistralParser(MarkedCallParser):
-    """Calls behind ``[TOOL_CALLS]``: an array of them, or one."""
+    """Calls after ``[TOOL_CALLS]``: an array of them, or one."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_CALLS,)
@@ -71,13 +71,13 @@ class MistralParser(MarkedCallParser):
         self._end()
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. The model chooses between an array and names, as its tokenizer's version has it."""
         again = "(calls named)*" if parallel else ""
         return _guide(tools, [f"start: calls (array | named {again})"], parallel=parallel)
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         return _guide(tools, ["start: (before_calls (array | named))* FREE", f"FREE: /{FREE}/"], parallel=True)
 

@@ -47,13 +47,13 @@ class Olmo3Parser(PythonicParser):
         yield from self._skip_space()
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
         more = '("\\n" call)*' if parallel else ""
         return _guide(tools, [f"start: begin call {more} end"])
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         return _guide(tools, ['start: (tag "\\n" call ("\\n" call)* end)* FREE', f"FREE: /{FREE}/"])
 

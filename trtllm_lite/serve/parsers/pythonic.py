@@ -81,12 +81,12 @@ class PythonicParser(ToolParser, LiteralReader):
         return word
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
         return _guide(tools, parallel)
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         return _guide(tools, parallel=True, unless_begins=_CALL_BEGINS)
 

@@ -55,12 +55,12 @@ class Qwen3CoderParser(TaggedCallParser):
         return name.strip()
 
     @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser. Arguments come in the schema's order, and strings hold no ``</parameter>``."""
         return guides.of_rules(list(_rules(tools)), len(tools), separator="\n", parallel=parallel)
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """Implements ToolParser."""
         functions = " | ".join(f"function_{number}" for number in range(len(tools)))
         rules = [*_rules(tools), f"tag_1: {functions}"]

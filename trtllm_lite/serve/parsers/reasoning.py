@@ -22,7 +22,7 @@ class ReasoningMarkers:
 
     @property
     def thoughts(self) -> Thoughts:
-        """The markers in the form of the runtime."""
+        """The markers as the runtime takes them."""
         return Thoughts(self.begins, (self.ends,))
 
 

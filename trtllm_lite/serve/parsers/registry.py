@@ -1,4 +1,4 @@
-"""Finds parsers by the names that users know, which are vLLM's, and guesses them from a model's chat template."""
+"""Finds parsers by the names that users know, which are vLLM's, and detects them by a model's chat template."""
 
 from collections.abc import Iterable, Sequence
 
@@ -118,7 +118,7 @@ def find_tool_parser(name: str) -> type[ToolParser]:
     return TOOL_PARSERS[name]
 
 
-def guess(chat_template: str | None) -> tuple[str | None, str | None]:
+def detect(chat_template: str | None) -> tuple[str | None, str | None]:
     """The names of the tool parser and of the reasoning parser that fit a model's chat template.
 
     Each is taken from the first row whose marks are all in the template; None if there is no such row.

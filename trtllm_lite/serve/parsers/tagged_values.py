@@ -1,10 +1,10 @@
 """Defines TaggedCallParser: the common part of parsers of calls whose arguments are keys and values in tags.
 
-Values are not escaped, so a value can contain all tags of the form, for example when the model writes about its own
-form. Therefore a value ends only at a closing tag that is followed by the next argument or the call's end, with at most
-MAX_SPACE characters of space between; any other closing tag belongs to the value. Models also leave closing tags out: a
-non-empty value also ends where an argument of the tool begins that was not given yet, and whose own value ends as
-values do (within MAX_AHEAD characters; a longer value is assumed to end).
+Values are not escaped, so a value can contain all tags of the format, for example when the model writes about its own
+format. Therefore a value ends only at a closing tag that is followed by the next argument or the call's end, with at
+most MAX_SPACE characters of space between; any other closing tag belongs to the value. Models also leave closing tags
+out: a non-empty value also ends where an argument of the tool begins that was not given yet, and whose own value ends
+as values do (within MAX_AHEAD characters; a longer value is assumed to end).
 
 Values become JSON by the types that the tool's schema has for the argument. If the type may be a string, or the
 argument is unknown, the value is a string, streamed as it arrives; only the word ``null`` becomes null if null is

@@ -20,14 +20,14 @@ Steps = Generator[None, None, _Result]
 
 
 class Fault(Exception):  # noqa: N818 -- it never leaves a reader
-    """The text does not have the expected form. Reading goes on at the place of the fault."""
+    """The text does not have the expected format. Reading goes on at the place of the fault."""
 
 
 class TextReader(ABC):
     """Gives the events of a text by ``_read``, which is written as if all of the text were there.
 
     Steps take the text that they read. While text is held (``_hold``), taken text is remembered, so that it can be
-    returned as content if it does not have the form; more than MAX_HELD held characters are a fault as well, except
+    returned as content if it does not have the format; more than MAX_HELD held characters are a fault as well, except
     inside a call, whose length is not bounded. Only text that is not taken yet is kept, so that each character is read
     a bounded number of times, in pieces of any size.
     """

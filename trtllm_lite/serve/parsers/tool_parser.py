@@ -18,7 +18,7 @@ MAX_CALLS = 128
 
 
 class ToolParser(TextReader):
-    """Finds the tool calls of a text, in a model's own form; all other text is content.
+    """Finds the tool calls of a text, in a model's own format; all other text is content.
 
     A call begins (ToolCallBegin) when its name is known and its first argument begins, or it has none. Names of unknown
     tools are reported as well, so that the client can tell the model of its mistake. A call that is malformed before it
@@ -55,7 +55,7 @@ class ToolParser(TextReader):
 
     @classmethod
     def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
-        """The form of a text that calls ``tools`` by ``tool_choice``; None if any text is valid.
+        """The grammar of a text that calls ``tools`` by ``tool_choice``; None if any text is valid.
 
         If a call is required, the text is exactly one call, or at least one with ``parallel`` and without a named
         function; arguments are those that the function's schema declares. If the model may choose, and a tool is
@@ -65,20 +65,20 @@ class ToolParser(TextReader):
         required = guides.required(tools, tool_choice)
         if required is not None:
             forced = [guides.as_forced(tool) for tool in required]
-            return cls._form_of_calls(forced, parallel=parallel and not isinstance(tool_choice, NamedFunction))
+            return cls._grammar_of_calls(forced, parallel=parallel and not isinstance(tool_choice, NamedFunction))
         if guides.has_strict(tools, tool_choice):
-            return cls._form_with_calls([guides.as_strict_as(tool) for tool in tools])
+            return cls._grammar_with_calls([guides.as_strict_as(tool) for tool in tools])
         return None
 
     @classmethod
     @abstractmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """The form of a text that consists of calls of ``tools``: one, or at least one with ``parallel``."""
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """The grammar of a text that consists of calls of ``tools``: one, or at least one with ``parallel``."""
 
     @classmethod
     @abstractmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """The form of any text in which all calls are of ``tools``."""
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """The grammar of any text in which all calls are of ``tools``."""
 
     @classmethod
     def has_markers(cls) -> bool:
@@ -134,7 +134,7 @@ class ToolParser(TextReader):
         """
         if arguments.is_whole and not self._is_cut:
             self._end()
-            yield from self._skip(r"[\]}\s]")  # missing brackets of the form
+            yield from self._skip(r"[\]}\s]")  # missing brackets of the format
         else:
             if arguments.closing and not self._is_cut:
                 self._events.append(ToolCallArguments(self._num_begun - 1, arguments.closing))
@@ -219,19 +219,19 @@ class MarkedCallParser(ToolParser):
 
 
 class FormedCallParser(MarkedCallParser):
-    """Finds calls whose arguments are JSON, all in one form."""
+    """Finds calls whose arguments are JSON, all in one format."""
 
-    _form: ClassVar[guides.CallForm]
-
-    @classmethod
-    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """Implements ToolParser."""
-        return cls._form.of(tools, parallel=parallel)
+    _format: ClassVar[guides.CallFormat]
 
     @classmethod
-    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+    def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """Implements ToolParser."""
-        return cls._form.in_text(tools)
+        return cls._format.of(tools, parallel=parallel)
+
+    @classmethod
+    def _grammar_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """Implements ToolParser."""
+        return cls._format.in_text(tools)
 
 
 def ignore(text: str) -> None:

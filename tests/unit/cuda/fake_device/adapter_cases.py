@@ -176,7 +176,7 @@ def test_without_slots_such_an_engine_is_as_any_other(fake_driver: ctypes.CDLL, 
     assert "expected one in a slot of the device's memory" in refused.end.message
 
 
-def test_guesses_of_rows_with_adapters(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+def test_drafts_of_rows_with_adapters(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(make_toy_engine_of_adapters(max_draft_len=2)))
     engine = Engine(str(path))

@@ -31,7 +31,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 def engine_for(directory: Path, *targets: tuple[str, int]) -> Engine:
-    """The toy engine with programs for several architectures, whose kernels take so many bytes of shared memory."""
+    """The toy engine with programs for several architectures, whose kernels take this many bytes of shared memory."""
     toy = make_toy_engine()
     kernels, programs = toy.plan["kernels"], toy.plan["programs"]
     toy.plan["kernels"], toy.plan["programs"] = [], []

@@ -63,7 +63,7 @@ def drafting(engines: tuple[Engine, Engine], num_blocks: int = 0, **changes: Any
     return EventLoop(executor, **LIMITS, **how, **changes)
 
 
-def test_all_guesses_are_kept(engines: tuple[Engine, Engine]) -> None:
+def test_all_drafts_are_kept(engines: tuple[Engine, Engine]) -> None:
     """Only drafts after a token with non-finite logits are rejected."""
     loop, prompts = drafting(engines), random_prompts(0, 40)
     for answer, prompt in zip(run(loop, [(prompt, greedy(12)) for prompt in prompts]), prompts, strict=True):
@@ -88,23 +88,23 @@ def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[E
     assert sum(stats["num_accepted"]) > 0.9 * sum(stats["num_drafted"]) > 0
 
 
-def test_a_place_of_a_guess_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """A copy of inputs, and one of tokens back; and for the guess a copy of how it is to be sampled.
+def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
+    """A copy of inputs, and one of tokens back; and for the draft a copy of how it is to be sampled.
 
-    Steps of prompts are launched kernel by kernel, and so is a head's first behind drafts, which it computes again.
+    Steps of prompts are launched kernel by kernel, and so is a head's first after drafts, which it computes again.
     """
-    loop, num_guesses, prompt = drafting(engines), 4, [4, 9, 2]
+    loop, num_drafts, prompt = drafting(engines), 4, [4, 9, 2]
     names = (b"graphs", b"to_device", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
-    num_tokens = 1 + num_guesses * (1 + MAX_DRAFT_LEN)
+    num_tokens = 1 + num_drafts * (1 + MAX_DRAFT_LEN)
     [answer] = run(loop, [(prompt, greedy(num_tokens))])
     check(answer, prompt, num_tokens)
     graphs, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
-    num_steps = num_guesses * (1 + MAX_DRAFT_LEN)
+    num_steps = num_drafts * (1 + MAX_DRAFT_LEN)
     computes_again = json.loads(engines[1].manifest)["borrows_features"]
-    assert graphs == num_steps - (num_guesses - 1 if computes_again else 0)
+    assert graphs == num_steps - (num_drafts - 1 if computes_again else 0)
     assert to_host == 1 + num_steps
-    assert to_device == 1 + num_steps + num_guesses + 2  # the draft model catches up with a prompt, which is sampled by
+    assert to_device == 1 + num_steps + num_drafts + 2  # the draft model catches up with a prompt, which is sampled by
 
 
 def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
@@ -116,9 +116,9 @@ def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, 
     answers = run(loop, list(zip(prompts, kinds, strict=True)), fake_driver)
     check_kinds(answers, prompts, kinds)
     slices, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
-    num_guessed = loop.stats()["num_drafts"]  # rows, each of which was a sequence of a guess
+    num_drafted = loop.stats()["num_drafts"]  # rows, each of which was a sequence of a draft
     assert slices > 0
-    assert to_device - to_host < num_guessed  # copies that do not belong to a step
+    assert to_device - to_host < num_drafted  # copies that do not belong to a step
 
 
 def test_a_head_reads_what_its_model_keeps(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from trtllm_lite.runtime.session.grammars import _library_path
 
 CHARACTERS = (string.digits + string.ascii_letters)[: VOCAB - 1]  # the text of each token
 END = VOCAB - 1
-FORMS = (
+EXPRESSIONS = (
     "[0-9]{2,4}([ace]{2}|[g-z]{3}){2,9}",
     "(12|13|x){1,3}[a-cA-C]{2,30}",
     "(abc|abd|b[0-9]){2,12}",
@@ -62,24 +62,24 @@ def compiler() -> GrammarCompiler:
 
 
 @cache
-def grammar(form: str) -> Grammar:
-    return compiler().compile("regex", form)
+def grammar(expression: str) -> Grammar:
+    return compiler().compile("regex", expression)
 
 
-def allowed(form: str, tokens: list[int]) -> list[int]:
+def allowed(expression: str, tokens: list[int]) -> list[int]:
     """The tokens that may follow, found by a regular expression library with partial matching."""
     text = "".join(CHARACTERS[token] for token in tokens)
-    pattern = regex.compile(form)
+    pattern = regex.compile(expression)
     found = [token for token, letter in enumerate(CHARACTERS) if pattern.fullmatch(text + letter, partial=True)]
     return [*found, END] if pattern.fullmatch(text) else found
 
 
-def guided(prompt: list[int], params: Any, form: str) -> list[int]:
+def guided(prompt: list[int], params: Any, expression: str) -> list[int]:
     """Greedy tokens among those that the CPU's logit processors and the grammar allow, until there are none."""
     tokens: list[int] = []
     while len(tokens) < params.max_tokens and not {END, POISON} & set(tokens):
         logits = np.array(_testing.processed(params, prompt, tokens, logits_after(prompt + tokens)))
-        possible = allowed(form, tokens)
+        possible = allowed(expression, tokens)
         best = max(possible, key=lambda token: (logits[token], -token))
         if np.isinf(logits[best]):
             break
@@ -94,28 +94,28 @@ def wanted(length: int, **changes: Any) -> Any:
 def requests(seed: int, count: int) -> tuple[list[tuple[list[int], Any]], list[str | None]]:
     """Prompts, parameters and grammars; every third request has no grammar."""
     prompts = [prompt[:12] for prompt in random_prompts(seed, count)]
-    forms = [None if number % 3 == 2 else FORMS[number % len(FORMS)] for number in range(count)]
+    expressions = [None if number % 3 == 2 else EXPRESSIONS[number % len(EXPRESSIONS)] for number in range(count)]
     wants = [
-        greedy(9) if form is None else wanted(4 + number % 20, **WANTS[number % len(WANTS)])
-        for number, form in enumerate(forms)
+        greedy(9) if expression is None else wanted(4 + number % 20, **WANTS[number % len(WANTS)])
+        for number, expression in enumerate(expressions)
     ]
-    return list(zip(prompts, wants, strict=True)), forms
+    return list(zip(prompts, wants, strict=True)), expressions
 
 
-def arguments(forms: list[str | None], **host: Any) -> list[dict[str, Any]]:
+def arguments(expressions: list[str | None], **host: Any) -> list[dict[str, Any]]:
     """Arguments of the loop; with ``host``, every fourth request is sampled on the host."""
     return [
-        {"grammar": None if form is None else grammar(form), **(host if number % 4 == 1 else {})}
-        for number, form in enumerate(forms)
+        {"grammar": None if expression is None else grammar(expression), **(host if number % 4 == 1 else {})}
+        for number, expression in enumerate(expressions)
     ]
 
 
-def check_guided(answers: list[Answer], given: list[tuple[list[int], Any]], forms: list[str | None]) -> None:
-    for answer, (prompt, want), form in zip(answers, given, forms, strict=True):
-        if form is None:
+def check_guided(answers: list[Answer], given: list[tuple[list[int], Any]], expressions: list[str | None]) -> None:
+    for answer, (prompt, want), expression in zip(answers, given, expressions, strict=True):
+        if expression is None:
             check(answer, prompt, want.max_tokens)
             continue
-        tokens = guided(prompt, want, form)
+        tokens = guided(prompt, want, expression)
         assert answer.tokens == tokens, answer.end and answer.end.message
         assert answer.end is not None
         if END in tokens:
@@ -127,9 +127,9 @@ def check_guided(answers: list[Answer], given: list[tuple[list[int], Any]], form
 
 
 def test_the_device_draws_under_masks(executor: CudaExecutor) -> None:
-    given, forms = requests(0, 42)
-    answers = run(EventLoop(executor, **LIMITS), given, each=arguments(forms))
-    check_guided(answers, given, forms)
+    given, expressions = requests(0, 42)
+    answers = run(EventLoop(executor, **LIMITS), given, each=arguments(expressions))
+    check_guided(answers, given, expressions)
     assert sum(END in answer.tokens for answer in answers) > 5
     for answer, (prompt, want) in zip(answers, given, strict=True):
         if want.logprobs is None:
@@ -143,24 +143,24 @@ def test_the_device_draws_under_masks(executor: CudaExecutor) -> None:
 
 
 def test_rows_that_the_host_samples_mix_with_others(executor: CudaExecutor) -> None:
-    given, forms = requests(1, 30)
+    given, expressions = requests(1, 30)
     loop = EventLoop(executor, **LIMITS)
-    check_guided(run(loop, given, each=arguments(forms, generation_logits=True)), given, forms)
+    check_guided(run(loop, given, each=arguments(expressions, generation_logits=True)), given, expressions)
 
 
 def test_a_step_with_guided_rows_is_a_graph_and_a_launch(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
     loop = EventLoop(executor, **LIMITS)
     names = ("graphs", "launched", "to_device", "to_host", "to_host_bytes")
-    prompt, want, form = [1, 2, 3], wanted(11), "[0-9]{20}"
+    prompt, want, expression = [1, 2, 3], wanted(11), "[0-9]{20}"
 
     def counts() -> dict[str, int]:
         return {name: fake_driver.fake_count(name.encode()) for name in names}
 
     before = counts()
-    [answer] = run(loop, [(prompt, want)], each=[{"grammar": grammar(form)}])
+    [answer] = run(loop, [(prompt, want)], each=[{"grammar": grammar(expression)}])
     loop.shut_down()
     done = {name: count - before[name] for name, count in counts().items()}
-    assert answer.tokens == guided(prompt, want, form)
+    assert answer.tokens == guided(prompt, want, expression)
     num_in_time = done["graphs"] - loop.stats()["num_late_rows"]
     assert num_in_time in (10, 11)  # a step more may be under way when the last token is known
     assert done["launched"] == 4 + done["graphs"]
@@ -172,8 +172,8 @@ def test_a_step_with_guided_rows_is_a_graph_and_a_launch(fake_driver: ctypes.CDL
 def test_preempted_sequences_keep_their_texts(fake_driver: ctypes.CDLL, engine: Engine) -> None:
     executor = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2)
     loop = EventLoop(executor, **LIMITS, num_host_blocks=40, max_utilization=True)
-    given, forms = requests(2, 24)
-    check_guided(run(loop, given, fake_driver, arguments(forms)), given, forms)
+    given, expressions = requests(2, 24)
+    check_guided(run(loop, given, fake_driver, arguments(expressions)), given, expressions)
     stats = loop.stats()
     assert stats["num_recompute_preemptions"] + stats["num_swap_preemptions"] > 0
 
@@ -182,12 +182,12 @@ def test_what_a_form_leaves_is_an_error_of_its_request_alone(executor: CudaExecu
     wide = compiler().compile("lark", WIDE)
     prompts = random_prompts(3, 6)
     wants = [greedy(6), wanted(8), greedy(5), wanted(20, min_tokens=8), wanted(8), greedy(8)]
-    each = [{}, {"grammar": wide}, {}, {"grammar": grammar("[0-9]{3}")}, {"grammar": grammar(FORMS[2])}, {}]
+    each = [{}, {"grammar": wide}, {}, {"grammar": grammar("[0-9]{3}")}, {"grammar": grammar(EXPRESSIONS[2])}, {}]
     loop = EventLoop(executor, **LIMITS)
     answers = run(loop, list(zip(prompts, wants, strict=True)), each=each)
     for number in (0, 2, 5):
         check(answers[number], prompts[number], wants[number].max_tokens)
-    assert answers[4].tokens == guided(prompts[4], wants[4], FORMS[2])
+    assert answers[4].tokens == guided(prompts[4], wants[4], EXPRESSIONS[2])
     for number, problem in ((1, "the grammar cannot be followed any further"), (3, "guided_decoding) ban all")):
         end = answers[number].end
         assert end is not None
@@ -201,7 +201,7 @@ def test_too_little_memory_for_masks_is_an_error_of_its_request_alone(
     executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, want = EventLoop(executor, **LIMITS), wanted(6)
-    each = [{"grammar": grammar(FORMS[3])}, {}]
+    each = [{"grammar": grammar(EXPRESSIONS[3])}, {}]
     monkeypatch.setenv("FAKE_MAX_PINNED", "16")
     without, free = run(loop, [([3], want), ([4], greedy(5))], each=each)
     check(free, [4], 5)
@@ -210,14 +210,14 @@ def test_too_little_memory_for_masks_is_an_error_of_its_request_alone(
     assert "masks of tokens: expected 1 MiB of host memory that can be page-locked" in without.end.message
     monkeypatch.delenv("FAKE_MAX_PINNED")
     [answer] = run(loop, [([3], want)], each=each[:1])
-    assert answer.tokens == guided([3], want, FORMS[3])
+    assert answer.tokens == guided([3], want, EXPRESSIONS[3])
 
 
 def test_poison_ends_its_guided_request_only(executor: CudaExecutor) -> None:
     """Non-finite logits are an error, even if the mask would hide them."""
     given = [([1, POISON], wanted(4)), ([3], wanted(5))]
-    forms: list[str | None] = ["[0-9]{9}", "[0-9]{9}"]
-    bad, good = run(EventLoop(executor, **LIMITS), given, each=arguments(forms))
+    expressions: list[str | None] = ["[0-9]{9}", "[0-9]{9}"]
+    bad, good = run(EventLoop(executor, **LIMITS), given, each=arguments(expressions))
     assert bad.end is not None
     assert bad.end.reason == FinishReason.ERROR
     assert "NaN" in bad.end.message
@@ -229,15 +229,15 @@ def test_a_cancelled_request_leaves_its_slot_to_the_next(fake_driver: ctypes.CDL
     with held(fake_driver):
         first = loop.submit(np.array([3], np.int32), wanted(30), grammar=grammar("[0-9]{30}"))
         loop.cancel(first)
-    for form in (FORMS[1], None, FORMS[2]):
-        want = greedy(7) if form is None else wanted(7)
-        answer = _answer(loop, [5, 6], want, form)
-        assert answer.tokens == (expected([5, 6], 7) if form is None else guided([5, 6], want, form))
+    for expression in (EXPRESSIONS[1], None, EXPRESSIONS[2]):
+        want = greedy(7) if expression is None else wanted(7)
+        answer = _answer(loop, [5, 6], want, expression)
+        assert answer.tokens == (expected([5, 6], 7) if expression is None else guided([5, 6], want, expression))
 
 
-def _answer(loop: EventLoop, prompt: list[int], want: Any, form: str | None) -> Answer:
+def _answer(loop: EventLoop, prompt: list[int], want: Any, expression: str | None) -> Answer:
     """The answer to one request, whatever other requests end meanwhile."""
-    request = loop.submit(np.array(prompt, np.int32), want, grammar=None if form is None else grammar(form))
+    request = loop.submit(np.array(prompt, np.int32), want, grammar=None if expression is None else grammar(expression))
     answer = Answer()
     while answer.end is None:
         polled = loop.poll(10.0)
@@ -254,8 +254,8 @@ def test_any_company_that_comes_and_goes_changes_nothing(drafting_engine: Engine
     executor = CudaExecutor(drafting_engine, num_blocks=MAX_SEQ_LEN // PAGE + 4)
     changes: dict[str, Any] = {"max_draft_len": 2, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
     loop = EventLoop(executor, **LIMITS, num_host_blocks=20, max_utilization=True, enable_block_reuse=True, **changes)
-    given, forms = requests(10 + seed, 40)
-    each = arguments(forms, generation_logits=seed % 2 == 1)
+    given, expressions = requests(10 + seed, 40)
+    each = arguments(expressions, generation_logits=seed % 2 == 1)
     ids = [
         loop.submit(np.array(prompt, np.int32), want, **more) for (prompt, want), more in zip(given, each, strict=True)
     ]
@@ -269,10 +269,10 @@ def test_any_company_that_comes_and_goes_changes_nothing(drafting_engine: Engine
 
     collect(loop, answers, after_each=cancel)
     kept = [number for number, request in enumerate(ids) if request not in doomed]
-    check_guided([answers[ids[i]] for i in kept], [given[i] for i in kept], [forms[i] for i in kept])
+    check_guided([answers[ids[i]] for i in kept], [given[i] for i in kept], [expressions[i] for i in kept])
     for number in set(range(len(ids))) - set(kept):
-        (prompt, want), form, tokens = given[number], forms[number], answers[ids[number]].tokens
-        whole = expected(prompt, want.max_tokens) if form is None else guided(prompt, want, form)
+        (prompt, want), expression, tokens = given[number], expressions[number], answers[ids[number]].tokens
+        whole = expected(prompt, want.max_tokens) if expression is None else guided(prompt, want, expression)
         assert tokens == whole[: len(tokens)]
 
 
@@ -291,12 +291,12 @@ def test_drafts_have_masks_of_their_own(drafting_engine: Engine, host: dict[str,
         CudaExecutor(drafting_engine), **LIMITS, max_draft_len=2, paces_drafts=False, drafting=NgramSizes(1, 3)
     )
     generator = np.random.default_rng(4)
-    given, forms = requests(4, 36)
-    for number, ((prompt, want), form) in enumerate(zip(given, forms, strict=True)):
-        likely = continuation(prompt, want) if form is None else guided(prompt, want, form)
+    given, expressions = requests(4, 36)
+    for number, ((prompt, want), expression) in enumerate(zip(given, expressions, strict=True)):
+        likely = continuation(prompt, want) if expression is None else guided(prompt, want, expression)
         seen = [*likely[:6], int(generator.integers(VOCAB)), *prompt][:14]
         given[number] = ([token for token in seen if token != POISON], want)
-    check_guided(run(loop, given, each=arguments(forms, **host)), given, forms)
+    check_guided(run(loop, given, each=arguments(expressions, **host)), given, expressions)
     stats = loop.stats()
     assert 0 < sum(stats["num_accepted"]) < sum(stats["num_drafted"])
 
@@ -308,9 +308,9 @@ def test_a_late_row_sits_steps_out_and_holds_nobody_up(
 ) -> None:
     """A mask is held back until all other requests have ended; then its request continues unchanged."""
     loop = EventLoop(CudaExecutor(drafting_engine), **LIMITS, **drafts)
-    given, forms = requests(7, 24)
-    held = _testing.HeldGrammar(grammar(forms[3]), num_free)
-    each = arguments(forms)
+    given, expressions = requests(7, 24)
+    held = _testing.HeldGrammar(grammar(expressions[3]), num_free)
+    each = arguments(expressions)
     each[3] = {"grammar": held}
     submitted = [(np.array(prompt, np.int32), want, more) for (prompt, want), more in zip(given, each, strict=True)]
     answers = {loop.submit(prompt, want, **more): Answer() for prompt, want, more in submitted}
@@ -321,7 +321,7 @@ def test_a_late_row_sits_steps_out_and_holds_nobody_up(
             held.release()
 
     collect(loop, answers, after_each=release)
-    check_guided(list(answers.values()), given, forms)
+    check_guided(list(answers.values()), given, expressions)
     assert loop.stats()["num_late_rows"] > 0
 
 
@@ -332,8 +332,8 @@ def test_a_late_row_that_is_cancelled_leaves_its_slot(executor: CudaExecutor) ->
     answer = _answer(loop, [5, 6], greedy(9), None)
     assert answer.tokens == expected([5, 6], 9)
     loop.cancel(late)
-    for form in FORMS:
+    for expression in EXPRESSIONS:
         want = wanted(9)
-        assert _answer(loop, [5, 6], want, form).tokens == guided([5, 6], want, form)
+        assert _answer(loop, [5, 6], want, expression).tokens == guided([5, 6], want, expression)
     held.release()
     loop.shut_down()

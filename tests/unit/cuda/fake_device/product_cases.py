@@ -35,7 +35,7 @@ def algorithm(max_rows: int, number: int) -> dict[str, Any]:
 
 
 def product(width: int, *algorithms: dict[str, Any], rows: Any = None) -> dict[str, Any]:
-    """A product of all tokens, or of so many rows."""
+    """A product of all tokens, or of this many rows."""
     return {
         "kind": "matmul",
         **{name: pointer("halves") for name in ("x", "weight")},

@@ -32,7 +32,7 @@ GIVEN_UP = "a rank of this engine did not come back from an earlier step: load t
 
 
 def loop_of(directory: Path, make: Make, count: int, **options: Any) -> _core.EventLoop:
-    """An event loop over an engine of so many ranks."""
+    """An event loop over an engine of this many ranks."""
     return _core.EventLoop(open_ranks(directory, make, count, **options), **LIMITS)
 
 

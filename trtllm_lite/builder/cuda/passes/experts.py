@@ -49,7 +49,7 @@ def _lists(router: Op, links: Links, program: ProgramKind) -> dict[str, ir.Value
     def new(name: str, *shape: int | str) -> ir.Value:
         return value_of(f"{router.name}.{name}", _INT32, shape)
 
-    if tokens <= MOST_LISTED_ROWS and all(program.streams(op) is not None for op in _products(router, links)):
+    if tokens <= MOST_LISTED_ROWS and all(program.few_rows(op) is not None for op in _products(router, links)):
         return {"chosen": new("chosen", choice.chosen_ints(tokens))}
     return {"places": new("places", rows, top_k), "groups": new("groups", choice.groups_ints(tokens))}
 

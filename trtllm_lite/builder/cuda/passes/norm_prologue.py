@@ -33,5 +33,5 @@ def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
         return None
     if any(reader.kind == "LowRank" for reader in links.readers[op.inputs["x"]]):
         return None  # an adapter reads the normalised rows from memory
-    config = program.streams(op)
+    config = program.few_rows(op)
     return norm if config is not None and not config.stream_x else None

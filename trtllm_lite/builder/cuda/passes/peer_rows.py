@@ -78,7 +78,7 @@ def _logits_product(op: Op, links: Links, program: ProgramKind) -> Op | None:
     if op.kind != "AllGather" or not op.outputs["y"].is_graph_output():
         return None
     linear = links.producer(op.inputs["x"], "Linear")
-    if linear is not None and links.only_reader(op.inputs["x"]) is op and program.streams(linear) is not None:
+    if linear is not None and links.only_reader(op.inputs["x"]) is op and program.few_rows(linear) is not None:
         return linear
     return _product(op, links, program)
 

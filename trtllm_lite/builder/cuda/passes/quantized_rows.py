@@ -59,7 +59,7 @@ def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
     quantize = links.producer(op.inputs["x"], _KIND)
     assert quantize is not None
     scaled = replace(op, attributes={**op.attributes, **_scales("x", quantize)})
-    if program.streams(scaled) is None:
+    if program.few_rows(scaled) is None:
         return scaled
     return scaled.without("x_scale").with_inputs(x=quantize.inputs["x"])
 

@@ -52,7 +52,7 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
     """
     splits = _best_cut(device, timings, site)
     if bucket.decode:
-        best = _guess(site, site.candidates(bucket.max_tokens, device, splits))
+        best = _heuristic(site, site.candidates(bucket.max_tokens, device, splits))
     else:
         best = _fastest(bucket, timings, site, site.candidates(size_class(bucket), device, splits))
     return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
@@ -76,8 +76,8 @@ def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
     everywhere = set.intersection(*(set(of_size) for of_size in ratios)) if ratios else set()
     if everywhere:
         return min(everywhere, key=lambda cut: sum(of_size[cut] for of_size in ratios))
-    guess, *_ = site.tile_configs(STEP_BUCKETS[0], device) or _refuse(site)
-    return guess.splits
+    heuristic, *_ = site.tile_configs(STEP_BUCKETS[0], device) or _refuse(site)
+    return heuristic.splits
 
 
 def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[KernelTiming]:
@@ -90,17 +90,17 @@ def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, candidates
     measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in candidates]
     totals = _totals(measured)
     if not totals or timings is None:
-        return _guess(site, candidates)
+        return _heuristic(site, candidates)
     best = min(totals, key=lambda name: totals[name])
     return Choice(candidates[best], f"fastest on {timings.device}: {_table(measured, best)}")
 
 
-def _guess(site: Site, candidates: Candidates) -> Choice:
+def _heuristic(site: Site, candidates: Candidates) -> Choice:
     """Return the first of ``candidates``. Raises BuildError if there is none."""
     first, *others = candidates.values() or _refuse(site)
     if first is None:
         return Choice(None, "no tiled kernel was measured" if others else "")
-    return Choice(first, f"the best guess: {first.reason}")
+    return Choice(first, f"by heuristic: {first.reason}")
 
 
 def _refuse(site: Site) -> NoReturn:

@@ -106,8 +106,8 @@ class DenseSite:
         tiled: Candidates = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
         if not self.in_library or splits is not None:
             return tiled
-        guess = next(iter(tiled.values()), None)
-        starts_early = guess is not None and guess.is_short
+        first = next(iter(tiled.values()), None)
+        starts_early = first is not None and first.is_short
         return {**tiled, CUBLASLT: None} if starts_early else {CUBLASLT: None, **tiled}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:

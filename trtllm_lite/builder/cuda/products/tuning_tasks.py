@@ -63,11 +63,11 @@ def lower_tuning_tasks(
     operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
     mixed = step_buckets(operands.symbols["num_tokens"])[-1]
-    guess = chooser(mixed, device, None)
+    heuristic = chooser(mixed, device, None)
 
     def record(site: Site) -> Choice:
         sites[site.product].append(site.here)
-        return guess(site)
+        return heuristic(site)
 
     ops = expand_weights(graph, dtype).ops
     programs = [LoweredProgram(device, mixed, lower(ops, operands, device, mixed, record))]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import Dim, attribute, dims, nodes_of, replace_value
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import POSITION_IDS
-from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert, widen_result
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, cast_result, constant, insert
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 _MASKED = -1e30  # a score whose softmax is zero
@@ -38,7 +38,7 @@ def _rewrite(graph: ir.Graph, narrow: ir.DataType, max_seq_len: int) -> list[Dec
             decisions.append(Decision(str(node.name), False, "TensorRT's attention has no soft cap of scores"))
             continue
         node.replace_input_with(0, cast(graph, node, query, narrow, f"{node.name}.query"))
-        widen_result(graph, node, narrow)
+        cast_result(graph, node, narrow)
         decisions.append(Decision(str(node.name), True))
     return decisions
 
@@ -115,10 +115,10 @@ def _write_out(graph: ir.Graph, node: ir.Node, max_seq_len: int) -> None:
         add("Unsqueeze", [cast(graph, node, cache, WIDE, f"{name}.{what}.wide"), second], what, shared)
         for what, cache in (("keys", keys), ("values", values))
     )
-    turned_shape: list[Dim] = ["batch", num_kv_heads, 1, head_dim, max_seq_len]
-    turned = add("Transpose", [k], "keys.turned", turned_shape, perm=[0, 1, 2, 4, 3])
+    transposed_shape: list[Dim] = ["batch", num_kv_heads, 1, head_dim, max_seq_len]
+    transposed = add("Transpose", [k], "keys.transposed", transposed_shape, perm=[0, 1, 2, 4, 3])
     of_keys = [*grouped, max_seq_len]
-    scores = add("MatMul", [q, turned], "scores", of_keys)
+    scores = add("MatMul", [q, transposed], "scores", of_keys)
     share = add("Mul", [scores, scalar("share.factor", scale / cap)], "share", of_keys)
     capped = add("Mul", [add("Tanh", [share], "tanh", of_keys), scalar("cap", cap)], "capped", of_keys)
     mask_shape: list[Dim] = ["batch", 1, 1, "seq", max_seq_len]

@@ -1,8 +1,8 @@
 """Gives every product the types that TensorRT has kernels for, without changing its result.
 
 - A matrix of 16 bits is multiplied by activations of its type.
-- Integers of 4 bits in blocks stay so, with scales of 16 bits: TensorRT widens them inside of the product. It knows no
-  zero points; what they add to a product, the sum of a block of x times an offset, is a small product of its own.
+- Integers of 4 bits in blocks stay so, with scales of 16 bits: TensorRT dequantizes them inside of the product. It has
+  no zero points; what they add to a product, the sum of a block of x times an offset, is a small product of its own.
 - 8 bits by activations of 8 bits stay so, and the product is float32. TensorRT takes one constant scale for such
   activations; where each token has its own, rows are divided by it before they are rounded (with the scale 1), and the
   product's rows are multiplied by it: (x / s) W^T s.
@@ -18,7 +18,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import dims, nodes_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.tensorrt.passes.blocks import FOUR_BITS, add_offsets, in_blocks
-from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, continue_with, insert, widen_result
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, cast_result, constant, continue_with, insert
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.activations import number, recognise
@@ -73,13 +73,13 @@ def _typed(graph: ir.Graph, node: ir.Node, transpose: ir.Node, matrix: StoredMat
     x = node.inputs[0]
     assert x is not None
     node.replace_input_with(0, cast(graph, node, x, narrow, f"{node.name}.x"))
-    widen_result(graph, node, narrow)
+    cast_result(graph, node, narrow)
     return decision
 
 
 def _look_up_narrow(graph: ir.Graph, node: ir.Node, table: StoredMatrix, narrow: ir.DataType) -> Decision:
     node.replace_input_with(0, _expanded(graph, table, narrow))
-    widen_result(graph, node, narrow)
+    cast_result(graph, node, narrow)
     return _expansion(str(node.name), table, narrow)
 
 

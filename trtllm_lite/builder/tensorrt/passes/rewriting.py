@@ -60,7 +60,7 @@ def continue_with(
         graph.outputs[graph.outputs.index(result)] = behind
 
 
-def widen_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
+def cast_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
     """Let ``node`` compute in ``dtype``, and its readers read the result cast to float32."""
     result = node.outputs[0]
     result.type = ir.TensorType(dtype)

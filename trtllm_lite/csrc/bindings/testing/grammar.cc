@@ -37,7 +37,7 @@ class HeldGrammar : public Grammar {
   std::unique_ptr<GrammarMatcher> start() const override {
     return std::make_unique<Matcher>(grammar_->start(), gate_, num_free_);
   }
-  std::unique_ptr<GrammarGuesser> start_guesser() const override { return grammar_->start_guesser(); }
+  std::unique_ptr<TokenForcer> start_forcer() const override { return grammar_->start_forcer(); }
   void release() {
     gate_->is_open.test_and_set();
     gate_->is_open.notify_all();
@@ -91,19 +91,19 @@ void bind_grammar_matcher(nb::module_& module) {
           nb::arg("tokens"))
       .def("roll_back", &GrammarMatcher::roll_back, nb::arg("count"));
   module.def("start_grammar", [](const Grammar& grammar) { return grammar.start(); }, nb::arg("grammar"));
-  nb::class_<GrammarGuesser>(module, "GrammarGuesser")
+  nb::class_<TokenForcer>(module, "TokenForcer")
       .def(
-          "accept", [](GrammarGuesser& guesser, const std::vector<std::int32_t>& tokens) { guesser.accept(tokens); },
+          "accept", [](TokenForcer& forcer, const std::vector<std::int32_t>& tokens) { forcer.accept(tokens); },
           nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>())
-      .def("guess", &GrammarGuesser::guess, nb::arg("most"), nb::call_guard<nb::gil_scoped_release>())
+      .def("forced_tokens", &TokenForcer::forced_tokens, nb::arg("most"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "num_allowed",
-          [](GrammarGuesser& guesser, const std::vector<std::int32_t>& tokens) { return guesser.num_allowed(tokens); },
+          [](TokenForcer& forcer, const std::vector<std::int32_t>& tokens) { return forcer.num_allowed(tokens); },
           nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>());
   nb::class_<HeldGrammar, Grammar>(module, "HeldGrammar")
       .def(nb::init<std::shared_ptr<Grammar>, std::size_t>(), nb::arg("grammar"), nb::arg("num_free"))
       .def("release", &HeldGrammar::release);
-  module.def("start_guesser", [](const Grammar& grammar) { return grammar.start_guesser(); }, nb::arg("grammar"));
+  module.def("start_forcer", [](const Grammar& grammar) { return grammar.start_forcer(); }, nb::arg("grammar"));
 }
 
 }  // namespace tl

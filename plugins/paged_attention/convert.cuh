@@ -9,11 +9,11 @@ namespace tl {
 static_assert(!kByteCache || TL_FP16, "attention over bytes computes in float16");
 
 // Converts bytes 0 and 1 of `bytes` to the elements of `first`, bytes 2 and 3 to those of `second`, exactly.
-__device__ __forceinline__ void widen_bytes(u32 bytes, u32& first, u32& second) {
+__device__ __forceinline__ void convert_bytes(u32 bytes, u32& first, u32& second) {
   if constexpr (kCacheType == RowType::kInt8) {
-    widen_int8(bytes, first, second);
+    convert_int8(bytes, first, second);
   } else {
-    widen_e4m3(bytes, first, second);
+    convert_e4m3(bytes, first, second);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "grammar/guesser.h"
+#include "grammar/token_forcer.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,12 +11,12 @@ constexpr std::size_t kMostBytes = 96;
 
 }  // namespace
 
-bool Guesser::ends(std::int32_t token) const {
+bool ByteForcer::ends(std::int32_t token) const {
   return std::ranges::count(tools_->end_ids, static_cast<std::uint32_t>(token)) > 0;
 }
 
 // An end token adds nothing to the text.
-void Guesser::accept(std::span<const std::int32_t> tokens) {
+void ByteForcer::accept(std::span<const std::int32_t> tokens) {
   for (const std::int32_t token : tokens) {
     if (ends(token)) continue;
     const std::string_view bytes = tools_->texts->text(token);
@@ -26,7 +26,7 @@ void Guesser::accept(std::span<const std::int32_t> tokens) {
   }
 }
 
-std::vector<std::int32_t> Guesser::guess(int most) {
+std::vector<std::int32_t> ByteForcer::forced_tokens(int most) {
   std::string piece;
   TextLayout::Place place = layout_.place();
   while (piece.size() < kMostBytes) {
@@ -44,7 +44,7 @@ std::vector<std::int32_t> Guesser::guess(int most) {
 }
 
 // The bytes that follow those predicted already; empty if unknown.
-std::string Guesser::next_bytes(const TextLayout::Place& place) {
+std::string ByteForcer::next_bytes(const TextLayout::Place& place) {
   std::string bytes = text_.forced();
   if (!bytes.empty()) return bytes;
   const std::optional<char> next = text_.forced_but_for_space();
@@ -55,7 +55,7 @@ std::string Guesser::next_bytes(const TextLayout::Place& place) {
   return text_.num_allowed(bytes) == bytes.size() ? bytes : std::string();
 }
 
-int Guesser::num_allowed(std::span<const std::int32_t> tokens) {
+int ByteForcer::num_allowed(std::span<const std::int32_t> tokens) {
   std::size_t num_bytes = 0;
   int num = 0;
   for (const std::int32_t token : tokens) {

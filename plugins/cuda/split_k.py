@@ -26,7 +26,7 @@ _COST_OF_FEWER_TILES = 1.18
 
 
 @dataclass(frozen=True)
-class SplitConfig:
+class SplitKConfig:
     """Free choices: ``splits`` blocks that take a part of every row each, in stages of ``stage_k`` elements."""
 
     stage_k: int
@@ -74,13 +74,13 @@ def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> i
     return count * 4 * (1 + blocks.offsets)
 
 
-def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitConfig | None:
+def split_k_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitKConfig | None:
     """The most splits for which copies are long enough, and the number of tiles that loads clusters most evenly.
 
     None where other kernels are as fast, or if nothing fits.
     """
     least = _LEAST_TOKENS_OF_16_BITS if form.weight_bits == 16 else _LEAST_TOKENS
-    if device.arch != CLUSTER_ARCH or tokens < least or form.is_widened_in_blocks:
+    if device.arch != CLUSTER_ARCH or tokens < least or form.is_dequantized_in_blocks:
         return None
     depth = form.depth if form.blocks is None else max(_FIXED_BLOCK, form.blocks.size)
     stage_k = _COPY_BYTES * 8 // form.weight_bits
@@ -89,13 +89,13 @@ def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, dev
         if in_features % (splits * depth) or stage_k % depth or form.weight_bytes(part) < _COPY_BYTES:
             continue
         reason = f"each of {splits} blocks takes a part of the depth"
-        configs = [SplitConfig(stage_k, tiles, splits, _IN_FLIGHT_BYTES, reason, form) for tiles in (4, 3, 2)]
+        configs = [SplitKConfig(stage_k, tiles, splits, _IN_FLIGHT_BYTES, reason, form) for tiles in (4, 3, 2)]
         fitting = [config for config in configs if _fits(config, in_features, tokens, device)]
         if fitting:
             return min(fitting, key=lambda config: config.cost(rows))
     return None
 
 
-def _fits(config: SplitConfig, in_features: int, tokens: int, device: Device) -> bool:
+def _fits(config: SplitKConfig, in_features: int, tokens: int, device: Device) -> bool:
     wanted = max(_LEAST_STAGES * config.stage_bytes(), RING_SHARE * device.shared_bytes)
     return config.ring_bytes(in_features, tokens, device.shared_bytes) >= wanted

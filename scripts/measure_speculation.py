@@ -1,8 +1,8 @@
 """Measures the gain of draft tokens on texts that repeat themselves, and their cost on texts that do not.
 
     trtllm-lite build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 8
-    python scripts/measure_guesses.py --engine_dir ENGINE --json guesses.json
-    python scripts/measure_guesses.py --engine_dir ENGINE --draft_engine_dir SMALLER --json guesses.json
+    python scripts/measure_speculation.py --engine_dir ENGINE --json speculation.json
+    python scripts/measure_speculation.py --engine_dir ENGINE --draft_engine_dir SMALLER --json speculation.json
 
 The variants take turns on the same requests, so that other load on the machine slows all of them. Each turn has its own
 cache_salt, so that it learns nothing from earlier turns. Tokens after the first count, over the time after it; the
@@ -17,13 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from texts_for_guesses import OPEN_ENDS, QUOTES
+from texts_for_speculation import OPEN_ENDS, QUOTES
 
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.bench.machine import busy_cores, describe
 from trtllm_lite.cli.console import print_table
 
-PLAIN = "without guesses"
+PLAIN = "without drafts"
 GAIN_GOAL, LOSS_GOAL = 1.8, 0.98
 CPU = "cpu"
 
@@ -58,11 +58,11 @@ def run(llm: LLM, kind: str, salt: str, options: argparse.Namespace) -> tuple[fl
 
 def configs(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     """The variants by name."""
-    guesses: dict[str, Any] = {"num_speculative_tokens": options.num_speculative_tokens}
+    drafts: dict[str, Any] = {"num_speculative_tokens": options.num_speculative_tokens}
     found: dict[str, dict[str, Any] | None] = {PLAIN: None}
-    found |= {method: {"method": method, **guesses} for method in ("ngram", "suffix")}
+    found |= {method: {"method": method, **drafts} for method in ("ngram", "suffix")}
     if options.draft_engine_dir:
-        found["draft_model"] = {"method": "draft_model", "model": options.draft_engine_dir, **guesses}
+        found["draft_model"] = {"method": "draft_model", "model": options.draft_engine_dir, **drafts}
     return found
 
 
@@ -108,7 +108,7 @@ def main() -> None:
             print_table(f"{kind}, tok/s; goal ≥ {goal:g}×; {busy:.1f} cores were busy before", ["", "median", ""], rows)
             report[kind] = {"tokens_per_second": rates, "ratios": ratios, "goal": goal}
         steps = {name: llm.get_stats().speculation.tokens_per_step for name, llm in llms.items() if name != PLAIN}
-        print("tokens of a row with guesses:", ", ".join(f"{name} {value:.2f}" for name, value in steps.items()))
+        print("tokens of a row with drafts:", ", ".join(f"{name} {value:.2f}" for name, value in steps.items()))
     if options.json:
         report = {**describe(device), "busy_cores_before": busy, "batch_size": options.batch_size, **report}
         options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -9,14 +9,14 @@ from typing import ClassVar
 from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel
 from .clusters import resident_grid
 from .row_scales import RowScales
-from .split import (
+from .split_k import (
     CONSUMER_WARPS,
     RING_SHARE,
     ROWS_PER_TILE,
     SCALES_BYTES,
-    SplitConfig,
+    SplitKConfig,
     fixed_number_bytes,
-    split_config,
+    split_k_config,
 )
 from .weight_form import WeightForm
 
@@ -32,7 +32,7 @@ _MANY_BLOCKS = 120  # about as many as a GPU runs at a time
 
 
 @dataclass(frozen=True)
-class StreamConfig:
+class GemvConfig:
     """Free choices of a GEMV kernel: a stage has ``stage_k`` elements of each of ``stage_rows`` weight rows.
 
     ``stage_rows``: a multiple of 8. ``stream_x``: the rows of x are streamed with the weights instead of staying in
@@ -51,7 +51,7 @@ class StreamConfig:
     @property
     def takes_long(self) -> bool:
         """Whether multiplying takes longer than copying: E2M1 takes the most instructions for its bytes."""
-        return self.form.is_widened_in_blocks and self.form.weight_bits == 4
+        return self.form.is_dequantized_in_blocks and self.form.weight_bits == 4
 
     @property
     def consumer_warps(self) -> int:
@@ -60,14 +60,14 @@ class StreamConfig:
             return self.teams * _TEAM_WARPS[self.form.weight_bits]
         return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
-    def in_teams(self, in_features: int, tokens: int, device: Device) -> StreamConfig:
+    def in_teams(self, in_features: int, tokens: int, device: Device) -> GemvConfig:
         """This configuration, with several teams if weights are dequantized in blocks and the ring has room, else one.
 
         While one team finishes a tile, others multiply: an H200 takes 44.5 us instead of 51.3 us for 8 rows of
         Qwen3-30B-A3B with FP8 experts. A stage then has whole rows, and the ring has more stages than teams.
         """
         one = replace(self, teams=1)
-        if self.stream_x or not self.form.is_widened_in_blocks or in_features > self.stage_k:
+        if self.stream_x or not self.form.is_dequantized_in_blocks or in_features > self.stage_k:
             return one
         several = replace(self, teams=_TEAMS[self.form.weight_bits])
         stages = several.ring_bytes(in_features, tokens, device.shared_bytes) // several.stage_bytes(tokens)
@@ -101,7 +101,7 @@ class StreamConfig:
 
 def few_rows_config(
     shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device
-) -> StreamConfig | SplitConfig | None:
+) -> GemvConfig | SplitKConfig | None:
     """How to compute a product of at most ``tokens`` rows with a weight of ``shape`` [..., out, in].
 
     None if no way fits ``device``, or if the extents fit no tile.
@@ -109,11 +109,11 @@ def few_rows_config(
     *parts, out_features, in_features = shape
     if out_features % 8 or in_features % form.depth:
         return None
-    split = split_config(prod(parts) * out_features, in_features, form, tokens, device)
-    return split if split is not None else stream_config(in_features, form, tokens, device)
+    split = split_k_config(prod(parts) * out_features, in_features, form, tokens, device)
+    return split if split is not None else gemv_config(in_features, form, tokens, device)
 
 
-def stream_config(in_features: int, form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
+def gemv_config(in_features: int, form: WeightForm, tokens: int, device: Device) -> GemvConfig | None:
     """The first candidate that fits ``device``; None if none does."""
     depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     for candidate in (each.in_teams(in_features, tokens, device) for each in _candidates(device, form)):
@@ -126,24 +126,24 @@ def stream_config(in_features: int, form: WeightForm, tokens: int, device: Devic
     return None
 
 
-def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
+def _candidates(device: Device, form: WeightForm) -> list[GemvConfig]:
     """Copies of 2 KB or 1 KB; also half of that if x does not fit in shared memory and is streamed."""
     stays = "x stays in shared memory"
     resident = [
-        StreamConfig(copy * 8 // form.weight_bits, ROWS_PER_TILE, False, _IN_FLIGHT_BYTES, stays, form)
+        GemvConfig(copy * 8 // form.weight_bits, ROWS_PER_TILE, False, _IN_FLIGHT_BYTES, stays, form)
         for copy in (2048, 1024)
     ]
     if form.x_bytes == 1:
         return resident
     reason = "x is too large to stay in shared memory and travels with the weights"
     return resident + [
-        StreamConfig(copy * 8 // form.weight_bits, tiles * ROWS_PER_TILE, True, device.shared_bytes, reason, form)
+        GemvConfig(copy * 8 // form.weight_bits, tiles * ROWS_PER_TILE, True, device.shared_bytes, reason, form)
         for copy, tiles in ((1024, 2), (1024, 1), (512, 1))
     ]
 
 
 @dataclass(frozen=True)
-class Streaming:
+class FewRows:
     """A product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
 
     ``x_scales``: the scales of the rows of x, if weights are multiplied by rows of bytes.
@@ -152,7 +152,7 @@ class Streaming:
     tokens: int
     dtype: str
     device: Device
-    config: StreamConfig | SplitConfig
+    config: GemvConfig | SplitKConfig
     x_scales: RowScales | None = None
 
     @property

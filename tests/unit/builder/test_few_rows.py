@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.few_rows import FewRows, few_rows_config
+from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 
@@ -37,7 +37,7 @@ def test_what_kernels_assert_holds(form: WeightForm, device: Device, tokens: int
     depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     assert in_features % (config.splits * depth) == 0
     assert config.stage_k % depth == 0
-    stage = config.stage_bytes() if isinstance(config, SplitConfig) else config.stage_bytes(tokens)
+    stage = config.stage_bytes() if isinstance(config, SplitKConfig) else config.stage_bytes(tokens)
     stages = config.ring_bytes(in_features, tokens, device.shared_bytes) // stage
     assert stages >= 2
     assert config.splits == 1 or device == H200
@@ -80,5 +80,5 @@ def test_clusters_are_whole() -> None:
     assert config is not None
     assert config.splits == 4
     weight = WeightBuffers(Buffer("weight", "float8_e4m3fn", (4096, 14336)), Buffer("scale", "float32", (4096,)))
-    (grid,) = Streaming(16, "bfloat16", H200, config).grid(weight)
+    (grid,) = FewRows(16, "bfloat16", H200, config).grid(weight)
     assert sum(-(-132 * multiplier // divisor) for _, multiplier, divisor in grid.terms) == 120

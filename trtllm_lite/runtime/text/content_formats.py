@@ -1,4 +1,4 @@
-"""Finds the form in which a chat template takes contents of messages: texts, or lists of parts.
+"""Finds the format in which a chat template takes contents of messages: texts, or lists of parts.
 
 Hugging Face hands a template what the client sent. Templates of vision models iterate over the parts themselves, and
 some accept nothing else. Each template is tested once for each role, by rendering a made-up conversation.
@@ -29,8 +29,8 @@ ROLES = frozenset(_BEFORE)
 
 
 @dataclass(frozen=True)
-class ContentForm:
-    """The form in which a template, rendered by ``render``, takes contents of a role's messages."""
+class ContentFormat:
+    """The format in which a template, rendered by ``render``, takes contents of a role's messages."""
 
     render: Render
     role: str
@@ -47,7 +47,7 @@ class ContentForm:
         return _FIRST in self._printed(_FIRST) or not self.walks_parts
 
     def of(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-        """A content, a text or text parts, in the form that the template takes; as a text, parts become lines."""
+        """A content, a text or text parts, in the format that the template takes; as a text, parts become lines."""
         if isinstance(content, str):
             return content if self.takes_texts else [{"type": "text", "text": content}]
         return content if self.walks_parts else "\n".join(part["text"] for part in content)

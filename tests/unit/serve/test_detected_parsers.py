@@ -2,7 +2,7 @@
 
 import pytest
 
-from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, guess, needs_special_tokens, thoughts_of
+from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, detect, needs_special_tokens, thoughts_of
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, guess, ne
     ],
 )
 def test_templates_speak_for_parsers(template, expected):
-    assert guess(template) == expected
+    assert detect(template) == expected
 
 
 @pytest.mark.parametrize("name", REASONING_PARSERS)

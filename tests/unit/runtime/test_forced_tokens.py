@@ -1,4 +1,4 @@
-"""What is guessed of texts under grammars, against masks, an engine for regular expressions, and the tokenizer."""
+"""Forced tokens of texts under grammars, against masks, an engine for regular expressions, and the tokenizer."""
 
 import json
 import random
@@ -43,7 +43,7 @@ SCHEMA = {
 
 
 def grammars_of(tokenizer):
-    """Grammars that guess, of a model with two end tokens."""
+    """Grammars that find forced tokens, of a model with two end tokens."""
     manifest = fake_manifest()
     size = tokenizer.get_vocab_size() + NUM_WITHOUT_TEXT
     model = replace(manifest.model, vocab_size=size, eos_token_ids=(EOS_ID, PAD_ID))
@@ -51,37 +51,37 @@ def grammars_of(tokenizer):
     return Grammars(replace(manifest, model=model, limits=limits), Tokenizer(tokenizer, {}))
 
 
-def start(made, **form):
-    """A matcher and a guesser of the same text."""
-    grammar = made.compile(GuidedDecodingParams(**form).source)
-    return _testing.start_grammar(grammar), _testing.start_guesser(grammar)
+def start(made, **guided):
+    """A matcher and a forcer of the same text."""
+    grammar = made.compile(GuidedDecodingParams(**guided).source)
+    return _testing.start_grammar(grammar), _testing.start_forcer(grammar)
 
 
 @pytest.mark.parametrize("kind", [byte_level, byte_fallback])
-def test_what_is_guessed_is_the_one_way_to_go_on(kind):
+def test_forced_tokens_are_the_only_continuation(kind):
     tokenizer, texts = kind()
-    made, draw, num_guessed = grammars_of(tokenizer), random.Random(0), 0
+    made, draw, num_forced = grammars_of(tokenizer), random.Random(0), 0
     for pattern in PATTERNS:
         expression = regex.compile(pattern.encode())
         for _ in range(6):
-            matcher, guesser = start(made, regex=pattern)
+            matcher, forcer = start(made, regex=pattern)
             text = last = b""
             for _ in range(12):
                 allowed = [token for token in matcher.allowed(len(texts)) if texts[token]]
                 if not allowed:
                     break
-                guess = guesser.guess(8)
+                forced = forcer.forced_tokens(8)
                 way = _only_way(expression, text)
-                assert b"".join(texts[token] for token in guess) == way[: _length(guess, texts)], (pattern, text)
+                assert b"".join(texts[token] for token in forced) == way[: _length(forced, texts)], (pattern, text)
                 if kind is byte_level and way:
-                    assert guess == _behind(last, way, tokenizer, texts)[:8], (pattern, text)
-                num_guessed += len(guess)
+                    assert forced == _behind(last, way, tokenizer, texts)[:8], (pattern, text)
+                num_forced += len(forced)
                 token = draw.choice(allowed)
                 matcher.accept([token])
-                guesser.accept([token])
+                forcer.accept([token])
                 last = texts[token]
                 text += last
-    assert num_guessed > 50
+    assert num_forced > 50
 
 
 def _length(tokens, texts):
@@ -119,13 +119,13 @@ def _goes_on(expression, text):
     return expression.fullmatch(text, partial=True) is not None
 
 
-def test_nothing_is_left_out_of_a_guess():
+def test_all_forced_tokens_are_found():
     tokenizer, texts = byte_level()
-    _, guesser = start(grammars_of(tokenizer), regex="[0-9]{3}-abcdefg[a-c]")
-    guesser.accept(tokenizer.encode("123").ids)
-    assert guesser.guess(20) == tokenizer.encode("-abcdefg").ids
-    assert guesser.guess(2) == tokenizer.encode("-abcdefg").ids[:2]
-    assert b"".join(texts[token] for token in guesser.guess(20)) == b"-abcdefg"
+    _, forcer = start(grammars_of(tokenizer), regex="[0-9]{3}-abcdefg[a-c]")
+    forcer.accept(tokenizer.encode("123").ids)
+    assert forcer.forced_tokens(20) == tokenizer.encode("-abcdefg").ids
+    assert forcer.forced_tokens(2) == tokenizer.encode("-abcdefg").ids[:2]
+    assert b"".join(texts[token] for token in forcer.forced_tokens(20)) == b"-abcdefg"
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_white_space_is_expected_as_it_stood_before(written):
     tokenizer, texts = byte_level()
     made = grammars_of(tokenizer)
     position = written.index(",") + 1  # where it is known how the first line began and what follows a colon
-    _, guesser = start(made, json=SCHEMA)
-    guesser.accept(tokenizer.encode(written[: written.index("1") + 1]).ids)
-    guesser.accept(tokenizer.encode(",").ids)
-    # The line break behind a comma is not known yet: after the next field it is.
+    _, forcer = start(made, json=SCHEMA)
+    forcer.accept(tokenizer.encode(written[: written.index("1") + 1]).ids)
+    forcer.accept(tokenizer.encode(",").ids)
+    # The line break after a comma is not known yet: after the next field it is.
     behind = written.index("2") + 1
-    guesser.accept(tokenizer.encode(written[position:behind]).ids)
-    guesser.accept(tokenizer.encode(",").ids)
-    guess = b"".join(texts[token] for token in guesser.guess(40)).decode()
-    assert guess
-    assert written[behind + 1 :].startswith(guess)
-    assert '"y"' in guess
+    forcer.accept(tokenizer.encode(written[position:behind]).ids)
+    forcer.accept(tokenizer.encode(",").ids)
+    forced = b"".join(texts[token] for token in forcer.forced_tokens(40)).decode()
+    assert forced
+    assert written[behind + 1 :].startswith(forced)
+    assert '"y"' in forced
 
 
 @pytest.mark.parametrize("kind", [byte_level, byte_fallback])
@@ -161,17 +161,17 @@ def test_tokens_are_allowed_as_masks_allow_them(kind):
     lengths = []
     for pattern in PATTERNS:
         for _ in range(4):
-            matcher, guesser = start(made, regex=pattern)
+            matcher, forcer = start(made, regex=pattern)
             for _ in range(8):
                 allowed = matcher.allowed(len(texts))
                 tokens = _random_tokens(matcher, draw, len(texts))
-                assert guesser.num_allowed(tokens) == _num_allowed(matcher, tokens, len(texts)), (pattern, tokens)
-                lengths.append(guesser.num_allowed(tokens))
+                assert forcer.num_allowed(tokens) == _num_allowed(matcher, tokens, len(texts)), (pattern, tokens)
+                lengths.append(forcer.num_allowed(tokens))
                 token = draw.choice(allowed)
                 if not texts[token]:
                     break
                 matcher.accept([token])
-                guesser.accept([token])
+                forcer.accept([token])
     assert {0, 1, 2} < set(lengths)
 
 
@@ -206,4 +206,4 @@ def test_grammars_of_engines_without_drafts_are_compiled_for_masks_alone():
     model = replace(manifest.model, vocab_size=tiny_tokenizer().get_vocab_size(), eos_token_ids=(EOS_ID,))
     made = Grammars(replace(manifest, model=model), Tokenizer(tiny_tokenizer(), {}))
     assert manifest.limits.max_draft_len == 0
-    assert _testing.start_guesser(made.compile(GuidedDecodingParams(regex="abc").source)) is None
+    assert _testing.start_forcer(made.compile(GuidedDecodingParams(regex="abc").source)) is None

@@ -13,7 +13,7 @@
 namespace tl {
 
 // Registers of a warpgroup: the consumers get what the other warps leave.
-constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
+constexpr int kOtherRegisters = kManyDequantizers ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // The raw stages, after the stages of steps: weights | scales and offsets. Their barriers follow those of the steps.
 struct RawRing : RingPlace<kRawStages> {
@@ -25,7 +25,7 @@ struct RawRing : RingPlace<kRawStages> {
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kRawStages; ++i) {
       barrier_init(full() + i * 16, kBlock == 0 ? 1 : 33);
-      barrier_init(empty() + i * 16, kPeers * kWideners);
+      barrier_init(empty() + i * 16, kPeers * kDequantizers);
     }
     barrier_init_fence();
   }
@@ -84,7 +84,7 @@ struct PairNumbers {
 
 // A warp that makes steps from raw stages.
 template <class Op>
-struct Widener {
+struct Dequantizer {
   using Places = typename TilesOf<Op>::Type;
   static constexpr bool kEightBits = !has_four_bits(kWeightForm);
   // A warp takes kRows rows of a step at a time: consecutive lanes have consecutive rows, which avoids bank conflicts,
@@ -96,9 +96,9 @@ struct Widener {
   u32 mask;
 
   static constexpr int kPieceK = 128 / bits_of(kWeightForm);
-  static constexpr int kTogether = kWideners / kWidenerGroups;
+  static constexpr int kTogether = kDequantizers / kDequantizerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
-                       kAhead = kManyWideners ? 4 : 3;  // iterations that are loaded at a time
+                       kAhead = kManyDequantizers ? 4 : 3;  // iterations that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) {
@@ -109,7 +109,7 @@ struct Widener {
     return kTileColumns % (kTogether * kRows) == 0 || turn + 1 < kTurns ||
            (turn * kTogether + warp) * kRows < kTileColumns;
   }
-  __device__ __forceinline__ void widen(const RawRing& raw, u32 target, int step) const {
+  __device__ __forceinline__ void dequantize(const RawRing& raw, u32 target, int step) const {
     const int row = warp * kRows + lane % kRows, piece = lane / kRows;
     const u32 from = raw.weight() + place(row, step * kPieces + piece);
 #pragma unroll
@@ -145,12 +145,12 @@ struct Widener {
     u32 wide[kWide][4];
     if constexpr (kWeightForm == WeightForm::kInt8) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+      for (int i = 0; i < 4; ++i) convert_int8(words[i], wide[0][i], wide[1][i]);
     } else if constexpr (kWeightForm == WeightForm::kInt8Blocks) {
       const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        widen_int8(words[i], wide[0][i], wide[1][i]);
+        convert_int8(words[i], wide[0][i], wide[1][i]);
         wide[0][i] = pair.apply(wide[0][i]);
         wide[1][i] = pair.apply(wide[1][i]);
       }
@@ -206,9 +206,9 @@ struct Widener {
         barrier_wait(raw.full(), raw.parity);
 #pragma unroll 1
         for (int step = 0; step < min_of(kRawSteps, kSteps - first); ++step, ring.advance()) {
-          if (step % kWidenerGroups != group) continue;
+          if (step % kDequantizerGroups != group) continue;
           barrier_wait(ring.empty(), ring.parity ^ 1);
-          widen(raw, ring.weight(), step);
+          dequantize(raw, ring.weight(), step);
           fence_async_copies();
           __syncwarp();
           if (lane == 0) barrier_arrive(ring.full());

@@ -2,8 +2,8 @@
 // wgmma.
 #pragma once
 
+#include "paged_attention/convert.cuh"
 #include "paged_attention/prefill_producer.cuh"
-#include "paged_attention/widen.cuh"
 
 namespace tl {
 
@@ -34,7 +34,7 @@ struct LaneShare {
       }
     }
   }
-  __device__ __forceinline__ void widen(u32 raw, u32 tile) const {
+  __device__ __forceinline__ void convert(u32 raw, u32 tile) const {
     u32 bytes[kCount][4];
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
@@ -49,8 +49,8 @@ struct LaneShare {
       for (int i = 0; i < 2; ++i) {
         const bool second = later[n] != (i == 1);
         u32 wide[4];
-        widen_bytes(second ? bytes[n][2] : bytes[n][0], wide[0], wide[1]);
-        widen_bytes(second ? bytes[n][3] : bytes[n][1], wide[2], wide[3]);
+        convert_bytes(second ? bytes[n][2] : bytes[n][0], wide[0], wide[1]);
+        convert_bytes(second ? bytes[n][3] : bytes[n][1], wide[2], wide[3]);
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + to[n][i]), "r"(wide[0]), "r"(wide[1]),
                      "r"(wide[2]), "r"(wide[3])
                      : "memory");
@@ -60,7 +60,7 @@ struct LaneShare {
 };
 
 // Converts stage after stage into the tile that its order names, until an order says that there are no more.
-__device__ __forceinline__ void widen_tiles(const Shared& shared) {
+__device__ __forceinline__ void convert_tiles(const Shared& shared) {
   constexpr u32 kRawBytes = LaneShare::kTokens * CacheLayout<kDim, 1>::kTokenBytes;
   constexpr u32 kWideBytes = LaneShare::kTokens * Layout::kTokenBytes;
   const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
@@ -75,14 +75,14 @@ __device__ __forceinline__ void widen_tiles(const Shared& shared) {
     barrier_wait(empty, (is_key ? Shared::parity<kKeys>(t) : Shared::parity<kValues>(t)) ^ 1);
     const u32 from = shared.raw(use), to = is_key ? shared.keys(t) : shared.values(t);
 #pragma unroll 2
-    for (int i = warp; i < kStep / LaneShare::kTokens; i += kWideningWarps) {
-      mine.widen(from + i * kRawBytes, to + i * kWideBytes);
+    for (int i = warp; i < kStep / LaneShare::kTokens; i += kConvertingWarps) {
+      mine.convert(from + i * kRawBytes, to + i * kWideBytes);
     }
     fence_async_copies();
     __syncwarp();
     if (lane == 0) {
       barrier_arrive(is_key ? shared.full<kKeys>(t) : shared.full<kValues>(t));
-      barrier_arrive(shared.widened(use));
+      barrier_arrive(shared.converted(use));
     }
   }
 }
