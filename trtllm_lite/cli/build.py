@@ -53,10 +53,12 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     metavar="FILE.yaml",
     is_eager=True,
     callback=_read_config,
-    help="Take the model and options from this file, as configs/builds/ has some; options given here count more.",
+    help="Take the model and options from this file, such as those of configs/builds/; options given here override it.",
 )
 @build_options
-@click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
+@click.option(
+    "--output_dir", required=True, metavar="ENGINE", help="Directory for the engine; an older one is replaced."
+)
 @click.option(
     "--provenance",
     is_flag=True,
@@ -74,7 +76,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     metavar="FILE",
     help="Measure the matrix products, of experts too, on this machine's GPU, write the result there, and use it.",
 )
-@click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
+@click.option("--fast_build", is_flag=True, help="Measure fewer sizes and candidates, and not at the power limit.")
 @recipe_options
 @calibration_options
 @click.option(

@@ -62,7 +62,7 @@ _limit_options = together(
     click.option(
         "--max_draft_len",
         type=int,
-        help="Guessed tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",
+        help="Draft tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",
     ),
     click.option(
         "--max_lora_rank",
@@ -74,27 +74,27 @@ _rank_options = together(
     click.option(
         "--tp_size",
         type=int,
-        help="Devices that share out every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
+        help="Devices that split every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
     ),
     click.option(
         "--pp_size",
         type=int,
-        help="Stages that have some of the layers each (pipeline parallelism), up to 16, of tp_size devices each. "
+        help="Pipeline stages, each with some of the layers, on tp_size devices (pipeline parallelism), up to 16. "
         "[default: 1]",
     ),
     click.option(
         "--moe_ep_size",
         type=int,
-        help="Runs of the devices of tp_size that have some of the experts of mixtures each (expert parallelism); "
-        "tp_size / moe_ep_size devices share out each expert. [default: 1]",
+        help="Groups of the tp_size devices, each with some of the experts of mixtures (expert parallelism); the "
+        "tp_size / moe_ep_size devices of a group split each expert. [default: 1]",
     ),
     click.option(
         "--allreduce_strategy",
         type=click.Choice(ALLREDUCE_STRATEGIES),
         default=ALLREDUCE_STRATEGIES[0],
         show_default=True,
-        help="How the GPUs of tp_size meet. AUTO: by kernels that reach each other's memory (NVLink, or PCIe peer "
-        "to peer). NCCL: by that library, where they do not.",
+        help="How the tp_size GPUs communicate. AUTO: kernels access the memory of other GPUs (NVLink, or PCIe peer to "
+        "peer). NCCL: by that library, where this access is missing.",
     ),
 )
 _result_options = together(
@@ -130,7 +130,7 @@ _target_options = together(
         type=click.Choice(["native", "tensorrt"]),
         default="native",
         show_default=True,
-        help="Whose kernels the engine has: this project's, or, for RTX GPUs, those of NVIDIA's TensorRT.",
+        help="Kernels of the engine: this project's or, for RTX GPUs, those of NVIDIA's TensorRT.",
     ),
     click.option(
         "--target",

@@ -37,7 +37,7 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     help="A Hugging Face directory (safetensors), a GGUF file, or a hub id such as org/model.",
 )
 @click.option(
-    "--output_dir", required=True, metavar="CKPT", help="Where the checkpoint goes; an older one is replaced."
+    "--output_dir", required=True, metavar="CKPT", help="Directory for the checkpoint; an older one is replaced."
 )
 @click.option(
     "--dtype",
@@ -58,7 +58,7 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     "--sha256",
     multiple=True,
     metavar="FILE=DIGEST",
-    help="Refuse the model if this file is another; once for each file of weights, and for others as you like.",
+    help="Refuse the model if this file has another digest; needed for each file of weights, and possible for others.",
 )
 @click.option(
     "--ignore_config_keys",

@@ -29,11 +29,13 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
 @click.argument("engine", required=False)
-@click.option("--engine_dir", metavar="ENGINE", help="Directory that `build` wrote, if it is not given by itself.")
+@click.option(
+    "--engine_dir", metavar="ENGINE", help="Directory that `build` wrote, if it is not given as the argument."
+)
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
 @click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
-@click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
+@click.option("--max_new_tokens", default=64, show_default=True, help="Most tokens to generate.")
 @_request_options
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--bad_words", multiple=True, help="Text that must not appear; may be given several times.")
@@ -42,7 +44,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--guided_grammar", metavar="FILE", type=click.File("rb"), help="Answer with text of this Lark grammar.")
 @click.option("--guided_choice", multiple=True, help="Answer with this text; given several times, with one of them.")
 @click.option(
-    "--num_beams", default=1, show_default=True, help="Search with so many beams; the answer comes at the end."
+    "--num_beams", default=1, show_default=True, help="Search with this many beams; the answer comes at the end."
 )
 @click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote; engines of --max_lora_rank take them.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")

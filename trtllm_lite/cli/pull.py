@@ -11,7 +11,9 @@ from trtllm_lite.cli.verify import key_option
 
 @click.command(cls=Command, short_help="Fetch an engine from an OCI registry.")
 @click.argument("reference", metavar="REF")
-@click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
+@click.option(
+    "--output_dir", required=True, metavar="ENGINE", help="Directory for the engine; an older one is replaced."
+)
 @click.option("--require_provenance", is_flag=True, help="Refuse an engine without provenance.")
 @key_option
 @plain_http_option

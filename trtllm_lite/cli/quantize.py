@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command, short_help="Quantize a checkpoint, with calibration where it is needed.")
 @click.option("--checkpoint_dir", required=True, metavar="CKPT", help="Directory that `convert` wrote.")
-@click.option("--output_dir", required=True, metavar="CKPT", help="Where the result goes; an older one is replaced.")
+@click.option("--output_dir", required=True, metavar="CKPT", help="Directory for the result; an older one is replaced.")
 @click.option(
     "--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", default="full_prec", show_default=True, help=QFORMAT_HELP
 )

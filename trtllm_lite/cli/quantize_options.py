@@ -41,7 +41,7 @@ def recipe_options(function: Decorated) -> Decorated:
             "--quantize_override",
             multiple=True,
             metavar="PATTERN=QFORMAT",
-            help="Another qformat for products whose path matches, e.g. 'layers.0.*=full_prec'; the last match counts.",
+            help="Another qformat for products whose path matches, as in 'layers.0.*=full_prec'; the last match wins.",
         ),
         click.option(
             "--kv_cache_scale",
@@ -62,11 +62,13 @@ def calibration_options(function: Decorated) -> Decorated:
         ),
         click.option("--calib_size", type=int, help="Sequences to calibrate with. [default: all, at most 512]"),
         click.option(
-            "--calib_max_seq_length", type=int, default=512, show_default=True, help="Tokens of a sequence at most."
+            "--calib_max_seq_length", type=int, default=512, show_default=True, help="Most tokens of a sequence."
         ),
-        click.option("--calib_seed", type=int, default=0, show_default=True, help="Draws the sequences."),
+        click.option("--calib_seed", type=int, default=0, show_default=True, help="Seed of the draw of the sequences."),
         click.option(
-            "--calib_dir", metavar="DIR", help="Keep statistics there; an interrupted run goes on. [default: not kept]"
+            "--calib_dir",
+            metavar="DIR",
+            help="Directory that keeps statistics, from which an interrupted run continues. [default: not kept]",
         ),
         click.option(
             "--device",

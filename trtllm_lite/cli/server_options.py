@@ -18,39 +18,39 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
-        "--served_model_name", multiple=True, help="What requests call the model; may be given several times."
+        "--served_model_name", multiple=True, help="Name of the model in requests; may be given several times."
     ),
     click.option(
         "--model_weights",
         multiple=True,
         metavar="NAME=MODEL:WEIGHT,…",
-        help="A name that several models share, and by which weights they get its requests, such as chat=v1:90,v2:10; "
+        help="A name that several models share, and their shares of its requests, such as chat=v1:90,v2:10; "
         "may be given several times.",
     ),
     click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
     click.option(
         "--target",
-        help="What an engine is built for, of models that are none: cpu or sm_90. [default: this machine's GPUs, or "
+        help="Target, cpu or sm_90, of the engine that is built if a model is none. [default: this machine's GPUs, or "
         "its CPU]",
     ),
     click.option(
-        "--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine."
+        "--dtype", default="auto", show_default=True, help="Type of the matrices, for models that are not engines."
     ),
     click.option(
         "--qformat",
         type=QFORMAT_TYPE,
         metavar="QFORMAT",
-        help="How matrices are quantized, as `build --qformat` does, of models that are no engine.",
+        help="Quantization of the matrices, as in `build --qformat`, for models that are not engines.",
     ),
     click.option(
         "--kv_cache_dtype",
         type=CACHE_DTYPE_TYPE,
         default="auto",
         show_default=True,
-        help="Type of the KV cache, as `build --kv_cache_dtype` has it, of models that are no engine.",
+        help="Type of the KV cache, as in `build --kv_cache_dtype`, for models that are not engines.",
     ),
     click.option(
-        "--tokens_per_block", type=COUNT, help="Tokens of a block of the KV cache, of models that are no engine."
+        "--tokens_per_block", type=COUNT, help="Tokens of a block of the KV cache, for models that are not engines."
     ),
     click.option(
         "--max_batch_size",
@@ -80,7 +80,10 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--host_cache_size", type=COUNT_OR_ZERO, help="Bytes of host memory for requests that MAX_UTILIZATION preempts."
     ),
     click.option(
-        "--capacity_scheduler_policy", default="GUARANTEED_NO_EVICT", show_default=True, help="Or MAX_UTILIZATION."
+        "--capacity_scheduler_policy",
+        default="GUARANTEED_NO_EVICT",
+        show_default=True,
+        help="GUARANTEED_NO_EVICT, or MAX_UTILIZATION, which admits more requests and preempts some.",
     ),
     click.option(
         "--no_kv_cache_block_reuse",
@@ -89,10 +92,12 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option("--speculative_config", type=JsonObject(), help="Fields of SpeculativeConfig, as JSON."),
     click.option(
-        "--deterministic", is_flag=True, help="What a request gets must not depend on the others, bit for bit."
+        "--deterministic", is_flag=True, help="Make the result of a request independent of the others, bit for bit."
     ),
-    click.option("--gather_context_logits", is_flag=True, help="Log probabilities of prompts must be there."),
-    click.option("--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, of models that are no engine."),
+    click.option("--gather_context_logits", is_flag=True, help="Make log probabilities of prompt tokens available."),
+    click.option(
+        "--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, for models that are not engines."
+    ),
     click.option("--max_loras", type=COUNT, help=f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]"),
     click.option("--max_cpu_loras", type=COUNT, help="Adapters in memory. [default: twice as many]"),
     click.option(
@@ -102,26 +107,28 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="An adapter, or vLLM's JSON; may be given several times.",
     ),
     click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]"),
-    click.option("--tool_call_parser", default="auto", show_default=True, help="Form of tool calls: hermes, …, none."),
-    click.option("--reasoning_parser", default="auto", show_default=True, help="Form of reasoning: qwen3, …, none."),
+    click.option(
+        "--tool_call_parser", default="auto", show_default=True, help="Format of tool calls: hermes, …, none."
+    ),
+    click.option("--reasoning_parser", default="auto", show_default=True, help="Format of reasoning: qwen3, …, none."),
     click.option(
         "--tensor_parallel_size",
         type=COUNT,
-        help="Devices that share out every layer, of models that are no engine. [default: 1]",
+        help="Devices that split every layer, for models that are not engines. [default: 1]",
     ),
     click.option(
         "--pipeline_parallel_size",
         type=COUNT,
-        help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
+        help="Pipeline stages, each with some of the layers, for models that are not engines. [default: 1]",
     ),
     click.option(
         "--moe_expert_parallel_size",
         type=COUNT,
-        help="Runs of these devices that have some of the experts each, of models that are no engine. [default: 1]",
+        help="Groups of these devices, each with some of the experts, for models that are not engines. [default: 1]",
     ),
     click.option(
         "--distributed_executor_backend",
-        help="ray: each stage computes in an actor of Ray, but for the last one of GPUs. [default: all compute here]",
+        help="ray: each stage runs in a Ray actor, except the last stage on GPUs. [default: all stages run here]",
     ),
     click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]"),
     click.option(
@@ -129,21 +136,21 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         type=COUNT_OR_ZERO,
         default=1024,
         show_default=True,
-        help="Sequences that may wait; then status 429.",
+        help="Sequences that may wait; requests beyond them get status 429.",
     ),
     click.option(
         "--max_body_size",
         type=COUNT,
         default=HttpLimits.max_body_bytes,
         show_default=True,
-        help="Bytes of a request's body at most.",
+        help="Most bytes of a request's body.",
     ),
     click.option(
         "--drain_timeout",
         type=Finite(min=0),
         default=30.0,
         show_default=True,
-        help="Seconds for what runs when SIGTERM comes.",
+        help="Seconds that running requests may take after SIGTERM.",
     ),
     click.option(
         "--ignore_unknown_fields",
@@ -155,18 +162,20 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         is_flag=True,
         help="Refuse chats whose texts spell special tokens, such as <|im_end|>, which end a message anywhere.",
     ),
-    click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one."),
+    click.option(
+        "--api_key_file", metavar="FILE", help="File of API keys, one a line; a request must have one of them."
+    ),
     click.option(
         "--admin_key_file",
         metavar="FILE",
-        help="Keys, one a line, without one of which no request loads adapters. They open everything else, too.",
+        help="File of keys, one a line, of requests that load adapters. These keys open all other endpoints, too.",
     ),
     click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key."),
     click.option(
         "--allowed_hosts",
         multiple=True,
         callback=each_name,
-        help="Names by which the server may be asked; may be given several times. [default: all; without keys at a "
+        help="Host names that requests may use; may be given several times. [default: all; without keys at a "
         "loopback address: none but localhost]",
     ),
     click.option(
@@ -189,7 +198,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Form of the lines on stderr, of requests and messages; json: an object on each.",
+        help="Format of log lines on stderr; json writes an object per line.",
     ),
     click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
     config_option,

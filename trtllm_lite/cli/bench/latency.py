@@ -51,16 +51,20 @@ class NumberList(click.ParamType):
 @click.command(cls=Command, short_help="Times to first token and per token of whole batches.")
 @engine_options
 @click.option(
-    "--batch_size", type=NumberList(), default="1", show_default=True, help="Sequences side by side; one or several."
+    "--batch_size",
+    type=NumberList(),
+    default="1",
+    show_default=True,
+    help="Sequences in a batch; one or several numbers.",
 )
 @click.option(
     "--input_len",
     type=NumberList(),
     default="128",
     show_default=True,
-    help="Tokens of each prompt (random ids); one or several.",
+    help="Tokens of each prompt (random ids); one or several numbers.",
 )
-@click.option("--output_len", default=129, show_default=True, help="Tokens to generate, the end id ignored.")
+@click.option("--output_len", default=129, show_default=True, help="Tokens to generate; end tokens are ignored.")
 @click.option("--repeats", default=5, show_default=True, help="Runs to take the median of, after one to warm up.")
 @click.option(
     "--compare_transformers",
@@ -82,7 +86,7 @@ class NumberList(click.ParamType):
     "--host_bandwidth",
     type=float,
     metavar="GB/S",
-    help="What the device gets from the host's memory at most, for the floor of the start-up. [default: no floor]",
+    help="Bandwidth from the host's memory to the device, for the floor of the start-up. [default: no floor]",
 )
 @result_options
 def latency(

@@ -19,9 +19,9 @@ ceiling_options = together(
         "--memory_bandwidth",
         type=float,
         metavar="GB/S",
-        help="What the device reads at most, for floors. [default: measured for CPU engines, no floor for others]",
+        help="Bandwidth of the device's memory, for floors. [default: measured for CPU engines, no floor for others]",
     ),
-    click.option("--peak_tflops", type=float, help="What its matrix products reach at most. [default: no floor]"),
+    click.option("--peak_tflops", type=float, help="Peak rate of its matrix products, for floors. [default: no floor]"),
 )
 
 seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
@@ -61,10 +61,14 @@ result_options = together(
 )
 
 workload_options = together(
-    click.option("--num_requests", default=32, show_default=True, help="Requests in all."),
+    click.option("--num_requests", default=32, show_default=True, help="Number of requests."),
     click.option("--input_len", default="64:128", show_default=True, help=f"Length of the prompts in {_LENGTHS}."),
-    click.option("--output_len", default="64:128", show_default=True, help="Length of the outputs, in the same forms."),
-    click.option("--prefix_len", default=0, help="Tokens that prompts share, in front of input_len of their own."),
+    click.option(
+        "--output_len", default="64:128", show_default=True, help="Length of the outputs, in the same formats."
+    ),
+    click.option(
+        "--prefix_len", default=0, help="Tokens of a prefix that prompts share, before input_len of their own."
+    ),
     click.option("--prefix_share", default=1.0, show_default=True, help="Share of the prompts that have the prefix."),
     click.option("--priorities", default="0", show_default=True, help="Priorities and their weights, as in 0:9,50:1."),
     click.option(
@@ -73,17 +77,13 @@ workload_options = together(
 )
 
 adapter_options = together(
-    click.option(
-        "--num_loras", default=0, help="Made-up adapters, which the requests have in turn. [default: 0, none]"
-    ),
+    click.option("--num_loras", default=0, help="Random adapters, which requests use in turn. [default: 0, none]"),
     click.option("--lora_rank", type=int, help="Rank of these adapters. [default: 16]"),
 )
 
 text_options = together(
     click.option("--tokenizer", metavar="DIR", help="Directory with a tokenizer.json. [default: the engine's]"),
-    click.option(
-        "--skip_tokenizer_init", is_flag=True, help="Measure token ids alone, without the text that they are made into."
-    ),
+    click.option("--skip_tokenizer_init", is_flag=True, help="Measure token ids alone, without detokenization."),
 )
 
 arrival_options = together(
@@ -92,13 +92,15 @@ arrival_options = together(
         type=click.Choice(["all", "poisson", "burst"]),
         default="poisson",
         show_default=True,
-        help="All at once, a Poisson process, or bursts.",
+        help="When requests come: all at once, as a Poisson process, or in bursts.",
     ),
-    click.option("--request_rate", type=float, help="Requests per second in the mean; all at once has none."),
+    click.option("--request_rate", type=float, help="Mean number of requests per second, unless all come at once."),
     click.option(
-        "--burstiness", type=float, help="Shape of the gaps of bursts: 1 is Poisson, less burstier. [default: 0.25]"
+        "--burstiness",
+        type=float,
+        help="Shape of the gaps between bursts: 1 is a Poisson process, less is burstier. [default: 0.25]",
     ),
-    click.option("--concurrency", type=int, help="Requests outstanding at most; others wait unsent. [default: any]"),
+    click.option("--concurrency", type=int, help="Most requests in flight; others wait unsent. [default: any number]"),
     click.option(
         "--goodput",
         multiple=True,
@@ -132,12 +134,16 @@ runtime_options = together(
         help="GUARANTEED_NO_EVICT, or MAX_UTILIZATION, which admits more requests and preempts some.",
     ),
     click.option(
-        "--enable_chunked_context", type=bool, default=True, show_default=True, help="Spread prompts over steps."
+        "--enable_chunked_context",
+        type=bool,
+        default=True,
+        show_default=True,
+        help="Split prompts into chunks for several steps.",
     ),
     click.option(
         "--speculative_config",
         type=JsonObject(),
-        help='How tokens are guessed ahead, such as {"method": "ngram"}: fields of SpeculativeConfig. '
+        help='How draft tokens are found, such as {"method": "ngram"}: fields of SpeculativeConfig. '
         "[default: not at all]",
     ),
 )

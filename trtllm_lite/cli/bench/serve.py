@@ -29,7 +29,7 @@ _MOST_IDS = 1 << 31  # ids are int32
     type=click.Choice(ENDPOINTS),
     default=COMPLETIONS,
     show_default=True,
-    help="What is asked.",
+    help="Endpoint to measure.",
 )
 @click.option("--model", metavar="NAME", help="The model to ask for. [default: the first that the server lists]")
 @click.option("--api_key_file", metavar="FILE", help="A file that holds the API key. [default: no key]")
@@ -40,14 +40,16 @@ _MOST_IDS = 1 << 31  # ids are int32
 )
 @click.option("--tokenizer", metavar="DIR", help="Directory with the tokenizer.json that makes texts of random ids.")
 @click.option(
-    "--vocab_size", type=click.IntRange(1, _MOST_IDS), help="Random ids are below. [default: the tokenizer's]"
+    "--vocab_size",
+    type=click.IntRange(1, _MOST_IDS),
+    help="Upper bound of random token ids. [default: the tokenizer's]",
 )
 @click.option(
     "--max_seq_len",
     type=COUNT,
     help="Tokens of prompt and output that the server takes. [default: what the server says, else any]",
 )
-@click.option("--stream/--no_stream", default=True, show_default=True, help="Ask for tokens as they come.")
+@click.option("--stream/--no_stream", default=True, show_default=True, help="Stream the tokens.")
 @click.option(
     "--ignore_eos/--no_ignore_eos",
     default=True,
@@ -58,7 +60,7 @@ _MOST_IDS = 1 << 31  # ids are int32
 @arrival_options
 @seed_option
 @click.option(
-    "--num_client_processes", type=COUNT, default=1, show_default=True, help="Processes that requests are dealt to."
+    "--num_client_processes", type=COUNT, default=1, show_default=True, help="Client processes that share the requests."
 )
 @click.option(
     "--num_warmups", type=COUNT_OR_ZERO, default=1, show_default=True, help="Requests to send before any is measured."
