@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from trtllm_lite.nibbles import TYPES as NIBBLES
-from trtllm_lite.nibbles import paired, unpaired
+from trtllm_lite.common.nibbles import TYPES as NIBBLES
+from trtllm_lite.common.nibbles import paired, unpaired
 
 from . import spread
 

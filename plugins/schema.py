@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trtllm_lite.vocabulary import DTYPES, LAYOUTS
+from trtllm_lite.common.vocabulary import DTYPES, LAYOUTS
 
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1

@@ -5,7 +5,7 @@
 # auditwheel says what a wheel may be called; one that wants a newer glibc is refused. Releases are built by cibuildwheel
 # (.github/workflows/release.yml).
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/common/environment.sh"
 
 machine=${1:-$(uname -m)}
 case $machine in

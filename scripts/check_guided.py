@@ -24,8 +24,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import validator_for
 
 from trtllm_lite import LLM, GuidedDecodingParams, RequestOutput, SamplingParams
+from trtllm_lite.common.printable import printable
 from trtllm_lite.errors import TrtllmLiteError
-from trtllm_lite.printable import printable
 from trtllm_lite.runtime.session.request import Request
 
 GOAL = 20.0  # milliseconds to the first mask, for 99% of the schemas

@@ -3,7 +3,7 @@
 # package nvidia-pytriton (55 MB), in an environment of its own in .cache/triton. Needs a Python with a shared library.
 set -euo pipefail
 engine=$(realpath "${1:?usage: check_triton.sh ENGINE}")
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/common/environment.sh"
 
 home=.cache/triton
 [ -x $home/bin/python ] || "$(find_python)" -m venv $home

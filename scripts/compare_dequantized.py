@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from trtllm_lite.convert.mapping import open_source
-from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
 
 
 def main() -> int:

@@ -5,7 +5,7 @@
 # Needs what scripts/test.sh installs, and an idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-source scripts/llama_cpp_python.sh
+source scripts/common/llama_cpp_python.sh
 out=${1:?usage: measure_cpu_experts.sh OUT}
 bin=.venv/bin
 mkdir -p "$out"

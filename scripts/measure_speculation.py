@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from texts_for_speculation import OPEN_ENDS, QUOTES
+from common.texts_for_speculation import OPEN_ENDS, QUOTES
 
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.bench.machine import busy_cores, describe

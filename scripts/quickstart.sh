@@ -3,7 +3,7 @@
 # A wheel of this version is installed where dist/ has one (scripts/build_wheels.sh); else, or with --from_source, this
 # checkout is compiled. A second run reuses what is there.
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/common/environment.sh"
 
 from_source=""
 case "${1:-}" in

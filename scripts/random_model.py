@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
+from trtllm_lite.convert.tokenizers.files import SETTINGS_FILE, TOKENIZER_FILE
 
 
 def main() -> None:

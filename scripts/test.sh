@@ -9,7 +9,7 @@
 #   aarch64  the wheel for aarch64 on an emulated processor, by scripts/tiers/aarch64.sh
 # Arguments go to pytest. Without --tier, pytest runs what the arguments name, in one process.
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/common/environment.sh"
 
 smoke=(tests/unit/test_imports.py tests/unit/test_cli.py tests/e2e/test_llm.py tests/serve/test_openai.py
   tests/unit/serve/test_parsers_{families,json,reasoning}.py)

@@ -1,6 +1,6 @@
 """Writes the generated parts of README.md and of docs/.
 
-``documents.py`` lists the generated parts. ``--record NAME REPORT…`` stores reports in configs/baselines first. A
+``documents/parts.py`` lists the generated parts. ``--record NAME REPORT…`` stores reports in configs/baselines first. A
 baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote on one machine; ``--compare`` takes it.
 Reports of accuracy (``--record_accuracy NAME REPORT…``) come from ``trtllm-lite eval … --json``, reports of the server
 (``--record_server NAME DIRECTORY``) from ``measure_server.sh``, of several ranks (``--record_ranks NAME DIRECTORY``)
@@ -12,13 +12,13 @@ from ``measure_ranks.sh``, of mixtures of experts (``--record_experts NAME DIREC
 import argparse
 from pathlib import Path
 
-from accuracy_table import record_accuracy
-from collectives_table import record_collectives
-from documents import filled, pages
-from experts_table import record_experts
-from measured_tables import BASELINES, record
-from ranks_table import record_ranks, record_shapes
-from server_table import record_server
+from documents.accuracy import record_accuracy
+from documents.collectives import record_collectives
+from documents.experts import record_experts
+from documents.measured import BASELINES, record
+from documents.parts import filled, pages
+from documents.ranks import record_ranks, record_shapes
+from documents.server import record_server
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker's reference has one core: with all cores, the threads of parallel workers would spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Else each process compiles again what it imports, for seconds; scripts/common.sh says the same.
+# Else each process compiles again what it imports, for seconds; scripts/common/environment.sh says the same.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # while tests are collected: objects made then stay anyway

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.kept import kept
-from trtllm_lite.foreign_files import sha256_of
+from trtllm_lite.common.foreign_files import sha256_of
 
 _PACKAGES = ("gguf", "numpy", "torch", "transformers")
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from trtllm_lite.printable import one_line
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.remote.gpu_stage import GpuStage
 from trtllm_lite.runtime.remote.processes import StageFailed

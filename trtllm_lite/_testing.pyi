@@ -80,7 +80,7 @@ def time_kernel(
     """Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been read."""
 
 class KvCacheBookkeeping:
-    """The paged KV cache's bookkeeping alone, for tests: csrc/batching/kv_cache_manager.h states its contract.
+    """The paged KV cache's bookkeeping alone, for tests: csrc/caches/kv_cache_manager.h states its contract.
 
     Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy
     is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A

@@ -3,7 +3,7 @@
 Every message says what was expected, what was found, and what the user can do about it.
 The C++ extension raises the same classes (see ``csrc/bindings``). A message quotes a value that came from outside with
 :func:`shown`, and repeats text of somebody else's making, such as another library's message, with
-:func:`trtllm_lite.printable.one_line`.
+:func:`trtllm_lite.common.printable.one_line`.
 """
 
 import reprlib

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from trtllm_lite.common.files import atomic_directory
+from trtllm_lite.common.progress import progress_bars
+from trtllm_lite.common.units import counted, format_bytes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.errors import ArgumentError, EngineError, shown
-from trtllm_lite.files import atomic_directory
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_names
 from trtllm_lite.pages import fact_table
-from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
 from trtllm_lite.runtime.api.generation import Generation
@@ -39,8 +40,7 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
-from trtllm_lite.units import counted, format_bytes
-from trtllm_lite.wanted_engine import WantedEngine, open_tokenizer
+from trtllm_lite.stages.wanted_engine import WantedEngine, open_tokenizer
 
 # Most sequences that one call of generate() queues at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512

@@ -1,7 +1,7 @@
 // ChannelMagnitudes on a CPU. A task is a few neighbouring columns, whose rows are added in order as float64.
 #include "channel_magnitudes_schema.h"
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "host/thread_pool.h"
 
 namespace tl::TL_ISA {

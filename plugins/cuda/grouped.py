@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
+from trtllm_lite.common.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import Buffer, Device, Extent, Kernel, Launch, TensorMap, WeightBuffers, kernel, launch
 from .clusters import RESIDENT, resident_grid

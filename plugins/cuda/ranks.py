@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_lite.vocabulary import MAX_TP_SIZE
+from trtllm_lite.common.vocabulary import MAX_TP_SIZE
 
 MEETING_BLOCKS = 128  # the most blocks of a kernel
 # Words of the states that such kernels read: the RankTable (int64) and the flags (int32).

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import zip_longest
 from math import ceil, gcd
 
-from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
+from trtllm_lite.common.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, WeightBuffers, kernel
 from .clusters import CLUSTER_ARCH, RESIDENT, resident_grid

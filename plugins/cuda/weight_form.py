@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from trtllm_lite.vocabulary import DTYPES
+from trtllm_lite.common.vocabulary import DTYPES
 
 from ..launch import WeightBuffers
 

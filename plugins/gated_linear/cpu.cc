@@ -1,6 +1,6 @@
 // GatedLinear on a CPU. A weight panel holds 32 gate features and the corresponding 32 up features.
-#include "cpu/activation.h"
-#include "cpu/products.h"
+#include "cpu/products/products.h"
+#include "cpu/simd/activation.h"
 #include "gated_linear_schema.h"
 
 namespace tl::TL_ISA {

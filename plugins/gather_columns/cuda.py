@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_lite.vocabulary import DTYPES
+from trtllm_lite.common.vocabulary import DTYPES
 
 from ..cuda.lowering import Lowering
 from ..launch import Command, features, kernel, launch

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "gather_rows_schema.h"
 #include "host/thread_pool.h"
 

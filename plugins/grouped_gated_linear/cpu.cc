@@ -1,7 +1,7 @@
 // GroupedGatedLinear on a CPU: GatedLinear for the rows of each expert in turn.
-#include "cpu/activation.h"
-#include "cpu/experts.h"
-#include "cpu/products.h"
+#include "cpu/products/experts.h"
+#include "cpu/products/products.h"
+#include "cpu/simd/activation.h"
 #include "grouped_gated_linear_schema.h"
 
 namespace tl::TL_ISA {

@@ -1,8 +1,8 @@
 // GroupedLinear on a CPU: Linear for the rows of each expert in turn, added to the rows' results so far.
 #include <string.h>
 
-#include "cpu/experts.h"
-#include "cpu/products.h"
+#include "cpu/products/experts.h"
+#include "cpu/products/products.h"
 #include "grouped_linear_schema.h"
 
 namespace tl::TL_ISA {

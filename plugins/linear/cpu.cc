@@ -1,6 +1,6 @@
 // Linear on a CPU: the panel product, then row scales, bias and activation.
-#include "cpu/activation.h"
-#include "cpu/products.h"
+#include "cpu/products/products.h"
+#include "cpu/simd/activation.h"
 #include "linear_schema.h"
 
 namespace tl::TL_ISA {

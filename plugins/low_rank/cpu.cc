@@ -1,7 +1,7 @@
 // LowRank on a CPU: rows of a times x, then rows of b times those results, in order of rank.
 #include <string.h>
 
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "host/thread_pool.h"
 #include "low_rank_schema.h"
 

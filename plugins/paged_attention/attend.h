@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "cache_block.h"
-#include "cpu/micro_kernel.h"
+#include "cpu/products/micro_kernel.h"
 #include "host/thread_pool.h"
 
 namespace tl::TL_ISA {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "problem.h"
 
 namespace tl::TL_ISA {

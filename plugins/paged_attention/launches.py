@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import e, log2
 
-from trtllm_lite.vocabulary import DTYPES
+from trtllm_lite.common.vocabulary import DTYPES
 
 from ..cuda.row_scales import ROW_TYPES, RowScales, row_type
 from ..launch import (

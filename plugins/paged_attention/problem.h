@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "paged_attention_schema.h"
 
 namespace tl::TL_ISA {

@@ -1,7 +1,7 @@
 // QuantizeRows on a CPU. A task is a row.
 #include "cpu/kernel.h"
 #include "cpu/row_tasks.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "quantize_rows_schema.h"
 
 namespace tl::TL_ISA {

@@ -1,7 +1,7 @@
 // RaggedAttention on a CPU. A task is one head of a tile of a sequence's queries. It goes through the keys that they
 // see in chunks, counted from the sequence's start, with online softmax (arXiv 1805.02867).
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "host/thread_pool.h"
 #include "ragged_attention_schema.h"
 

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "host/thread_pool.h"
 #include "rotary_table_schema.h"
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "groups.h"
 #include "host/thread_pool.h"
 #include "router_schema.h"

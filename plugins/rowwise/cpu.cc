@@ -1,8 +1,8 @@
 // Rowwise on a CPU: a piece of a row goes through all steps of the program at a time, so that it stays in the L1 cache.
 #include <math.h>
 
-#include "cpu/activation.h"
 #include "cpu/kernel.h"
+#include "cpu/simd/activation.h"
 #include "host/thread_pool.h"
 #include "program.h"
 #include "rowwise_schema.h"

@@ -1,7 +1,7 @@
 // SigmoidGate on a CPU.
 #include "cpu/kernel.h"
 #include "cpu/row_tasks.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "sigmoid_gate_schema.h"
 
 namespace tl::TL_ISA {

@@ -4,7 +4,7 @@
 # of it (DEBIAN_MIRROR), Python 3.12 or newer beside that of .venv (PYTHON), and engines/smollm2, which quickstart.sh builds.
 # Debian's files are kept in .cache/aarch64.
 set -euo pipefail
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../common/environment.sh"
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 folder=.cache/aarch64
 root=$folder/debian13

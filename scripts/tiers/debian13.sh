@@ -4,7 +4,7 @@
 # and Debian's archive, or a mirror of it (DEBIAN_MIRROR). The bare system is kept in .cache/debian13, beside its copy
 # that was used last.
 set -euo pipefail
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../common/environment.sh"
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 bare=.cache/debian13/bare
 machine=.cache/debian13/machine

@@ -3,7 +3,7 @@
 # versions of dependencies that pyproject.toml allows. Arguments go to test.sh. The oldest need uv; PYTHON names another
 # Python.
 set -euo pipefail
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../common/environment.sh"
 
 case ${1:-} in
   oldest) command -v uv >/dev/null || die "uv is missing: pip install uv" ;;

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def documents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts")])
-    import documents
+    from documents import parts
 
-    return documents
+    return parts
 
 
 def test_all_parts_are_as_the_script_writes_them(documents: ModuleType) -> None:

@@ -20,6 +20,7 @@ from trtllm_lite.builder.cuda.planning import lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli import cli
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Launch
@@ -28,7 +29,6 @@ from trtllm_lite.quantize.kv_cache import find_attentions, kv_cache_dtype_of
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.stages.quantize import quantize_checkpoint, uncalibrated
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 STORES = ("rope_cache", "qkv_linear", "qkv_linear_tiled")  # kernels that write keys and values
 LIMITS = {"max_batch_size": 1, "max_seq_len": 64, "gather_context_logits": True}

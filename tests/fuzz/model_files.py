@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout, write_safetensors
 
 VOCAB, HIDDEN, HEADS, HEAD_DIM, INTERMEDIATE, LAYERS = 262, 16, 2, 8, 24, 2
 CONFIG: dict[str, Any] = {

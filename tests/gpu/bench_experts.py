@@ -19,13 +19,13 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
+from trtllm_lite.common.vocabulary import DTYPES
 from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, group_configs, most_gemv_rows
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
-from trtllm_lite.vocabulary import DTYPES
 
 SHAPES = {"qwen3": (128, 8, 2048, 768), "gpt_oss": (32, 4, 2880, 2880)}
 DTYPE = torch.bfloat16

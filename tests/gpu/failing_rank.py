@@ -15,8 +15,8 @@ import torch
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import WHOLE_SM_BYTES
 from trtllm_lite import _core
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.engine.format import ENGINE_FILES
-from trtllm_lite.files import library_directories
 
 TIMEOUT = 1.0  # seconds that a rank waits for the other
 SPIN = """

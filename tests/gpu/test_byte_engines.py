@@ -14,9 +14,9 @@ from tests.models import quantize_linear_layers, tiny_model
 from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from tests.tolerances import BYTE_TOLERANCES
 from trtllm_lite.builder import build_engine
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 SCALE = 0.03125
 CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]

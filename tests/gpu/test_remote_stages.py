@@ -18,8 +18,8 @@ from tests.gpu.test_tensor_parallel import BEAMS, DRAWN, PARAMS, PROMPTS, WITH_L
 from tests.stage_processes import StageChildren
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams, _core
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.errors import DeviceError, EngineError
-from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.remote import gpu_stages
 from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.session import remote

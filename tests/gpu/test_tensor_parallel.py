@@ -17,9 +17,9 @@ from tests.models import save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, GPU_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, DeviceError
-from trtllm_lite.files import library_directories
 from trtllm_lite.runtime import ModelRunner
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir
 import pytest
 
-from trtllm_lite.nibbles import paired
+from trtllm_lite.common.nibbles import paired
 from trtllm_lite.plugins.packing import pack, packed_shape, unpack
 from trtllm_lite.plugins.spread import gathered
 
@@ -167,7 +167,7 @@ def test_bits_are_spread(layout: str, dtype: type, order: list[int]) -> None:
 
 def test_made_up_words_of_e4m3_are_moderate_numbers() -> None:
     """Engines without weights fill the kernels' layout with words whose fixed bits random_values.cc defines."""
-    source = (Path(__file__).parents[2] / "trtllm_lite" / "csrc" / "cuda" / "random_values.cc").read_text()
+    source = (Path(__file__).parents[2] / "trtllm_lite" / "csrc" / "cuda" / "device" / "random_values.cc").read_text()
     ones, zeros = (
         int(re.search(rf"{name} = (0x[0-9a-f]{{8}})", source)[1], 16) for name in ("kSpreadHighest", "kSpreadSecond")
     )

@@ -34,26 +34,35 @@ COMMON_FLAGS = (
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
 # Kernels that have names of other kernels, each of which is a part by itself.
 _KERNELS_APART = [path for path in KERNELS if path.parent.name in {"quantize_rows", "ragged_attention"}]
-_PROCESS = (CSRC / "cpu_count.cc", CSRC / "niceness.cc")
+_PROCESS = (CSRC / "host" / "cpu_count.cc", CSRC / "host" / "niceness.cc")
 _THREADS = CSRC / "host" / "thread_pool.cc"
-_EVERY_DEVICE = CSRC / "backends.cc"
+_LIBRARIES = CSRC / "host" / "shared_library.cc"
 _RANK_FILES = CSRC / "ranks" / "check_ranks.cc"  # reads engines
+_OF_ENGINES = {  # parts of caches and drafts that read engines
+    *(CSRC / "caches" / "borrowed_features.cc", CSRC / "caches" / "kv_cache_size.cc"),
+    CSRC / "drafts" / "draft_model.cc",
+}
 # Sources by part; paths of generated ones are relative.
 PARTS: dict[str, Sequence[Path]] = {
-    **{name: sorted((CSRC / name).glob("*.cc")) for name in ("batching", "speculation", "sampling", "text", "cpu")},
+    **{name: sorted((CSRC / name).rglob("*.cc")) for name in ("schedule", "sampling", "text", "cpu")},
+    **{name: sorted({*(CSRC / name).glob("*.cc")} - _OF_ENGINES) for name in ("caches", "drafts")},
     "process": _PROCESS,
     "ranks": sorted({*(CSRC / "ranks").glob("*.cc")} - {_RANK_FILES}),
-    "engine": [*sorted((CSRC / "engine").glob("*.cc")), Path("op_schemas.cc"), Path("records.cc")],
+    "engine": [*sorted((CSRC / "engine").rglob("*.cc")), Path("op_schemas.cc"), Path("records.cc")],
     "threads": [_THREADS],
-    "host": sorted({*(CSRC / "host").glob("*.cc")} - {_THREADS}),
-    "executor": [*sorted({*CSRC.glob("*.cc")} - {_EVERY_DEVICE, *_PROCESS}), Path("kernel_table.cc")],
+    "host": sorted({*(CSRC / "host").glob("*.cc")} - {_THREADS, *_PROCESS, _LIBRARIES}),
+    "executor": [*sorted({*(CSRC / "executor").glob("*.cc")} | _OF_ENGINES), _LIBRARIES, Path("kernel_table.cc")],
     "rank-files": [_RANK_FILES],
     "kernels": sorted({*KERNELS} - {*_KERNELS_APART}),
     **{f"kernel-{path.parent.name}": [path] for path in _KERNELS_APART},
 }
 # What the generated C++ follows from.
 _GENERATORS = (
-    *(CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *sorted((CSRC.parent / "engine").glob("*.py"))),
+    *(
+        CSRC / "generate_records.py",
+        CSRC.parent / "common" / "vocabulary.py",
+        *sorted((CSRC.parent / "engine").glob("*.py")),
+    ),
     *sorted((CSRC.parent / "request_fields").glob("*.py")),
     *sorted([*(ROOT / "plugins").glob("*.py"), *(ROOT / "plugins").glob("*/schema.toml")]),
 )
@@ -84,7 +93,7 @@ class Sanitized:
         """The object file of sources that are read together."""
         generated = self._kept("generated", [], _generate)
         paths = [generated / source for source in sources]
-        includes = [CSRC, HERE / "batching", generated, ROOT / "plugins"]
+        includes = [CSRC, HERE / "schedule", generated, ROOT / "plugins"]
         found = [*(f"-I{path}" for path in includes), f"-isystem{_json_headers()}"]
         command = compiler([*VARIANTS[variant], *found, "-c"])
         text = "".join(f'#include "{path}"\n' for path in paths)

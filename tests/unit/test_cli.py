@@ -15,15 +15,15 @@ from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite import GuidedDecodingParams
 from trtllm_lite.cli import cli, quantize_options
 from trtllm_lite.cli.console import print_table
+from trtllm_lite.common.files import atomic_directory
+from trtllm_lite.common.units import counted
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.errors import EngineError, LimitError
-from trtllm_lite.files import atomic_directory
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.stages.device import DEVICES
-from trtllm_lite.units import counted
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 BUILDING = ("convert", "quantize", "plan", "build")
 COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "sign", "push", "pull", "eval", "bench", "cache")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_lite import temporaries
+from trtllm_lite.common import temporaries
+from trtllm_lite.common.files import atomic_directory, new_directory, require_replaceable, require_space, write_file
+from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.errors import OutputError
-from trtllm_lite.files import atomic_directory, new_directory, require_replaceable, require_space, write_file
-from trtllm_lite.scratch import scratch_directory
 
 OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
 
@@ -197,7 +197,7 @@ def test_a_scratch_directory_is_removed_and_those_of_killed_processes_too(
 WRITER = """
 import sys
 from pathlib import Path
-from trtllm_lite.files import atomic_directory
+from trtllm_lite.common.files import atomic_directory
 
 with atomic_directory(Path(sys.argv[1]), "config.json") as temporary:
     (temporary / "config.json").write_text(sys.argv[2])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_lite.foreign_files import is_plain_file, open_foreign, read_foreign, sha256_of
+from trtllm_lite.common.foreign_files import is_plain_file, open_foreign, read_foreign, sha256_of
 
 
 def test_plain_files_are_read_as_they_are(tmp_path: Path) -> None:

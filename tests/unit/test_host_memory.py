@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_lite.host_memory import available_host_memory
+from trtllm_lite.common.host_memory import available_host_memory
 
 MIB = 1 << 20
 NAMES = {

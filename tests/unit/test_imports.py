@@ -15,28 +15,15 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
 PLAIN = {
-    *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
-    *("foreign_files", "foreign_names", "host_memory", "scratch", "pages", "gguf_parts"),
-    "request_fields",
+    *("errors", "common", "foreign_names", "pages", "request_fields"),
     "_core",
 }
 ALLOWED = {
     "errors": set(),
-    "files": set(),
-    "foreign_files": set(),
+    "common": set(),
     "foreign_names": set(),
-    "temporaries": set(),
-    "units": set(),
     "pages": set(),
-    "printable": set(),
-    "progress": set(),
-    "library_errors": set(),
-    "nibbles": set(),
-    "gguf_parts": set(),
     "request_fields": set(),
-    "host_memory": set(),
-    "scratch": set(),
-    "vocabulary": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins", "convert"},  # only the container of tensors of convert
@@ -47,11 +34,10 @@ ALLOWED = {
     "bench": {"runtime", "engine"},
     "evaluation": {"runtime", "engine"},
     "engine_cache": {"network"},  # the name of a file
-    "wanted_engine": {"engine_cache", "runtime", "engine"},
-    "llm": {"wanted_engine", "runtime", "engine"},
+    "llm": {"stages", "runtime", "engine"},
     "llmapi": set(),
     "serve": {"llm", "runtime", "engine"},
-    "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
+    "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine", "engine_cache"},
     "registry": {"engine"},
     "triton": {"llm", "runtime", "engine"},
     "cli": set(),

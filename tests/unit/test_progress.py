@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trtllm_lite.progress import progress_bars
+from trtllm_lite.common.progress import progress_bars
 
 
 def test_a_terminal_shows_a_bar_for_each_stage(
@@ -47,7 +47,7 @@ def test_a_notebook_shows_them_if_it_can(
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.progress.Progress", Progress)
-    monkeypatch.setattr("trtllm_lite.progress.find_spec", lambda _: sys if widgets else None)
+    monkeypatch.setattr("trtllm_lite.common.progress.find_spec", lambda _: sys if widgets else None)
     with progress_bars():
         pass
     assert made == [widgets]
@@ -57,7 +57,7 @@ def test_a_notebook_shows_them_if_it_can(
 def test_where_nobody_watches_rich_is_not_imported() -> None:
     code = """
 import sys
-from trtllm_lite.progress import progress_bars
+from trtllm_lite.common.progress import progress_bars
 with progress_bars() as report:
     report("convert", 1, 1)
 assert "rich" not in sys.modules

@@ -1,4 +1,4 @@
-"""``scripts/requirements.sh`` names all that an installation from source needs and the machine lacks, with commands."""
+"""``scripts/common/requirements.sh`` names what an installation from source needs and lacks, with commands."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def _machine(path: Path, programs: dict[str, str]) -> dict[str, str]:
 
 def _run(environment: dict[str, str], command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     script = 'die() { printf "error: %s\\n" "$*" >&2; exit 1; }; source "$0"; ' + command
-    requirements = str(REPOSITORY / "scripts" / "requirements.sh")
+    requirements = str(REPOSITORY / "scripts" / "common" / "requirements.sh")
     return subprocess.run(
         ["bash", "-c", script, requirements],
         env=environment,

@@ -14,7 +14,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.models import save_tiny_model
 from trtllm_lite.cli import cli
-from trtllm_lite.convert.licence import find_licence
+from trtllm_lite.convert.sources.licence import find_licence
 from trtllm_lite.engine.provenance import PROVENANCE_FILE, Material
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.sbom import SBOM_FILE, Bill, Package, write_sbom

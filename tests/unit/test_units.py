@@ -2,7 +2,7 @@
 
 import pytest
 
-from trtllm_lite.units import counted, format_bytes, parse_bytes, short
+from trtllm_lite.common.units import counted, format_bytes, parse_bytes, short
 
 
 @pytest.mark.parametrize(

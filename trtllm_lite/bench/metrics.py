@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from trtllm_lite.units import format_bytes
-from trtllm_lite.vocabulary import MAX_DRAFT_LEN
+from trtllm_lite.common.units import format_bytes
+from trtllm_lite.common.vocabulary import MAX_DRAFT_LEN
 
 # Parts of a distribution that a comparison judges. The 99th percentile is left out: in a short run it is a single
 # request.

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtllm_lite.common.vocabulary import ALIGNMENT
 from trtllm_lite.engine.format import align
-from trtllm_lite.vocabulary import ALIGNMENT
 
 
 @dataclass(frozen=True)

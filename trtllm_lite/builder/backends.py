@@ -9,9 +9,9 @@ from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.common.vocabulary import DefaultLimits
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import DefaultLimits
 
 NATIVE, TENSORRT = "native", "tensorrt"  # this project's own kernels, or NVIDIA's compiler
 

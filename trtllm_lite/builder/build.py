@@ -21,6 +21,9 @@ from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
+from trtllm_lite.common.files import atomic_directory, require_space
+from trtllm_lite.common.foreign_files import read_foreign
+from trtllm_lite.common.vocabulary import CPU, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file, max_file_bytes
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -28,15 +31,12 @@ from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
-from trtllm_lite.files import atomic_directory, require_space
-from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.vocabulary import CPU, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
 
 
 def build_engine(

@@ -4,9 +4,9 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cache_groups import attention_nodes
 from trtllm_lite.builder.graph import operands
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 AUTO_DTYPE = "auto"  # the network's type, or the usual type of the target
 

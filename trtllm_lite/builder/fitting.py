@@ -6,9 +6,9 @@ from typing import Unpack
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.common.units import format_bytes
+from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.errors import BuildError
-from trtllm_lite.units import format_bytes
-from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 _SMALLEST_BATCH = 8  # a smaller batch saves hardly any memory
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict, Unpack
 
 from trtllm_lite._core import KvGeometry
-from trtllm_lite.engine.manifest import CacheGroup
-from trtllm_lite.errors import BuildError, shown
-from trtllm_lite.vocabulary import (
+from trtllm_lite.common.vocabulary import (
     ALLREDUCE_STRATEGIES,
     MAX_CACHE_BLOCKS,
     MAX_DRAFT_LEN,
@@ -18,6 +16,8 @@ from trtllm_lite.vocabulary import (
     ON_CPU,
     DefaultLimits,
 )
+from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.errors import BuildError, shown
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 # A finished request keeps its slot until its last step has ended; a few more slots than the batch keep the batch full.

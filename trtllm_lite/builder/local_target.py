@@ -7,9 +7,9 @@ from importlib.util import find_spec
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cuda.targets import is_known
+from trtllm_lite.common.files import library_directories
+from trtllm_lite.common.vocabulary import CPU
 from trtllm_lite.errors import BuildError, DeviceError
-from trtllm_lite.files import library_directories
-from trtllm_lite.vocabulary import CPU
 
 
 @dataclass(frozen=True)

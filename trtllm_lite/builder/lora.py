@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.schemes import SCHEMES
-from trtllm_lite.vocabulary import FEATURES
 
 
 def check_lora(limits: BuildLimits, kind: str, targets: Sequence[str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.common.vocabulary import FEATURES, FLOAT32
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import FEATURES, FLOAT32
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.files import cache_directory, write_file
 from trtllm_lite.errors import BuildError
-from trtllm_lite.files import cache_directory, write_file
 from trtllm_lite.plugins.generated import HEADERS
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)

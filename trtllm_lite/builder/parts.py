@@ -9,10 +9,10 @@ from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.passes.features import borrows_features, feature_size
 from trtllm_lite.builder.passes.pooling import embedding_size
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import EngineContent, Weight
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 
 @dataclass(frozen=True)

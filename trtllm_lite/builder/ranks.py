@@ -10,10 +10,10 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.sharding import shard
 from trtllm_lite.builder.stages import received, split
+from trtllm_lite.common.vocabulary import CPU, FLOAT32, num_bytes
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import all_schemas
-from trtllm_lite.vocabulary import CPU, FLOAT32, num_bytes
 
 
 def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:

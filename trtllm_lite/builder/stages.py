@@ -27,12 +27,12 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+from trtllm_lite.common.vocabulary import STEP_INPUTS, num_bytes
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.schema import all_schemas
-from trtllm_lite.vocabulary import STEP_INPUTS, num_bytes
 
 _LOOKED_UP = ("Embedding", "PositionEmbedding")  # operators that read a row of their table for each token
 _MOST_REPEATED = 1 << 16  # bytes of weights of operators that several stages repeat

@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import Dim, dims
+from trtllm_lite.common.vocabulary import DTYPES
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, network_schemas
-from trtllm_lite.vocabulary import DTYPES
 
 _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "str": ir.AttributeType.STRING}
 

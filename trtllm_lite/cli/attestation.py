@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from trtllm_lite.gguf_parts import parts_of
+from trtllm_lite.common.gguf_parts import parts_of
 
 if TYPE_CHECKING:
     from trtllm_lite.engine.provenance import Material
@@ -24,7 +24,7 @@ def attest_build(directory: Path, source: Path | None) -> None:
     ``source`` is a model or a checkpoint, and None for a build from a model config, which is an option.
     """
     from trtllm_lite.cli.packages import packages_of
-    from trtllm_lite.convert.licence import find_licence
+    from trtllm_lite.convert.sources.licence import find_licence
     from trtllm_lite.engine.format import ENGINE_FILE
     from trtllm_lite.engine.provenance import write_provenance
     from trtllm_lite.engine.reader import read_engine
@@ -74,7 +74,7 @@ def _origin(source: Path) -> "Material | None":
     """The repository and the commit of the hub that a model was downloaded from."""
     from packageurl import PackageURL
 
-    from trtllm_lite.convert.hugging_face import hub_origin
+    from trtllm_lite.convert.sources.hugging_face import hub_origin
     from trtllm_lite.engine.provenance import Material
 
     origin = hub_origin(source)
@@ -98,8 +98,8 @@ def _files(source: Path) -> Sequence[Path]:
 
 
 def _materials(read: Iterable[Path]) -> "list[Material]":
+    from trtllm_lite.common.foreign_files import sha256_of
     from trtllm_lite.engine.provenance import Material
-    from trtllm_lite.foreign_files import sha256_of
 
     return [Material(path.name, {"sha256": sha256_of(path)}) for path in read]
 

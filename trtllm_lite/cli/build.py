@@ -22,9 +22,9 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
+from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.errors import BuildError
 from trtllm_lite.foreign_names.commands import BUILD, PLAN
-from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import BuildLimits, Checkpoint
@@ -114,11 +114,11 @@ def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: An
 def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     """Build from a model's checkpoint in the cache; ``model`` has the values of the options of `convert`."""
     from trtllm_lite.cli.convert import take_conversion
+    from trtllm_lite.common.files import reading_model
+    from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.convert.mapping import find_model
-    from trtllm_lite.convert.pins import check_files
+    from trtllm_lite.convert.sources.pins import check_files
     from trtllm_lite.engine_cache import Conversion, use_checkpoint
-    from trtllm_lite.files import reading_model
-    from trtllm_lite.progress import progress_bars
 
     for option in ("draft_model_dir", "target_model_dir"):
         if model[option] is not None:
@@ -149,13 +149,13 @@ def _build(
     """Build from a checkpoint or a model config; ``read`` is the model or checkpoint that the provenance names."""
     from trtllm_lite.builder import build_engine, plan_memory
     from trtllm_lite.cli.attestation import attest_build
+    from trtllm_lite.common.files import require_replaceable
+    from trtllm_lite.common.progress import progress_bars
+    from trtllm_lite.common.units import counted, format_bytes
     from trtllm_lite.engine.contents import counted_expansions
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.files import require_replaceable
-    from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
     from trtllm_lite.stages.quantize import decisions_of, is_calibrated, quantized, uncalibrated, written
-    from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
@@ -255,9 +255,9 @@ def plan(
 
     from trtllm_lite.builder import choose_limits, least_tp_size, plan_memory
     from trtllm_lite.builder.backends import backend_of
+    from trtllm_lite.common.units import format_bytes
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.stages.quantize import uncalibrated
-    from trtllm_lite.units import format_bytes
 
     take_target(limits)
     device_memory = limits.pop("device_memory")
@@ -286,7 +286,7 @@ def plan(
 def _cache_in(memory: "MemoryPlan", bounds: "BuildLimits", device_memory: int) -> str:
     """The KV cache that fits beside the engine in GPUs of ``device_memory`` bytes, in words; empty if none fits."""
     from trtllm_lite.builder.fitting import cache_room
-    from trtllm_lite.units import counted
+    from trtllm_lite.common.units import counted
 
     use, room = memory.cache_use, cache_room(memory, device_memory)
     if memory.num_threads or not use.groups or room < use.num_bytes:
@@ -316,15 +316,15 @@ def _print_memory(memory: "MemoryPlan", bounds: "BuildLimits") -> None:
 
 
 def _sizes(size: int) -> list[str]:
-    from trtllm_lite.units import format_bytes
+    from trtllm_lite.common.units import format_bytes
 
     return [format_bytes(size), f"{size:,}"]
 
 
 def _meanings(memory: "MemoryPlan", bounds: "BuildLimits") -> dict[str, str]:
     """The purpose of each part of the memory."""
-    from trtllm_lite.units import counted
-    from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+    from trtllm_lite.common.units import counted
+    from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 
     scratch = counted(memory.num_threads, "thread") if memory.num_threads else "a step"
     return {

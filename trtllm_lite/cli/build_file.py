@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from trtllm_lite.cli.convert import convert
+from trtllm_lite.common.vocabulary import CPU
 from trtllm_lite.errors import BuildError, TrtllmLiteError, shown
-from trtllm_lite.vocabulary import CPU
 
 if TYPE_CHECKING:
     import yaml

@@ -8,7 +8,7 @@ import click
 from trtllm_lite.cli.framework import together
 from trtllm_lite.cli.option_types import NumBytes
 from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_HELP, QFORMAT_TYPE
-from trtllm_lite.vocabulary import (
+from trtllm_lite.common.vocabulary import (
     ALLREDUCE_STRATEGIES,
     AUTO_TARGET,
     BY_TENSORRT,

@@ -22,9 +22,9 @@ def cache() -> None:
 def list_entries() -> None:
     """Show each entry: its model, kind, size and last use."""
     from trtllm_lite.cli.console import print_table
+    from trtllm_lite.common.files import cache_directory
+    from trtllm_lite.common.units import format_bytes
     from trtllm_lite.engine_cache import cache_limit, list_cache
-    from trtllm_lite.files import cache_directory
-    from trtllm_lite.units import format_bytes
 
     entries = list_cache()
     rows = [
@@ -45,8 +45,8 @@ def list_entries() -> None:
 @cache.command(name="clear")
 def clear() -> None:
     """Remove all entries; running models keep their open files."""
+    from trtllm_lite.common.units import format_bytes
     from trtllm_lite.engine_cache import clear_cache
-    from trtllm_lite.units import format_bytes
 
     count, num_bytes = clear_cache()
     click.echo(f"removed {count} {'entry' if count == 1 else 'entries'}, {format_bytes(num_bytes)}")

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trtllm_lite.printable import one_line
+from trtllm_lite.common.printable import one_line
 
 _FILE_WIDTH = 320
 

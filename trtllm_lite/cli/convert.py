@@ -9,9 +9,9 @@ import click
 
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.common.units import counted
+from trtllm_lite.common.vocabulary import AUTO, AUTO_16_BITS, PLAIN_DTYPES
 from trtllm_lite.foreign_names.commands import CONVERT
-from trtllm_lite.units import counted
-from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, PLAIN_DTYPES
 
 
 def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def convert(
     """
     from pathlib import Path
 
+    from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.convert import convert_checkpoint
-    from trtllm_lite.progress import progress_bars
 
     begin = time.perf_counter()
     with progress_bars() as report:

@@ -55,8 +55,8 @@ def evaluate(
     """
     from pathlib import Path
 
+    from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.evaluation import evaluate as run
-    from trtllm_lite.progress import progress_bars
 
     if html_path is not None:
         require_page(Path(html_path))
@@ -93,7 +93,7 @@ def _page(engine_dirs: Sequence[str], results: "Sequence[Evaluation]", reference
 
 def _print(name: str, result: "Evaluation") -> None:
     from trtllm_lite.cli.console import print_table
-    from trtllm_lite.units import counted
+    from trtllm_lite.common.units import counted
 
     rows = [["perplexity", f"{result.perplexity:.4f}"]]
     if (against := result.reference) is not None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
+from trtllm_lite.common.printable import printable
 from trtllm_lite.errors import TrtllmLiteError, shown
 from trtllm_lite.foreign_names.commands import COMMANDS
-from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

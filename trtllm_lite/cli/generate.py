@@ -9,10 +9,10 @@ import click
 
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.common.units import counted
 from trtllm_lite.foreign_names.commands import GENERATE
 from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.request_fields.fields import RequestFields
-from trtllm_lite.units import counted
 
 if TYPE_CHECKING:
     from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams

@@ -65,7 +65,7 @@ class NumBytes(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of bytes."""
-        from trtllm_lite.units import parse_bytes
+        from trtllm_lite.common.units import parse_bytes
 
         try:
             return parse_bytes(str(value))

@@ -9,7 +9,7 @@ _REMEDY = "choose another file for --html"
 
 def require_page(path: Path) -> None:
     """Raise OutputError if a page cannot be written there, before anything is computed for it."""
-    from trtllm_lite.files import require_writable, writing
+    from trtllm_lite.common.files import require_writable, writing
 
     with writing(str(path), _REMEDY):
         require_writable(path)
@@ -17,7 +17,7 @@ def require_page(path: Path) -> None:
 
 def write_page(path: Path, text: str, *, quiet: bool = False) -> None:
     """Write a page and, unless ``quiet``, say so."""
-    from trtllm_lite.files import write_file, writing
+    from trtllm_lite.common.files import write_file, writing
 
     with writing(str(path), _REMEDY):
         write_file(path, text.encode())

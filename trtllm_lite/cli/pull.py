@@ -30,9 +30,9 @@ def pull(reference: str, output_dir: str, require_provenance: bool, key: str | N
     """
     from pathlib import Path
 
-    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.common.progress import progress_bars
+    from trtllm_lite.common.units import format_bytes
     from trtllm_lite.registry import parse_reference, pull_engine
-    from trtllm_lite.units import format_bytes
 
     source = parse_reference(reference)
     with progress_bars() as report:

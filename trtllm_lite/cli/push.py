@@ -27,7 +27,7 @@ def push(engine: str, reference: str, plain_http: bool) -> None:
     """
     from pathlib import Path
 
-    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.registry import parse_reference, push_engine
 
     target = parse_reference(reference)

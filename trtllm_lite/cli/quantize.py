@@ -17,7 +17,7 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.mixed_precision import Choice
@@ -72,9 +72,9 @@ def quantize(
     from pathlib import Path
 
     from trtllm_lite.builder import open_checkpoint
+    from trtllm_lite.common.files import require_replaceable
+    from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.files import require_replaceable
-    from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.mixed_precision import choose_formats, note_of
     from trtllm_lite.stages.quantize import quantize_checkpoint
 

@@ -8,7 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Decorated, together
 from trtllm_lite.cli.option_types import Finite
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe

@@ -10,9 +10,9 @@ from trtllm_lite.cli.config_file import config_option
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
 from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_TYPE
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -31,9 +31,9 @@ def verify(engine: str, key: str | None, as_json: bool) -> None:
     """
     from pathlib import Path
 
+    from trtllm_lite.common.printable import one_line
+    from trtllm_lite.common.units import counted
     from trtllm_lite.engine.verification import trust_in, verify_engine
-    from trtllm_lite.printable import one_line
-    from trtllm_lite.units import counted
 
     found = verify_engine(Path(engine))
     trust = trust_in(Path(engine), None if key is None else Path(key))

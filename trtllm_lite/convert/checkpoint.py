@@ -11,23 +11,23 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite import __version__
-from trtllm_lite.convert.generation_fields import read_token_ids, sampling_defaults
+from trtllm_lite.common.files import PRODUCER_PREFIX, atomic_directory, require_space
+from trtllm_lite.common.vocabulary import PROMPT_SETTING
+from trtllm_lite.convert.fields.generation import read_token_ids, sampling_defaults
 from trtllm_lite.convert.mapping import MappedModel, Partners, map_model, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.rounding import cast, overflows
-from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
-from trtllm_lite.convert.source import without_config_keys
-from trtllm_lite.convert.tokenizer_files import TOKENIZER_FILE
-from trtllm_lite.convert.tokenizer_settings import SETTINGS_FILE
+from trtllm_lite.convert.sources.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.convert.sources.source import without_config_keys
+from trtllm_lite.convert.tokenizers.files import TOKENIZER_FILE
+from trtllm_lite.convert.tokenizers.settings import SETTINGS_FILE
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
-from trtllm_lite.vocabulary import PROMPT_SETTING
 
 Progress = Callable[[str, int, int], None]
 

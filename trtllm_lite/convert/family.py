@@ -10,8 +10,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.model import Model
 
@@ -87,13 +87,13 @@ class Family:
 
     ``architectures`` are Hugging Face class names. ``read_model`` composes the model that a config.json describes;
     every key that it does not read is an error unless the key is known not to matter. ``tensor_names`` are the source's
-    names by role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` are regular expressions for names of
-    tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
-    LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
-    that ``drafts`` consists of drafting heads for models of other families, whose model_type they have. ``predictor``
-    is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is the key of
-    config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as text
-    alone.
+    names by role (:mod:`trtllm_lite.convert.sources.source_tensors`); ``ignored_tensors`` are regular expressions for
+    names of tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved
+    without the LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not
+    ``name``. A family that ``drafts`` consists of drafting heads for models of other families, whose model_type they
+    have. ``predictor`` is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is
+    the key of config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as
+    text alone.
     """
 
     name: str

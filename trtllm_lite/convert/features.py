@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.drafting import Features

@@ -4,19 +4,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, all_families, find_model_type, nearest_by_name
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.matching import Mismatch, compare
-from trtllm_lite.convert.safetensors_file import TensorInfo
-from trtllm_lite.convert.source import Source
-from trtllm_lite.convert.source_tensors import TOKEN_LISTS
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
+from trtllm_lite.convert.sources.source import Source
+from trtllm_lite.convert.sources.source_tensors import TOKEN_LISTS
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
 from trtllm_lite.network.model import Model, network_of
-from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 

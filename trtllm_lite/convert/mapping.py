@@ -9,9 +9,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trtllm_lite import __version__
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.files import PRODUCER_PREFIX, reading_model
+from trtllm_lite.common.foreign_files import open_foreign
+from trtllm_lite.common.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, find_family, find_model_type
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fitting import (
     check_num_layers,
     check_types,
@@ -21,22 +24,19 @@ from trtllm_lite.convert.fitting import (
     nearest_fit,
     unsupported,
 )
-from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
-from trtllm_lite.convert.pins import check_files
-from trtllm_lite.convert.sentence_transformers import MODULES_FILE
-from trtllm_lite.convert.source import Embeddings, Source
-from trtllm_lite.convert.source_tensors import ROUTERS
+from trtllm_lite.convert.sources.hugging_face import download, open_directory
+from trtllm_lite.convert.sources.pins import check_files
+from trtllm_lite.convert.sources.sentence_transformers import MODULES_FILE
+from trtllm_lite.convert.sources.source import Embeddings, Source
+from trtllm_lite.convert.sources.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.files import PRODUCER_PREFIX, reading_model
-from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.graph import QFORMAT, Network
 from trtllm_lite.network.model import Model, network_of
-from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _open_source(path: Path, ignored: IgnoredKeys) -> Source:
     with open_foreign(path, MAX_BYTES) as file:
         if file.read(4) != b"GGUF":
             raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
-    from trtllm_lite.convert.gguf_file import open_gguf  # imports the package gguf, which no other source needs
+    from trtllm_lite.convert.gguf.file import open_gguf  # imports the package gguf, which no other source needs
 
     return open_gguf(path, ignored)
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trtllm_lite.convert.safetensors_file import TensorInfo
-from trtllm_lite.convert.source import StoredNames
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
+from trtllm_lite.convert.sources.source import StoredNames
 from trtllm_lite.network.graph import Weight
-from trtllm_lite.printable import one_line
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from pathlib import Path
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from trtllm_lite.common.foreign_files import read_foreign
+from trtllm_lite.common.vocabulary import MAX_JSON_BYTES, PLAIN_DTYPES
 from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.quantized import SETTINGS
 from trtllm_lite.convert.quantized.mxfp4 import Mxfp4, mxfp4_blocks
-from trtllm_lite.convert.source import Source
-from trtllm_lite.convert.text_model import as_text_model
+from trtllm_lite.convert.sources.source import Source
+from trtllm_lite.convert.sources.text_model import as_text_model
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.model import network_of
-from trtllm_lite.vocabulary import MAX_JSON_BYTES, PLAIN_DTYPES
 
 
 @dataclass(frozen=True)

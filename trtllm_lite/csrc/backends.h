@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "batching/device_executor.h"
+#include "executor/device_executor.h"
 #include "network/network.h"
 
 namespace tl {

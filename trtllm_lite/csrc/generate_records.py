@@ -21,7 +21,7 @@ from typing import Any
 
 # CMake runs this file as a script, before anything is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from trtllm_lite import vocabulary as words
+from trtllm_lite.common import vocabulary as words
 from trtllm_lite.engine import manifest, plan
 from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, json_key
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from trtllm_lite._core import KvGeometry
+from trtllm_lite.common.units import counted, format_bytes
 from trtllm_lite.engine.manifest import KvCache
-from trtllm_lite.units import counted, format_bytes
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trtllm_lite.common.units import counted
 from trtllm_lite.engine.format import CUBIN_PREFIX
 from trtllm_lite.engine.manifest import Fusion, Tactic
 from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.engine.repeated import pattern
-from trtllm_lite.units import counted
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.inspect_text import exact_bytes
 from trtllm_lite.engine.records import json_text
 from trtllm_lite.engine.repeated import pattern
-from trtllm_lite.printable import one_line
 
 if TYPE_CHECKING:
     from trtllm_lite.engine.difference import Comparison, Difference

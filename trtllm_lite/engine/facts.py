@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from trtllm_lite._core import crc32c
+from trtllm_lite.common.vocabulary import STEP_INPUTS, STORED_BYTES, num_bytes
 from trtllm_lite.engine.arena_use import touched
 from trtllm_lite.engine.format import CUBIN_PREFIX, NETWORK_PREFIX, WEIGHT_PREFIX
 from trtllm_lite.engine.manifest import Manifest, Tactic
@@ -12,7 +13,6 @@ from trtllm_lite.engine.plan import CompiledKernel, Instruction, Plan, PlanTenso
 from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.engine.records import json_text, to_json
 from trtllm_lite.plugins.sample.records import EDIT, record
-from trtllm_lite.vocabulary import STEP_INPUTS, STORED_BYTES, num_bytes
 
 # Facts about the cache's capacity: it bounds how many sequences run at once, not what is computed for one.
 _CAPACITY_OF_CACHE = ("num_blocks", "bytes_per_block")

@@ -5,7 +5,14 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
-from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES, MAX_PP_SIZE, MAX_TOKENIZER_BYTES, MAX_TP_SIZE
+from trtllm_lite.common.vocabulary import (
+    ALIGNMENT,
+    MAX_BYTES,
+    MAX_JSON_BYTES,
+    MAX_PP_SIZE,
+    MAX_TOKENIZER_BYTES,
+    MAX_TP_SIZE,
+)
 
 PRODUCER = f"trtllm_lite {__version__}"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trtllm_lite.common.vocabulary import FORMAT_VERSION, PLAN_VERSION
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.contents import (
     FusionSummary,
@@ -29,7 +30,6 @@ from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
-from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
 # A note on what has been tested for TensorRT engines.
 _UNVERIFIED = "execution has not been verified on RTX hardware"

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.units import format_bytes
 from trtllm_lite.engine.cache_use import CacheUse
 from trtllm_lite.engine.contents import FusionSummary, counted_expansions
 from trtllm_lite.engine.manifest import Tactic
-from trtllm_lite.printable import one_line
-from trtllm_lite.units import format_bytes
 
 if TYPE_CHECKING:
     from trtllm_lite.engine.inspect import Inspection

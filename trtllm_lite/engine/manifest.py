@@ -7,12 +7,19 @@ Python read.
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
+from trtllm_lite.common.vocabulary import (
+    ALLREDUCE_STRATEGIES,
+    MAX_BYTES,
+    MAX_DRAFT_LEN,
+    MAX_EXTENT,
+    MAX_PP_SIZE,
+    MAX_TP_SIZE,
+)
 from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.module_rows import ModuleRows
-from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
 _Amount: TypeAlias = Annotated[int, Range(0, MAX_EXTENT - 1)]

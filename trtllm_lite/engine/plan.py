@@ -11,9 +11,7 @@ sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory i
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
-from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
-from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.vocabulary import (
+from trtllm_lite.common.vocabulary import (
     DTYPES,
     LAYOUTS,
     MAX_BYTES,
@@ -23,6 +21,8 @@ from trtllm_lite.vocabulary import (
     TENSOR_KINDS,
     num_bytes,
 )
+from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
+from trtllm_lite.errors import EngineError, shown
 
 Name: TypeAlias = Annotated[str, Text(MAX_NAME_BYTES)]
 Count: TypeAlias = Annotated[int, Range(1, MAX_EXTENT - 1)]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.foreign_files import read_foreign, sha256_of
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.format import PRODUCER, max_file_bytes
 from trtllm_lite.engine.records import parse_json
 from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.foreign_files import read_foreign, sha256_of
-from trtllm_lite.printable import one_line
 
 PROVENANCE_FILE = "provenance.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from trtllm_lite.common.units import counted
 from trtllm_lite.engine.facts import Fact
 from trtllm_lite.engine.provenance import PROVENANCE_FILE, Provenance, read_provenance
 from trtllm_lite.engine.reader import EngineFile
-from trtllm_lite.units import counted
 
 _SECTION = "provenance"
 _CODE = "trtllm_lite"  # the material that is the code of this project, not a file

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trtllm_lite._core import crc32c
+from trtllm_lite.common.foreign_files import open_foreign
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import FORMAT, FORMAT_VERSION, MAX_BYTES, MAX_JSON_BYTES, PLAN_VERSION, STORED_BYTES
 from trtllm_lite.engine.format import (
     CHECKSUM_KEY,
     ENGINE_FILE,
@@ -28,9 +31,6 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
 from trtllm_lite.errors import EngineError
-from trtllm_lite.foreign_files import open_foreign
-from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import FORMAT, FORMAT_VERSION, MAX_BYTES, MAX_JSON_BYTES, PLAN_VERSION, STORED_BYTES
 
 _REMEDY = "copy it again or build it again"
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtllm_lite.common.foreign_files import sha256_of
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.format import ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import Material
-from trtllm_lite.foreign_files import sha256_of
-from trtllm_lite.printable import one_line
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component, ComponentType

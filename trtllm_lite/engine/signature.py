@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.foreign_files import read_foreign
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import MAX_JSON_BYTES
 from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.foreign_files import read_foreign
-from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 SIGNATURE_FILE = "provenance.dsse.json"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"

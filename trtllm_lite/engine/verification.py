@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_lite._core import Engine, crc32c
+from trtllm_lite.common.files import write_file, writing
+from trtllm_lite.common.foreign_files import sha256_of
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import (
@@ -20,8 +22,6 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.records import parse_json
 from trtllm_lite.engine.signature import SIGNATURE_FILE, check_signature, signed
 from trtllm_lite.errors import EngineError
-from trtllm_lite.files import write_file, writing
-from trtllm_lite.foreign_files import sha256_of
 
 
 @dataclass(frozen=True)

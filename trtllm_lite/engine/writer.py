@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtllm_lite._core import crc32c
+from trtllm_lite.common.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION, STORED_BYTES
 from trtllm_lite.engine.format import (
     CUBIN_PREFIX,
     LENGTH_BYTES,
@@ -26,7 +27,6 @@ from trtllm_lite.engine.format import (
     ZERO_CHECKSUM,
     align,
 )
-from trtllm_lite.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION, STORED_BYTES
 
 Bytes = bytes | memoryview
 

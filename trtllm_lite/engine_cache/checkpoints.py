@@ -7,11 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from trtllm_lite.common.files import cache_directory, reading_model
+from trtllm_lite.common.progress import Report
 from trtllm_lite.engine_cache.recipe import Conversion, checkpoint_key
 from trtllm_lite.engine_cache.store import CHECKPOINTS, locked, touch
 from trtllm_lite.errors import EngineError
-from trtllm_lite.files import cache_directory, reading_model
-from trtllm_lite.progress import Report
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint

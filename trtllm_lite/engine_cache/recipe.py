@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.foreign_files import open_foreign
-from trtllm_lite.gguf_parts import parts_of
-from trtllm_lite.vocabulary import MAX_BYTES
+from trtllm_lite.common.foreign_files import open_foreign
+from trtllm_lite.common.gguf_parts import parts_of
+from trtllm_lite.common.vocabulary import MAX_BYTES
 
 # The digest of a file of at most this many bytes covers all of them; that of a larger file covers its two ends and its
 # date, unless its own digest is known.

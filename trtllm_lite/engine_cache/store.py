@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from trtllm_lite.common.files import cache_directory
+from trtllm_lite.common.temporaries import sweep
+from trtllm_lite.common.units import format_bytes, parse_bytes
 from trtllm_lite.errors import ArgumentError, OutputError, shown
-from trtllm_lite.files import cache_directory
-from trtllm_lite.temporaries import sweep
-from trtllm_lite.units import format_bytes, parse_bytes
 
 ENGINES, CHECKPOINTS, NETWORKS = KINDS = "engines", "checkpoints", "networks"
 SIZE_VARIABLE = "TRTLLM_LITE_CACHE_SIZE"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.temporaries import temporary_name
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
-from trtllm_lite.temporaries import temporary_name
 
 
 class KeptLogits(SequenceRunner):

@@ -3,11 +3,11 @@
 The options are those of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py.
 """
 
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.entry import merge, same
 from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.request_fields.fields import RequestFields
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 ON = ("", "enable", "auto", "true", "1", "yes", "on")
 _ON_IN_ANY_DTYPE = (*ON, *PLAIN_DTYPES)

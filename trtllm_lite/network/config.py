@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from trtllm_lite.common.foreign_files import read_foreign
+from trtllm_lite.common.vocabulary import MAX_JSON_BYTES
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.foreign_files import read_foreign
-from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 FORMAT_VERSION = 2
 

@@ -14,8 +14,7 @@ float32 [batch, hidden], see network/encoder.py.
 
 import onnx_ir as ir
 
-from trtllm_lite.network.graph import OPSET_VERSION
-from trtllm_lite.vocabulary import (
+from trtllm_lite.common.vocabulary import (
     EMBEDDING,
     ENCODER_INPUTS,
     FEATURES,
@@ -25,6 +24,7 @@ from trtllm_lite.vocabulary import (
     SEQ_LENS,
     cache_names,
 )
+from trtllm_lite.network.graph import OPSET_VERSION
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 _ANY_CACHE: tuple[int | str, ...] = ("batch", "kv_heads", "max_seq", "head_dim")

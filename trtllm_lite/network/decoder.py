@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import FEATURES, HIDDEN
 from trtllm_lite.network.attention import Heads
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.context import CacheRounding, DecoderContext, declare
@@ -14,7 +15,6 @@ from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
 from trtllm_lite.network.known_tokens import HeadOfKnownTokens
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.norms import Norm
-from trtllm_lite.vocabulary import FEATURES, HIDDEN
 
 
 @dataclass(frozen=True)

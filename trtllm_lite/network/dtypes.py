@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import DTYPES, PLAIN_DTYPES
 
 ONNX = {name: ir.DataType[dtype.onnx] for name, dtype in DTYPES.items()}
 NUMPY = {name: dtype.numpy() for name, dtype in ONNX.items()}

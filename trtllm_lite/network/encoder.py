@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import EMBEDDING
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.decoder import Sizes
 from trtllm_lite.network.encoder_context import EncoderContext
@@ -14,7 +15,6 @@ from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.pooling import Pooling
 from trtllm_lite.network.weight_expression import WeightExpression
-from trtllm_lite.vocabulary import EMBEDDING
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ results for pad tokens are not used.
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import SEQ_LENS
 from trtllm_lite.network.context import NetworkContext, declare
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.weight_expression import WeightExpression
-from trtllm_lite.vocabulary import SEQ_LENS
 
 
 class EncoderContext(NetworkContext):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from trtllm_lite.common.vocabulary import MAX_EXTENT
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.vocabulary import MAX_EXTENT
 
 if TYPE_CHECKING:
     import numpy as np

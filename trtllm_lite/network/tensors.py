@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.nibbles import unpaired
 from trtllm_lite.errors import EngineError
-from trtllm_lite.nibbles import unpaired
 
 
 class Computed(ir.LazyTensor):

@@ -13,13 +13,13 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from trtllm_lite.common.foreign_files import open_foreign, read_foreign
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import MAX_BYTES
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.foreign_files import open_foreign, read_foreign
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.contract import violations
 from trtllm_lite.network.tensors import extents, stored
-from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import MAX_BYTES
 
 _MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
 _MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many

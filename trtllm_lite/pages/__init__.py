@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.printable import one_line
+from trtllm_lite.common.printable import one_line
 
 FOLDER = Path(__file__).parent
 

@@ -10,10 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.units import counted, format_bytes
 from trtllm_lite.pages import FOLDER, colors, digest, fact
 from trtllm_lite.pages.charts import draw
-from trtllm_lite.printable import one_line
-from trtllm_lite.units import counted, format_bytes
 
 
 def render(folder: Path, **values: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.activations import LARGEST, number, quantize_per_tensor
@@ -19,7 +20,6 @@ from trtllm_lite.quantize.activations import recognise as recognise_rows
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats.format import made_by
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True)

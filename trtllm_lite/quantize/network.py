@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.quantize.calibration.observed import Observed
@@ -23,7 +24,6 @@ from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_produ
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 GROUP_SIZE = 128
 _LEAST_SCALE, _MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)

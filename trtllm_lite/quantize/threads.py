@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from trtllm_lite.host_memory import available_host_memory
+from trtllm_lite.common.host_memory import available_host_memory
 from trtllm_lite.network.tensors import Computed, extents
 
 _T = TypeVar("_T")

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from trtllm_lite.common.vocabulary import MAX_BYTES
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -15,7 +16,6 @@ from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse
 from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.vocabulary import MAX_BYTES
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 ARTIFACT_TYPE = "application/vnd.trtllm-lite.engine.v1"

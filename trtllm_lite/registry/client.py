@@ -15,8 +15,8 @@ from urllib.parse import urljoin
 import requests
 from oras.utils.request import append_url_params
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import EngineError, RegistryError
-from trtllm_lite.printable import one_line
 from trtllm_lite.registry.artifact import MANIFEST_TYPE, MAX_MANIFEST_BYTES, Descriptor
 from trtllm_lite.registry.reference import Reference
 from trtllm_lite.registry.session import RepositoryClient, first_bytes, log_in_remedy

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import RegistryError
-from trtllm_lite.printable import one_line
 
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _OAUTH_USER = "<token>"

@@ -4,11 +4,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_lite.common.files import atomic_directory, require_replaceable, require_space
+from trtllm_lite.common.progress import Report
 from trtllm_lite.engine.format import CONFIG_FILE
 from trtllm_lite.engine.verification import CheckedEngine, check_engine
 from trtllm_lite.errors import EngineError
-from trtllm_lite.files import atomic_directory, require_replaceable, require_space
-from trtllm_lite.progress import Report
 from trtllm_lite.registry.artifact import LAYER_TYPES, Artifact, read_artifact
 from trtllm_lite.registry.client import Registry
 from trtllm_lite.registry.reference import Reference

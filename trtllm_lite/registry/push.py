@@ -3,10 +3,10 @@
 import hashlib
 from pathlib import Path
 
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.progress import Report
 from trtllm_lite.engine.verification import check_engine
 from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.printable import one_line
-from trtllm_lite.progress import Report
 from trtllm_lite.registry.artifact import LAYER_TYPES, TITLE, Descriptor, artifact_of
 from trtllm_lite.registry.client import Registry
 from trtllm_lite.registry.reference import Reference

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trtllm_lite.printable import one_line
+from trtllm_lite.common.printable import one_line
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

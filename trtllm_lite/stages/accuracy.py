@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtllm_lite.builder import Checkpoint, build_engine
+from trtllm_lite.common.progress import Report
+from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.errors import BuildError
 from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.network.contract import is_encoder
-from trtllm_lite.progress import Report
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION
-from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 

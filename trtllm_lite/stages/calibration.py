@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.builder import Checkpoint, build_engine
+from trtllm_lite.common.foreign_files import sha256_of
+from trtllm_lite.common.progress import Report
+from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.foreign_files import sha256_of
-from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.observed import Observed
@@ -22,7 +23,6 @@ from trtllm_lite.quantize.calibration.store import StatisticsStore
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, check_device, target_of
 from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
 

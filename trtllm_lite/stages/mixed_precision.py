@@ -11,17 +11,17 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trtllm_lite.builder import Checkpoint
+from trtllm_lite.common.files import write_file, writing
+from trtllm_lite.common.progress import Report
+from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.errors import ArgumentError, BuildError, EngineError
 from trtllm_lite.evaluation import evaluate
-from trtllm_lite.files import write_file, writing
-from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_budget, choose
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.products import Product, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
-from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
 

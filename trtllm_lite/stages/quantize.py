@@ -8,22 +8,22 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trtllm_lite.builder import Checkpoint, open_checkpoint
-from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.common.files import atomic_directory, require_space
+from trtllm_lite.common.progress import Report
+from trtllm_lite.common.scratch import scratch_directory
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
-from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
 from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
-from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 from trtllm_lite.stages.device import Device
 

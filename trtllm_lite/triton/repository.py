@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
+from trtllm_lite.common.files import new_directory, require_space
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.reader import find_engine, read_engine
 from trtllm_lite.errors import ArgumentError, EngineError, shown
-from trtllm_lite.files import new_directory, require_space
 from trtllm_lite.triton import configs
 from trtllm_lite.triton.text_proto import Message, text_of
 

@@ -9,7 +9,7 @@ import numpy as np
 from tests.fuzz.documents import mutated
 from tests.fuzz.model_files import CONFIG, LAYERS, tensors, write_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.network.dtypes import NUMPY
 
 COUNT = 120

@@ -10,7 +10,7 @@ import numpy as np
 from tests.fuzz.damage import damaged, damaged_text
 from tests.fuzz.documents import mutate
 from tests.fuzz.model_files import write_model
-from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
 
 COUNT = 400
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.fuzz.damage import damaged
 from tests.fuzz.messages import mutate
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
 
 COUNT = 300
 _CONTROL, _BYTE = 3, 6

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from tests.fuzz.damage import damaged_text
 from tests.fuzz.documents import mutated
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
 
 COUNT = 200
 _WORDS = (*(bytes([byte]) for byte in range(256)), b"ab", b" ab", b"abab", "é".encode(), b"\xf0\x9f", b"  ")

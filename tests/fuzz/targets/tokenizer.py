@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.fuzz.damage import damaged, damaged_text
 from tests.fuzz.documents import mutated
 from tests.fuzz.model_files import write_tokenizer
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COUNT = 300

@@ -15,7 +15,7 @@ def scripts_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports_are_recorded_by_name(tmp_path: Path) -> None:
-    from accuracy_table import accuracy_table, record_accuracy
+    from documents.accuracy import accuracy_table, record_accuracy
 
     report = {"dataset": "a text", "num_tokens": 1000, "window": 100, "perplexity": 10.0}
     for name, perplexity in (("bf16", 10.0), ("fp8", 10.5)):

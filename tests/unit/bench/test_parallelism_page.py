@@ -28,8 +28,8 @@ def llama_8b() -> ModelConfig:
 
 @pytest.mark.parametrize("tp_size", [2, 16])  # 8 key/value heads are split, or repeated
 def test_the_bytes_of_a_rank_are_those_that_plan_says(tp_size: int) -> None:
-    from collectives_table import Fit, Link
-    from parallelism_model import cache_bytes, num_all_reduces, step_bytes, table_bytes
+    from documents.collectives import Fit, Link
+    from documents.parallelism.model import cache_bytes, num_all_reduces, step_bytes, table_bytes
 
     shape = open_model_config(SHAPE)
     model, checkpoint = shape.config, checkpoint_of_shape(shape.config, shape.network)
@@ -45,7 +45,7 @@ def test_the_bytes_of_a_rank_are_those_that_plan_says(tp_size: int) -> None:
 
 
 def test_norms_of_many_rows_are_written_in_shares() -> None:
-    from collectives_table import Fit, Link
+    from documents.collectives import Fit, Link
 
     link, rows = Link(Fit(**BYTES | {"seconds": 1e9}), Fit(**BYTES)), 1000
     assert link.all_reduce(rows, 8, 1) == 0
@@ -54,7 +54,7 @@ def test_norms_of_many_rows_are_written_in_shares() -> None:
 
 
 def test_logits_take_what_the_product_before_does_not_hide() -> None:
-    from collectives_table import Fit, Link
+    from documents.collectives import Fit, Link
 
     link, sent = Link(Fit(**BYTES), Fit(**BYTES | {"seconds": 6.0})), 4 * 10 * 64 * 3 / 4
     assert link.all_gather(10, 64, 4, sent - 5) == pytest.approx(3 + 5)
@@ -63,8 +63,8 @@ def test_logits_take_what_the_product_before_does_not_hide() -> None:
 
 
 def test_floors_are_those_of_the_measured_engines(llama_8b: ModelConfig) -> None:
-    from parallelism_checks import context_of, fit_machine, rank_reports
-    from parallelism_model import decode_step
+    from documents.parallelism.checks import context_of, fit_machine, rank_reports
+    from documents.parallelism.model import decode_step
 
     for ranks, kinds in rank_reports().items():
         for report in kinds["latency"]:
@@ -75,7 +75,7 @@ def test_floors_are_those_of_the_measured_engines(llama_8b: ModelConfig) -> None
 
 
 def test_a_fit_finds_the_numbers_that_times_were_made_of(tmp_path: Path) -> None:
-    from collectives_table import Fit, fit_link, record_collectives
+    from documents.collectives import Fit, fit_link, record_collectives
 
     push, stored_rows = Fit(2e-6, 3e-10, 4e11), Fit(7e-6, 0.0, 3e11)
     times = [
@@ -99,8 +99,8 @@ def test_a_fit_finds_the_numbers_that_times_were_made_of(tmp_path: Path) -> None
 
 
 def test_a_pipeline_is_as_fast_as_replicas_if_boundaries_cost_nothing(llama_8b: ModelConfig) -> None:
-    from parallelism_checks import fit_machine
-    from parallelism_model import Layout, token_time
+    from documents.parallelism.checks import fit_machine
+    from documents.parallelism.model import Layout, token_time
 
     def times(layout: Layout, requests: int) -> float:
         return token_time(llama_8b, fit_machine(), layout, requests, 100, network=1e30)
@@ -111,7 +111,7 @@ def test_a_pipeline_is_as_fast_as_replicas_if_boundaries_cost_nothing(llama_8b: 
 
 
 def test_each_card_holds_its_part(llama_8b: ModelConfig) -> None:
-    from parallelism_model import Layout, fits
+    from documents.parallelism.model import Layout, fits
 
     def least(memory: float, requests: int) -> list[str]:
         layouts = [Layout(), Layout(2), Layout(1, 2), Layout(16)]
@@ -124,8 +124,8 @@ def test_each_card_holds_its_part(llama_8b: ModelConfig) -> None:
 
 
 def test_the_rules_of_the_page_follow_from_its_model(llama_8b: ModelConfig) -> None:
-    from parallelism_cards import machines
-    from parallelism_model import Layout, token_time
+    from documents.parallelism.cards import machines
+    from documents.parallelism.model import Layout, token_time
 
     layouts = (Layout(8), Layout(2, 1, 4), Layout(1, 1, 8))
     for machine in machines().values():

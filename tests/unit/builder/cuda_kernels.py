@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trtllm_lite.nibbles import TYPES as NIBBLES
+from trtllm_lite.common.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.activations import activate, gated
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
+from trtllm_lite.common.vocabulary import ALIGNMENT
 from trtllm_lite.engine.format import align
-from trtllm_lite.vocabulary import ALIGNMENT
 
 
 @st.composite

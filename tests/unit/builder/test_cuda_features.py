@@ -19,8 +19,8 @@ from trtllm_lite.builder.cuda.planning import lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.vocabulary import FEATURES
 
 PAGE, COLUMNS = 16, 4
 LIMITS = BuildLimits(max_batch_size=3, max_input_len=40, max_seq_len=PAGE * COLUMNS, tokens_per_block=PAGE)

@@ -12,8 +12,8 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, l
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.quantize.schemes import FULL_PRECISION
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 BLOCK = LIMITS["tokens_per_block"]
 OF_EACH_PART = ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"]

@@ -15,8 +15,8 @@ from trtllm_lite.builder import checkpoint_of_shape
 from trtllm_lite.builder.graph import dims, operands
 from trtllm_lite.builder.passes.features import borrows_features, feature_size
 from trtllm_lite.convert import open_model_config
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.families import llama
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.linear import Linear

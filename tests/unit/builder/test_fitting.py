@@ -12,8 +12,8 @@ from trtllm_lite.builder import BuildLimits, choose_limits, open_checkpoint, pla
 from trtllm_lite.builder.fitting import cache_room
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.cli import cli
+from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 GPU = {"target": "sm_90", "tokens_per_block": 16}
 

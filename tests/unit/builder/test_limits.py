@@ -1,8 +1,8 @@
 import pytest
 
 from trtllm_lite.builder import BuildLimits
+from trtllm_lite.common.vocabulary import BY_TENSORRT, ON_CPU, ON_GPU, DefaultLimits
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import BY_TENSORRT, ON_CPU, ON_GPU, DefaultLimits
 
 
 @pytest.mark.parametrize(

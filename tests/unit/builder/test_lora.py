@@ -15,11 +15,11 @@ from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
 from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.network.graph import MODULES, note_modules
 from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 ROWS = ModuleRows("model.layers.7.self_attn.q_proj", ((0, 8, 1),), 1, 0)
 LIMITS = {"max_batch_size": 4, "max_input_len": 16, "max_seq_len": 32, "max_num_tokens": 16}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import qwen_windows
 from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import qwen_windows
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.norms import RmsNorm

@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 from tests.models import ENCODER_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
 from tests.rounds import rounds
 from trtllm_lite.convert import checkpoint, convert_checkpoint, families
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
-from trtllm_lite.convert.llama4_parts import read_temperature
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.mapping import open_source, read_model
-from trtllm_lite.convert.safetensors_file import SafetensorsFile
-from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.parts.llama4 import read_temperature
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.attention import Temperature
 from trtllm_lite.network.model import network_of

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_the_table_has_all_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts")])
-    from families_table import COMPARED, families_table
+    from documents.families import COMPARED, families_table
 
     table = families_table()
     assert all(name in table for family in all_families().values() for name in family.architectures)

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tests.models import save_tiny_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.generation_fields import read_token_ids, sampling_defaults
+from trtllm_lite.convert.fields.generation import read_token_ids, sampling_defaults
 from trtllm_lite.errors import ConvertError
 
 _VOCABULARY = 262_144

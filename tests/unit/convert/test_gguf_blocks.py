@@ -18,8 +18,8 @@ from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.gguf_blocks import kind_of
-from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.convert.gguf.blocks import kind_of
+from trtllm_lite.convert.gguf.file import open_gguf
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine

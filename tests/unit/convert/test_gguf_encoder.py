@@ -20,8 +20,8 @@ from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
 from trtllm_lite import LLM
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.gguf_file import open_gguf
-from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
+from trtllm_lite.convert.gguf.file import open_gguf
+from trtllm_lite.convert.gguf.tokenizer import read_tokenizer
 from trtllm_lite.errors import ConvertError
 
 _PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "fox", "jump", "##ed", "##s", "un", "##fox", ".", "##]", "cafe"]

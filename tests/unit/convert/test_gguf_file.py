@@ -23,11 +23,11 @@ from tests.rounds import rounds
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
-from trtllm_lite.convert.gguf_file import open_gguf
-from trtllm_lite.convert.gguf_names import names_in_file
-from trtllm_lite.convert.gguf_tensors import expand
+from trtllm_lite.convert.gguf.file import open_gguf
+from trtllm_lite.convert.gguf.names import names_in_file
+from trtllm_lite.convert.gguf.tensors import expand
 from trtllm_lite.convert.mapping import map_model, open_source
-from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import part_name
 

@@ -8,7 +8,7 @@ import pytest
 from tests.gguf_writer import write_gguf
 from tests.models import tiny_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.convert.gguf.file import open_gguf
 from trtllm_lite.errors import ConvertError
 
 _SAMPLING = "general.sampling"

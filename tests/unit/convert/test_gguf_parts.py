@@ -8,12 +8,12 @@ import pytest
 
 from tests.gguf_writer import write_gguf
 from tests.models import tiny_model
-from trtllm_lite.convert.gguf_file import open_gguf
-from trtllm_lite.convert.licence import find_licence
-from trtllm_lite.convert.pins import check_files
+from trtllm_lite.common.gguf_parts import parts_of
+from trtllm_lite.convert.gguf.file import open_gguf
+from trtllm_lite.convert.sources.licence import find_licence
+from trtllm_lite.convert.sources.pins import check_files
 from trtllm_lite.engine_cache.recipe import Conversion, checkpoint_key
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.gguf_parts import parts_of
 
 COUNT = 3
 

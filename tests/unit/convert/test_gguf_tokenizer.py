@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GPTNeoXTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
-from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
+from trtllm_lite.convert.gguf.tokenizer import read_tokenizer
 
 TEXTS = [
     "",

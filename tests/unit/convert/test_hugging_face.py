@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from tests.models import BOS, CHAT_TEMPLATE, EOS, PAD, save_model, save_tiny_model, tiny_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.hugging_face import open_directory
 from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.convert.sources.hugging_face import open_directory
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.runtime.text.chat import ChatTemplate
@@ -249,7 +249,7 @@ def test_an_unreadable_source_is_an_error(model: Path, monkeypatch: pytest.Monke
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "model.safetensors")
 
-    monkeypatch.setattr("trtllm_lite.convert.hugging_face.SafetensorsFile", denied)
+    monkeypatch.setattr("trtllm_lite.convert.sources.hugging_face.SafetensorsFile", denied)
     with pytest.raises(ConvertError, match=r"cannot read model\.safetensors: Permission denied"):
         open_source(str(model))
 

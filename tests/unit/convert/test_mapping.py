@@ -209,8 +209,8 @@ def test_names_of_experts_are_folded_by_expert_and_layer() -> None:
 
 _PLUGIN = """
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.parts.usual import LlamaParts
 
 NAMES = {**TENSOR_NAMES, "final_norm": "model.last_norm"}
 

@@ -11,8 +11,8 @@ import pytest
 from trtllm_lite.convert.family import all_families, find_family
 from trtllm_lite.convert.mapping import read_model
 from trtllm_lite.convert.quantized import SETTINGS
-from trtllm_lite.convert.source import Source
-from trtllm_lite.convert.text_model import as_text_model
+from trtllm_lite.convert.sources.source import Source
+from trtllm_lite.convert.sources.text_model import as_text_model
 from trtllm_lite.network.model import network_of
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from tests.published_tokenizers import PUBLISHED, Published
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
 
 _TEXTS = (
     *("the quick brown fox", "  the fox ", "The naïve café, Ünder e\u0301 你好", "1 22", "", "a</s>b", "<s>fox<s> fox"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from tests.rounds import rounds
-from trtllm_lite.convert.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.errors import ConvertError
 
 

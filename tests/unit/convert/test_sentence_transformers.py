@@ -8,9 +8,10 @@ import pytest
 
 from tests.encoders import write_pooling
 from tests.models import save_tiny_model
-from trtllm_lite.convert import convert_checkpoint, sentence_transformers
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
-from trtllm_lite.convert.source import Embeddings
+from trtllm_lite.convert.sources import sentence_transformers
+from trtllm_lite.convert.sources.source import Embeddings
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.pooling import Pooling
 

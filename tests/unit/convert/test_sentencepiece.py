@@ -12,9 +12,9 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer
 
-from trtllm_lite.convert.sentencepiece_file import read_sentencepiece
-from trtllm_lite.convert.sentencepiece_tokenizer import Vocabulary, build_tokenizer
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
+from trtllm_lite.convert.tokenizers.sentencepiece_file import read_sentencepiece
+from trtllm_lite.convert.tokenizers.sentencepiece_tokenizer import Vocabulary, build_tokenizer
 from trtllm_lite.errors import ConvertError
 
 _CORPUS = [line for path in sorted(Path(__file__).parent.glob("*.py")) for line in path.read_text().splitlines()][:1200]

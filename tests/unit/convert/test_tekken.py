@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.integrations.mistral.tokenizer import MistralConverter
 
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
-from trtllm_lite.convert.tokenizer_files import read_tokenizer
+from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.errors import ConvertError
 
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.csrc.tiny_engine import MANIFEST, TinyEngine
 from trtllm_lite._core import Engine
+from trtllm_lite.common.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
-from trtllm_lite.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 
 Change = Callable[[TinyEngine], Any]
 

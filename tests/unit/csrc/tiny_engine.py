@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite._core import crc32c
-from trtllm_lite.vocabulary import PLAN_VERSION
+from trtllm_lite.common.vocabulary import PLAN_VERSION
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 16, 70, 2, 1, 8, 24
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM

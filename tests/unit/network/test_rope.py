@@ -9,9 +9,9 @@ from transformers import Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.rope_fields import read_rope, read_ropes_by_layer_type
-from trtllm_lite.convert.rope_types import RopeDefaults
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope import read_rope, read_ropes_by_layer_type
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 PARAMETERS: list[dict[str, Any]] = [

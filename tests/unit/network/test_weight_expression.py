@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
 from trtllm_lite.network.several_matrices import ColumnsOfMatrices, RowsOfMatrices
 from trtllm_lite.network.weight_expression import (
     Concat,

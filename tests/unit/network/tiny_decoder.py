@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import UsualParts
+from trtllm_lite.convert.parts.usual import UsualParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.ends import Embedding, Head

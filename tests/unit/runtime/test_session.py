@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from trtllm_lite.common.host_memory import available_host_memory
 from trtllm_lite.engine.manifest import Lora, Memory, RankMapping, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options

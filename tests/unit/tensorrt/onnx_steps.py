@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from trtllm_lite.vocabulary import LOGITS_INDICES
+from trtllm_lite.common.vocabulary import LOGITS_INDICES
 
 _TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
 _POISON = 1e3  # in cache slots that no step has written: whatever attends to them shows

@@ -8,8 +8,8 @@ from typing import Any
 
 from trtllm_lite.bench.http_client.events import EventStream
 from trtllm_lite.bench.http_client.response import Response
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ServerError, shown
-from trtllm_lite.printable import one_line
 
 _DONE = b"[DONE]"
 _QUOTED_BYTES = 300

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from trtllm_lite.common.units import short
 from trtllm_lite.pages.charts import Axis, Curve, Point
-from trtllm_lite.units import short
 
 _WIDE = 20  # a ratio of numbers from which on an axis is logarithmic
 _MOST_TICKS = 6

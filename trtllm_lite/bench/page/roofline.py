@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from trtllm_lite.bench.page.curves import Report, plain_figure
+from trtllm_lite.common.units import short
 from trtllm_lite.pages.charts import Axis, Chart, Curve, Point
-from trtllm_lite.units import short
 
 _MARGIN = 2.0  # of the roof to the left and the right of all points, as a factor
 

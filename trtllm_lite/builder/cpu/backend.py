@@ -13,10 +13,10 @@ from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FLOAT32, KV_CACHE_DTYPES, ON_CPU, PLAIN_DTYPES
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import ALIGNMENT, CPU, FLOAT32, KV_CACHE_DTYPES, ON_CPU, PLAIN_DTYPES
 
 
 class CpuBackend:

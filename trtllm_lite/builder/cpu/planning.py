@@ -12,6 +12,7 @@ from trtllm_lite.builder.graph import aliases_of, attribute, dims, is_cache, ope
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
+from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -29,7 +30,6 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
-from trtllm_lite.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, ON_GPU
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import KV_CACHE_DTYPES, ON_GPU
 
 
 class CudaBackend:

@@ -13,13 +13,13 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, no_cache
 from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT, FEATURES
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
-from trtllm_lite.vocabulary import DEVICE_ALIGNMENT, FEATURES
 
 
 def cuda_parts(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.plan import PlanTensor
 from trtllm_lite.engine.writer import weight_offsets
 from trtllm_lite.plugins.launch import Buffer, Collective, Command, Matmul, Slice, TensorMap
-from trtllm_lite.vocabulary import DEVICE_ALIGNMENT
 
 
 @dataclass(frozen=True)

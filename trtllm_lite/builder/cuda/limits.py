@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 # Batch sizes for which decode programs of fused kernels for few rows are made.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)

@@ -19,6 +19,7 @@ from trtllm_lite.builder.cuda.products.grouped import GroupedSite
 from trtllm_lite.builder.cuda.products.sites import Chooser
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.common.vocabulary import LOGITS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.few_rows import FewRows
@@ -33,7 +34,6 @@ from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
-from trtllm_lite.vocabulary import LOGITS
 
 _VECTOR = 8  # 16-bit elements of one load or store
 

@@ -12,6 +12,7 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims, static_dims
 from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.common.vocabulary import STEP_INPUTS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
@@ -20,7 +21,6 @@ from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, BLOCK_SIZES, Weigh
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
-from trtllm_lite.vocabulary import STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # types that GPU engines compute in
 _E4M3 = "float8_e4m3fn"

@@ -7,9 +7,9 @@ import onnx_ir as ir
 from trtllm_lite.builder.constraints import implied_extents
 from trtllm_lite.builder.cuda.ops import Op
 from trtllm_lite.builder.graph import value_of
+from trtllm_lite.common.vocabulary import STEP_INPUTS
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.plugins.schema import Argument, all_schemas
-from trtllm_lite.vocabulary import STEP_INPUTS
 
 LAST_TOKENS = value_of("last_tokens", ir.DataType.INT32, ["num_slots"])
 _STEP_INPUTS = {step_input.name: step_input for step_input in STEP_INPUTS}

@@ -14,8 +14,8 @@ from trtllm_lite.builder.graph import dims, fused_node, nodes_of, replace_value,
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.paged_attention import BLOCK_TABLES, NUM_BLOCKS, TOKENS_PER_BLOCK
 from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_TOKENS, POSITION_IDS
+from trtllm_lite.common.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
 from trtllm_lite.plugins.schema import DOMAIN
-from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
 
 
 def has_features(graph: ir.Graph) -> bool:

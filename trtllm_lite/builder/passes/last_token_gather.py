@@ -13,8 +13,8 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import dims, fused_node, site, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.common.vocabulary import HIDDEN, LOGITS, LOGITS_INDICES
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
-from trtllm_lite.vocabulary import HIDDEN, LOGITS, LOGITS_INDICES
 
 NUM_LOGITS = "num_logits"
 

@@ -22,12 +22,12 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
+from trtllm_lite.common.vocabulary import LOGITS_INDICES
 from trtllm_lite.engine.records import from_json, parse_json
 from trtllm_lite.errors import BuildError, EngineError, shown
 from trtllm_lite.network.graph import MODULES
 from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
-from trtllm_lite.vocabulary import LOGITS_INDICES
 
 _LAYERS = "layers."  # prefix of the names of products in layers
 _MERGED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}

@@ -21,7 +21,7 @@ from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, 
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.encoder_masks import counts_slots
 from trtllm_lite.builder.passes.remove_padding import cu_seqlens_of, drop_padding, is_seq_lens
-from trtllm_lite.vocabulary import EMBEDDING
+from trtllm_lite.common.vocabulary import EMBEDDING
 
 
 def embedding_size(graph: ir.Graph) -> int:

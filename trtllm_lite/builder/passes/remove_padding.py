@@ -22,8 +22,8 @@ from trtllm_lite.builder.graph import (
     value_of,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.common.vocabulary import ENCODER_INPUTS, FEATURES, NETWORK_INPUTS, SEQ_LENS
 from trtllm_lite.network.contract import is_encoder
-from trtllm_lite.vocabulary import ENCODER_INPUTS, FEATURES, NETWORK_INPUTS, SEQ_LENS
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"

@@ -5,9 +5,9 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, fused_by, fused_node, operands, results, value_of
 from trtllm_lite.builder.sharding.rank import Range, Rank
+from trtllm_lite.common.vocabulary import MAX_TP_SIZE
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer
-from trtllm_lite.vocabulary import MAX_TP_SIZE
 
 
 def share(rank: Rank, node: ir.Node) -> None:

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import dims, operands
 from trtllm_lite.builder.sharding.products import cut_outputs
 from trtllm_lite.builder.sharding.rank import Rank, even_part
+from trtllm_lite.common.vocabulary import LOGITS
 from trtllm_lite.quantize.formats import matrix_of
-from trtllm_lite.vocabulary import LOGITS
 
 _PADDED_TO = 64
 

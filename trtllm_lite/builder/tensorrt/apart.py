@@ -16,8 +16,8 @@ from typing import Any
 from trtllm_lite import _core
 from trtllm_lite.builder.tensorrt import worker
 from trtllm_lite.builder.tensorrt.log import Log
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import BuildError
-from trtllm_lite.printable import one_line
 
 _ERRORS, _HEAP = "errors.txt", "steady_heap.so"
 HEAP = Path(str(_core.__file__)).with_name(_HEAP)

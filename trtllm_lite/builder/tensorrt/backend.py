@@ -17,6 +17,7 @@ from trtllm_lite.builder.tensorrt.library import find_library
 from trtllm_lite.builder.tensorrt.passes import pipeline
 from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
 from trtllm_lite.builder.tensorrt.request import profiles_of
+from trtllm_lite.common.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Tactic, Target
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
@@ -24,7 +25,6 @@ from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import find_attentions
-from trtllm_lite.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 
 _KEY = "tensorrt"  # key of the only network in an engine
 

@@ -14,11 +14,11 @@ from trtllm_lite.builder.tensorrt.layers import layers_of
 from trtllm_lite.builder.tensorrt.library import Library
 from trtllm_lite.builder.tensorrt.request import write_request
 from trtllm_lite.builder.tensorrt.worker import IMAGE
+from trtllm_lite.common.files import atomic_directory, cache_directory
+from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine_cache.store import NETWORKS, locked, touch, trim
-from trtllm_lite.files import atomic_directory, cache_directory
-from trtllm_lite.scratch import scratch_directory
 
 _FACTS = "facts.json"
 

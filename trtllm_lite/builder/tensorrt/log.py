@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 
 from trtllm_lite.builder.tensorrt.worker import RANDOM_ADDRESSES
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import COMPILED_INPUTS
 from trtllm_lite.errors import BuildError
-from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import COMPILED_INPUTS
 
 _MAX_SHOWN = 5
 

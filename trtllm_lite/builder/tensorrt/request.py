@@ -20,11 +20,11 @@ from trtllm_lite.builder.tensorrt import apart
 from trtllm_lite.builder.tensorrt.library import Library
 from trtllm_lite.builder.tensorrt.passes.chosen_logits import NUM_LOGITS
 from trtllm_lite.builder.tensorrt.worker import NETWORK, PACKAGES, REQUEST
-from trtllm_lite.files import writing
+from trtllm_lite.common.files import writing
+from trtllm_lite.common.vocabulary import ALIGNMENT
 from trtllm_lite.network.graph import IR_VERSION
 from trtllm_lite.network.tensors import Stored
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.vocabulary import ALIGNMENT
 
 _ELSEWHERE = "weights"  # file that the network names for its weights, which are handed over by address instead
 _COMPUTED = "computed"  # the file of computed weights

@@ -117,7 +117,7 @@ def latency(
     from trtllm_lite.bench.llama_cpp_baseline import measure_llama_cpp
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
-    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.common.progress import progress_bars
 
     pairs = itertools.product(batch_size, input_len)
     results = Results.taken_from(options)
@@ -158,7 +158,7 @@ def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -
     """Print tables with a row for each shape; the last tables have the ratios to measured peers."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
-    from trtllm_lite.units import counted
+    from trtllm_lite.common.units import counted
 
     points = [f"{shape.batch_size}, {shape.input_len}" for shape in shapes]
     lengths = f"{counted(shapes[0].output_len, 'token')} out; medians of {counted(shapes[0].repeats, 'run')}"

@@ -41,7 +41,7 @@ class Results:
     def __post_init__(self) -> None:
         from trtllm_lite.bench.compare import parse_tolerance, read_reports
         from trtllm_lite.bench.trace import Trace
-        from trtllm_lite.files import require_writable
+        from trtllm_lite.common.files import require_writable
 
         if self.tolerance and not self.compare:
             raise click.UsageError("--tolerance needs --compare BASELINE")
@@ -134,7 +134,7 @@ def _print_changes(label: str, comparison: "Comparison") -> None:
 
 
 def _write(path: str, text: str, option: str) -> None:
-    from trtllm_lite.files import write_file
+    from trtllm_lite.common.files import write_file
 
     with _writing(path, option):
         write_file(Path(path), text.encode())
@@ -142,6 +142,6 @@ def _write(path: str, text: str, option: str) -> None:
 
 
 def _writing(path: str, option: str) -> "AbstractContextManager[None]":
-    from trtllm_lite.files import writing
+    from trtllm_lite.common.files import writing
 
     return writing(path, f"choose another file for {option}")

@@ -112,7 +112,7 @@ def _identity(plan: ServerPlan) -> Report:
 def _measure(plan: ServerPlan, trace: "Trace | None") -> Report:
     """Return the parts of a report that ``measure_server`` makes; progress is shown meanwhile."""
     from trtllm_lite.bench.http_bench import measure_server
-    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.common.progress import progress_bars
 
     with progress_bars() as show:
         return measure_server(
@@ -144,7 +144,7 @@ def _conclude(results: Results, report: Report, num_requests: int, *, allow_erro
 def _print(num_requests: int, arrival: str, report: Report) -> None:
     from trtllm_lite.cli.bench.tables import print_figures
     from trtllm_lite.cli.console import print_table
-    from trtllm_lite.units import counted
+    from trtllm_lite.common.units import counted
 
     if report["errors"]:
         failed = report["figures"]["failed_requests"]

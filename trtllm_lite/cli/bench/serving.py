@@ -87,8 +87,8 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.serving_bench import measure_serving
     from trtllm_lite.cli.bench.tables import print_figures
-    from trtllm_lite.progress import progress_bars
-    from trtllm_lite.units import counted
+    from trtllm_lite.common.progress import progress_bars
+    from trtllm_lite.common.units import counted
 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
     tokenizer = options.pop("tokenizer")

@@ -2,12 +2,12 @@
 
 The models have learned positions, a norm after each block, and biases everywhere. The pooler, a layer for training, is
 left out: the pooling of a text is read from the files of sentence-transformers
-(:mod:`trtllm_lite.convert.sentence_transformers`).
+(:mod:`trtllm_lite.convert.sources.sentence_transformers`).
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
 from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.encoder import BERT_NAMES, BertParts
 from trtllm_lite.network.encoder import Encoder
 
 # Keys of the first BERT's config, which many Chinese models have as well.

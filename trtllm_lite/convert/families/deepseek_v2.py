@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.deepseek import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
+from trtllm_lite.convert.parts.latent import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.network.decoder import Decoder
 
 NAMES = {role: name for role, name in LATENT_TENSOR_NAMES.items() if role != "correction"}

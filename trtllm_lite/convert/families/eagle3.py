@@ -6,13 +6,13 @@ the network that computes the features (:mod:`trtllm_lite.convert.features`).
 
 from dataclasses import replace
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.features import FC, LAYER_SETTINGS
-from trtllm_lite.convert.rope_fields import read_rope
-from trtllm_lite.convert.source_tensors import KNOWN_TOKENS, TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts, Projections, rms_norm
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
+from trtllm_lite.convert.fields.rope import read_rope
+from trtllm_lite.convert.parts.usual import LlamaParts, Projections, rms_norm
+from trtllm_lite.convert.sources.source_tensors import KNOWN_TOKENS, TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.drafting import FIRST_POSITION, FeatureLayer
 from trtllm_lite.network.ends import Embedding, Head

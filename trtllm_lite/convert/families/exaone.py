@@ -1,10 +1,10 @@
 """EXAONE 3.0 and 3.5 (arXiv 2408.03541, 2412.04862): Llama with other names."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

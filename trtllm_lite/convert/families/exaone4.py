@@ -5,11 +5,11 @@ Large models have sliding windows in most layers, and no position encoding in th
 
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_layer_types
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_layer_types
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.errors import shown
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder

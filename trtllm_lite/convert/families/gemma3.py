@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_layer_types
 from trtllm_lite.convert.family import Family, Gguf, Multimodal
-from trtllm_lite.convert.gemma_parts import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
-from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
-from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_layer_types
+from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
+from trtllm_lite.convert.parts.gemma import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer

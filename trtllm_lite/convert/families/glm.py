@@ -1,9 +1,9 @@
 """GLM-4 of 2024, as transformers stores it (arXiv 2406.12793): a norm before each block."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.glm_parts import GGUF_ROLES, NAMES, GlmParts
-from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.glm import GGUF_ROLES, NAMES, GlmParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

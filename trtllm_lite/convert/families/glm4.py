@@ -1,10 +1,10 @@
 """GLM-4-0414 and GLM-Z1 (https://huggingface.co/zai-org/GLM-4-9B-0414): GLM-4 with a norm after each block, too."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.glm_parts import GGUF_ROLES, GlmParts
-from trtllm_lite.convert.glm_parts import NAMES as GLM_NAMES
-from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.glm import GGUF_ROLES, GlmParts
+from trtllm_lite.convert.parts.glm import NAMES as GLM_NAMES
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

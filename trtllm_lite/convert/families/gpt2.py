@@ -4,11 +4,11 @@ The models have LayerNorm before each block, learned positions, a plain MLP, bia
 [in_features, out_features].
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import MAX_LAYERS, read_activation
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import UsualParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import MAX_LAYERS, read_activation
+from trtllm_lite.convert.parts.usual import UsualParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.ends import Embedding, Head

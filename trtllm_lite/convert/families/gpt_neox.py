@@ -6,13 +6,13 @@ the rows of queries, keys and values are interleaved by head.
 
 from dataclasses import replace
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.rope_fields import read_rope
-from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import Projections, UsualParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
+from trtllm_lite.convert.fields.rope import read_rope
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.usual import Projections, UsualParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.ends import Embedding, Head

@@ -1,9 +1,9 @@
 """Granite 3 (https://github.com/ibm-granite/granite-3.0-language-models): Llama with four constant factors."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.granite_parts import GGUF_KEYS, GraniteParts
-from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.granite import GGUF_KEYS, GraniteParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

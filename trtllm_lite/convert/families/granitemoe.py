@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.granite_parts import GGUF_KEYS, GraniteParts
-from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.granite import GGUF_KEYS, GraniteParts
+from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.linear import Linear

@@ -4,10 +4,10 @@ Queries, keys and values are one tensor, in groups: the query heads that share a
 llama.cpp splits this tensor, so its files are read as Llama's.
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts, Projections
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.usual import LlamaParts, Projections
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.linear import Linear

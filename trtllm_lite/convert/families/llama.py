@@ -1,9 +1,9 @@
 """Llama 1 to 3.x, SmolLM2 and other models of the same architecture (arXiv 2302.13971, 2307.09288, 2407.21783)."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

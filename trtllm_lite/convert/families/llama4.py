@@ -7,14 +7,14 @@ RoPE see all tokens and scale queries at late positions; layers with RoPE see th
 from dataclasses import replace
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_rotating_layers
 from trtllm_lite.convert.family import Family, Gguf, Multimodal
-from trtllm_lite.convert.llama4_parts import read_chunks, read_sparse_layers, read_temperature
-from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
-from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_rotating_layers
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.llama4 import read_chunks, read_sparse_layers, read_temperature
+from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer

@@ -7,12 +7,12 @@ not, nor does this one.)
 
 from dataclasses import replace
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import qwen_windows
 from trtllm_lite.convert.families import qwen2
 from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import qwen_windows
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.drafting import FIRST_POSITION
 from trtllm_lite.network.ends import Embedding, Head

@@ -1,10 +1,10 @@
 """Ministral 8B (https://mistral.ai/news/ministraux): Mistral whose config lists the layers with a window."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_layer_types
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_layer_types
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

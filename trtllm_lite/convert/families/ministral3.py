@@ -7,12 +7,12 @@ Queries at positions beyond the length of pretraining are scaled by how many tim
 from dataclasses import replace
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.families.mistral import OTHER_KEYS
 from trtllm_lite.convert.family import Family, Gguf, Multimodal
-from trtllm_lite.convert.rope_types import ORIGINAL, RopeDefaults
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import ORIGINAL, RopeDefaults
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Temperature
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer

@@ -1,11 +1,11 @@
 """Mixtral (arXiv 2401.04088): Mistral whose MLPs are mixtures of experts."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
-from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

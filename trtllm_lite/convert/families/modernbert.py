@@ -6,13 +6,13 @@ and classification (head, decoder, classifier) are left out.
 
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_activation, read_layer_types
-from trtllm_lite.convert.encoder_parts import read_encoder_sizes
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import layer_norm
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_activation, read_layer_types
+from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
+from trtllm_lite.convert.parts.encoder import read_encoder_sizes
+from trtllm_lite.convert.parts.usual import layer_norm
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.encoder import Encoder, EncoderEmbedding
 from trtllm_lite.network.encoder_layers import EncoderAttention, PreNormLayer
 from trtllm_lite.network.ends import Embedding

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.encoder_parts import BertParts
 from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.encoder import BertParts
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.weight_expression import Columns
 

@@ -1,9 +1,9 @@
 """OLMo 2 (arXiv 2501.00656): norms after the blocks, and over all query heads and all key heads."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.olmo_parts import NAMES, OlmoParts
-from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope import read_rope
+from trtllm_lite.convert.parts.olmo import NAMES, OlmoParts
 from trtllm_lite.network.decoder import Decoder
 
 

@@ -5,12 +5,12 @@ RoPE is scaled in the layers that see all tokens, and plain in the others.
 
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_layer_types
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.olmo_parts import NAMES, OlmoParts
-from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
-from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_layer_types
+from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
+from trtllm_lite.convert.parts.olmo import NAMES, OlmoParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

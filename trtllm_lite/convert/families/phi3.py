@@ -4,11 +4,11 @@ Queries, keys and values are one tensor, gate and up another. Some models rotate
 with LongRoPE.
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts, Projections
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.usual import LlamaParts, Projections
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.linear import Linear

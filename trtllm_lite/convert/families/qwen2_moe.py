@@ -1,8 +1,8 @@
 """Qwen1.5-MoE and Qwen2-57B-A14B (arXiv 2407.10671): Qwen2 with experts, and one expert that all tokens share."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.moe_parts import (
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.moe import (
     MOE_GGUF_KEYS,
     MOE_TENSOR_NAMES,
     MoeParts,
@@ -11,8 +11,8 @@ from trtllm_lite.convert.moe_parts import (
     qwen_scoring,
     qwen_sparse_layers,
 )
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import SharedExpert

@@ -1,10 +1,10 @@
 """Qwen3 (arXiv 2505.09388): RMS norm on every query and key head before RoPE, no biases by default."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import qwen_windows
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import qwen_windows
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

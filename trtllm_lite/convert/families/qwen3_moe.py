@@ -1,8 +1,8 @@
 """Qwen3 with mixtures of experts (arXiv 2505.09388), such as Qwen3-30B-A3B: Qwen3 but for the MLPs."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.moe_parts import (
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.moe import (
     MOE_GGUF_KEYS,
     MOE_TENSOR_NAMES,
     MoeParts,
@@ -11,8 +11,8 @@ from trtllm_lite.convert.moe_parts import (
     qwen_scoring,
     qwen_sparse_layers,
 )
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.parts.usual import LlamaParts
+from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 

@@ -3,9 +3,9 @@
 They are BERT models whose positions begin after the padding token's id, with a single token type.
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
 from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.encoder import BERT_NAMES, BertParts
 from trtllm_lite.network.encoder import Encoder
 
 NAMES = {role: f"roberta.{name}" for role, name in BERT_NAMES.items()}

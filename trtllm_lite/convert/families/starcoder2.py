@@ -1,11 +1,11 @@
 """StarCoder2 (arXiv 2402.19173): LayerNorm, RoPE, biases and a plain MLP, and a sliding window in every layer."""
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.convert.rope_fields import read_rope
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import UsualParts
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
+from trtllm_lite.convert.fields.rope import read_rope
+from trtllm_lite.convert.parts.usual import UsualParts
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.errors import ConvertError
 
 

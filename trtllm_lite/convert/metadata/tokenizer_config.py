@@ -4,8 +4,8 @@ Source: PreTrainedTokenizerBase and the tokenizer classes of transformers. token
 text is cut; ``tokenizer_settings`` and ``tokenizer_text`` apply what these files change of it.
 """
 
+from trtllm_lite.common.vocabulary import PROMPT_SETTING
 from trtllm_lite.convert.metadata.key_table import KeyTable
-from trtllm_lite.vocabulary import PROMPT_SETTING
 
 TOKEN_KEYS = r"(?!add_)\w+_token"
 """Keys of a token's string or object, by the name of its role: bos_token, image_token, …"""

@@ -11,7 +11,8 @@ from functools import partial
 
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.auto_round import auto_round
 from trtllm_lite.convert.quantized.awq import Awq
 from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
@@ -22,11 +23,10 @@ from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
 from trtllm_lite.convert.quantized.mxfp4 import Mxfp4
-from trtllm_lite.convert.safetensors_file import TensorInfo
-from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
+from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import part_name
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 SETTINGS = "quantization_config"
 # Maps the quant_method of the settings to a method.

@@ -3,7 +3,7 @@
 https://github.com/intel/auto-round; ``packing_format`` names the layout.
 """
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.awq import Awq
 from trtllm_lite.convert.quantized.gptq import Gptq
 from trtllm_lite.convert.quantized.method import Method

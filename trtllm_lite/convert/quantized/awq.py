@@ -8,13 +8,13 @@ awq/modules/linear/gemm.py.
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.gptq import GPTQMODEL_KEYS, read_bits
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import unpacked
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _BITS, _PER_WORD = 4, 8
 _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # position of each output feature in a word

@@ -5,10 +5,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.powers import E8M0, SCALE_DTYPE, powers_of_two
 from trtllm_lite.network.blocks import Blocks, Rounding
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _FP8 = "float8_e4m3fn"
 

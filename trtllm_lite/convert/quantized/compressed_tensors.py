@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.fp8 import is_tile
@@ -22,7 +23,6 @@ from trtllm_lite.convert.quantized.method import UNQUANTIZED, LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _ANY_LAYER = "Linear"
 _BYTES = {"float": "float8_e4m3fn", "int": "int8"}

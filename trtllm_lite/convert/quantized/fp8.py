@@ -9,7 +9,7 @@ has other names for both.
 
 from dataclasses import replace
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding

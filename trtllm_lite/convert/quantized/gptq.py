@@ -9,12 +9,12 @@ https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 # Settings of GPTQModel that tell how it found the weights; settings that change weights (adapter, rotation) are not
 # here.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.source import Source
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.network.context import CacheRounding
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _SCALE = re.compile(r"(.+\.)?(?P<layer>\d{1,6})\.(?:[a-z_]+\.)(?:[kv]_proj\.)?(?P<what>[kv])_scale")
 _KINDS = {"float8": "float8_e4m3fn", "int8": "int8"}

@@ -7,10 +7,10 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import Blocks, Rounding, rows_and_depth
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _UNLIKE = "the checkpoint does not store what its quantization_config says"
 

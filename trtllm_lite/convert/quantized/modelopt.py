@@ -1,14 +1,15 @@
 """NVIDIA ModelOpt (``quant_method: modelopt``), as its export_hf_checkpoint writes it.
 
 https://github.com/NVIDIA/Model-Optimizer, modelopt/torch/export. The settings are in config.json, or under
-``quantization`` in hf_quant_config.json of older checkpoints (:mod:`trtllm_lite.convert.hugging_face`).
+``quantization`` in hf_quant_config.json of older checkpoints (:mod:`trtllm_lite.convert.sources.hugging_face`).
 """
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.groups import Groups
@@ -17,7 +18,6 @@ from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Rounding
-from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _FP8 = "float8_e4m3fn"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.fp4 import FP4
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import Method

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "cpu_count.h"
 #include "errors.h"
+#include "host/cpu_count.h"
 #include "host/thread_pool.h"
 
 namespace tl {

@@ -11,7 +11,7 @@
 #include "bindings/bindings.h"
 #include "bindings/step.h"
 #include "cuda/cuda_executor.h"
-#include "cuda/gram_matrix.h"
+#include "cuda/measure/gram_matrix.h"
 
 namespace nb = nanobind;
 

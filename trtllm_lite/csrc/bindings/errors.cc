@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "bindings/bindings.h"
-#include "home_process.h"
+#include "host/home_process.h"
 
 namespace nb = nanobind;
 

@@ -1,5 +1,5 @@
 // Bindings of the event loop for an engine on any device.
-#include "batching/event_loop.h"
+#include "schedule/loop/event_loop.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -14,17 +14,17 @@
 #include <random>
 
 #include "adapters/adapter.h"
-#include "batching/device_executor.h"
-#include "batching/step_time.h"
 #include "bindings/bindings.h"
 #include "bindings/sampling.h"
-#include "draft_model.h"
+#include "caches/kv_cache_size.h"
+#include "drafts/draft_model.h"
+#include "drafts/drafting.h"
+#include "drafts/grammar_drafter.h"
 #include "errors.h"
-#include "home_process.h"
-#include "kv_cache_size.h"
+#include "executor/device_executor.h"
+#include "host/home_process.h"
 #include "sampling/row_sampler.h"
-#include "speculation/drafting.h"
-#include "speculation/grammar_drafter.h"
+#include "schedule/step_time.h"
 
 namespace nb = nanobind;
 

@@ -21,7 +21,7 @@
 #include "cpu/cpu_pipeline.h"
 #include "cpu/time_step.h"
 #include "cuda/measure/time_step.h"
-#include "cuda/run_step.h"
+#include "cuda/step/run_step.h"
 #include "errors.h"
 #include "host/thread_pool.h"
 #include "network/network_executor.h"

@@ -15,8 +15,8 @@
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
 #include "bindings/step.h"
-#include "cuda/last_stage.h"
-#include "cuda/stage_worker.h"
+#include "cuda/ranks/last_stage.h"
+#include "cuda/ranks/stage_worker.h"
 #include "errors.h"
 #include "ranks/check_ranks.h"
 

@@ -13,7 +13,7 @@
 
 #include "bindings/bindings.h"
 #include "grammar/heap.h"
-#include "grammar/llguidance.h"
+#include "grammar/llguidance/grammars.h"
 #include "grammar/reasoning.h"
 #include "grammar/thought_tokens.h"
 #include "text/thoughts.h"

@@ -1,4 +1,4 @@
-#include "batching/kv_geometry.h"
+#include "caches/kv_geometry.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>

@@ -2,7 +2,7 @@
 
 #include "bindings/bindings.h"
 #include "cpu/read_rate.h"
-#include "cpu_count.h"
+#include "host/cpu_count.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";

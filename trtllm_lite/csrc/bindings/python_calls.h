@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
-#include "batching/device_executor.h"
 #include "errors.h"
+#include "executor/device_executor.h"
 
 namespace tl {
 

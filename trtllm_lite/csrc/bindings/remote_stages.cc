@@ -5,7 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
-#include "cpu_count.h"
+#include "host/cpu_count.h"
 
 namespace nb = nanobind;
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "home_process.h"
+#include "host/home_process.h"
 #include "host/logits_executor.h"
 #include "host/thread_pool.h"
 

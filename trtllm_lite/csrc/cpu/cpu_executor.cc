@@ -7,11 +7,11 @@
 #include <map>
 #include <string>
 
-#include "borrowed_features.h"
+#include "caches/borrowed_features.h"
+#include "caches/kv_cache_size.h"
 #include "cpu/kernel_registry.h"
-#include "cpu_count.h"
 #include "errors.h"
-#include "kv_cache_size.h"
+#include "host/cpu_count.h"
 #include "ranks/collectives.h"
 #include "ranks/place.h"
 

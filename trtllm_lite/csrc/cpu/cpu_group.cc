@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu_count.h"
+#include "host/cpu_count.h"
 
 namespace tl {
 

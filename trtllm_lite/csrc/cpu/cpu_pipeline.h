@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "home_process.h"
+#include "host/home_process.h"
 #include "host/logits_executor.h"
 
 namespace tl {

@@ -1,6 +1,7 @@
 # The instruction sets that CPU kernels are compiled for, best first, and the features that each needs. A feature is what
 # the compiler is given with -m, and what the machine is asked for when an executor is made (cpu/kernel_registry.h). The
-# macros that the compiler defines for features choose the vectors (cpu/simd.h) and the products (cpu/products.h).
+# macros that the compiler defines for features choose the vectors (cpu/simd/simd.h) and the products
+# (cpu/products/products.h).
 set(FEATURES_portable)
 set(FEATURES_avx2 avx2 fma f16c)
 set(FEATURES_avx512 ${FEATURES_avx2} avx512f avx512bw avx512dq avx512vl)

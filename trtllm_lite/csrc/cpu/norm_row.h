@@ -5,7 +5,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/row_tasks.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 
 namespace tl::TL_ISA {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 #include "host/thread_pool.h"
 
 namespace tl::TL_ISA {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 
 namespace tl::TL_ISA {
 

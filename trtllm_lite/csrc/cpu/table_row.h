@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cpu/kernel.h"
-#include "cpu/simd.h"
+#include "cpu/simd/simd.h"
 
 namespace tl::TL_ISA {
 

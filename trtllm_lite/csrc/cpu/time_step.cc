@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kv_cache_size.h"
+#include "caches/kv_cache_size.h"
 
 namespace tl {
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "borrowed_features.h"
+#include "caches/borrowed_features.h"
+#include "caches/kv_cache_size.h"
 #include "cuda/rank_table.cuh"
 #include "errors.h"
-#include "kv_cache_size.h"
 #include "ranks/place.h"
 
 namespace tl::cuda {

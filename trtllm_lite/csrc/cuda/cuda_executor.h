@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "batching/device_executor.h"
-#include "cuda/adapter_memory.h"
-#include "cuda/device.h"
-#include "cuda/input_layout.h"
+#include "cuda/device/adapter_memory.h"
+#include "cuda/device/device.h"
+#include "cuda/device/program.h"
+#include "cuda/device/weights.h"
 #include "cuda/measure/time_products.h"
 #include "cuda/measure/timed_values.h"
-#include "cuda/program.h"
-#include "cuda/rank_watchdog.h"
-#include "cuda/weights.h"
+#include "cuda/ranks/rank_watchdog.h"
+#include "cuda/step/input_layout.h"
+#include "executor/device_executor.h"
 
 namespace tl::cuda {
 

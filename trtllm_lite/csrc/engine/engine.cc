@@ -4,10 +4,10 @@
 #include <set>
 #include <string_view>
 
-#include "cpu_count.h"
 #include "engine/json_reader.h"
 #include "engine/version.h"
 #include "errors.h"
+#include "host/cpu_count.h"
 
 namespace tl {
 namespace {

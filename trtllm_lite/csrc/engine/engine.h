@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/checks/plan_check.h"
 #include "engine/container.h"
 #include "engine/mapped_file.h"
-#include "engine/plan_check.h"
 #include "engine/records.h"
 
 namespace tl {

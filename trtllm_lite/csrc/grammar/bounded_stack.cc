@@ -8,7 +8,7 @@
 #include <string>
 
 #include "errors.h"
-#include "niceness.h"
+#include "host/niceness.h"
 
 namespace tl {
 namespace {

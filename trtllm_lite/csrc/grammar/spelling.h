@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/token_texts.h"
+#include "grammar/llguidance/token_texts.h"
 
 namespace tl::llguidance {
 

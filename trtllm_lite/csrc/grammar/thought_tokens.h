@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "grammar/token_texts.h"
+#include "grammar/llguidance/token_texts.h"
 #include "text/thoughts.h"
 
 namespace tl::llguidance {

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "grammar/byte_text.h"
 #include "grammar/grammar.h"
 #include "grammar/layout.h"
+#include "grammar/llguidance/byte_text.h"
+#include "grammar/llguidance/token_texts.h"
 #include "grammar/spelling.h"
-#include "grammar/token_texts.h"
 
 namespace tl::llguidance {
 

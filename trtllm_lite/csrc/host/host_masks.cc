@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "batching/step_time.h"
+#include "schedule/step_time.h"
 
 namespace tl {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "batching/step.h"
+#include "executor/step.h"
 #include "sampling/mask_threads.h"
 #include "sampling/row_sampler.h"
 

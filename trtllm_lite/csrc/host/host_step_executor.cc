@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kv_cache_size.h"
+#include "caches/kv_cache_size.h"
 
 namespace tl {
 namespace {

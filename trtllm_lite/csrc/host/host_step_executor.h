@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "batching/step.h"
-#include "batching/step_memory.h"
+#include "executor/step.h"
+#include "executor/step_memory.h"
 #include "host/anonymous_memory.h"
 #include "host/host_masks.h"
 #include "host/logits_executor.h"

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <span>
 
-#include "batching/device_executor.h"
-#include "home_process.h"
+#include "executor/device_executor.h"
+#include "host/home_process.h"
 #include "host/step_inputs.h"
 #include "host/thread_pool.h"
 

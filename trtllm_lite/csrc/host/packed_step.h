@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "batching/kv_geometry.h"
-#include "batching/step.h"
-#include "batching/step_memory.h"
+#include "caches/kv_geometry.h"
+#include "executor/step.h"
+#include "executor/step_memory.h"
 #include "host/step_inputs.h"
 #include "sampling/row_sampler.h"
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "caches/kv_cache_size.h"
 #include "errors.h"
-#include "kv_cache_size.h"
 
 namespace tl {
 namespace {

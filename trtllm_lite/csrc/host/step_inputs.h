@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "batching/kv_geometry.h"
+#include "caches/kv_geometry.h"
 #include "engine/engine.h"
 #include "host/low_rank_part.h"
 

@@ -1,7 +1,7 @@
 #include "host/timed_step.h"
 
+#include "caches/kv_cache_size.h"
 #include "errors.h"
-#include "kv_cache_size.h"
 
 namespace tl {
 namespace {

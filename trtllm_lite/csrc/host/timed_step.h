@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "batching/device_executor.h"
+#include "executor/device_executor.h"
 
 namespace tl {
 

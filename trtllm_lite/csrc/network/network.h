@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "batching/device_executor.h"
+#include "executor/device_executor.h"
 
 namespace tl {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu_count.h"
+#include "caches/kv_cache_size.h"
 #include "errors.h"
-#include "kv_cache_size.h"
+#include "host/cpu_count.h"
 
 namespace tl {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "home_process.h"
+#include "host/home_process.h"
 #include "host/logits_executor.h"
 #include "host/step_inputs.h"
 #include "host/thread_pool.h"

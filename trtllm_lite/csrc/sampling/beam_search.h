@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "batching/beam_move.h"
+#include "executor/beam_move.h"
 #include "sampling/slot_state.h"
 #include "sampling/workspace.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "cpu_count.h"
-#include "niceness.h"
+#include "host/cpu_count.h"
+#include "host/niceness.h"
 
 namespace tl {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "batching/step.h"
+#include "executor/step.h"
 #include "grammar/grammar.h"
 #include "sampling/guided_text.h"
 #include "sampling/sampler.h"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from trtllm_lite._core import KvGeometry
+from trtllm_lite.common.units import format_bytes, short
 from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.pages.charts import NUM_COLORS, Axis, Chart, Curve
-from trtllm_lite.units import format_bytes, short
 
 _TICKS = 5  # of bytes, about
 _MOST = NUM_COLORS - 1  # batches, and lengths

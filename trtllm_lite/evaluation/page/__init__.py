@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from trtllm_lite.common.units import short
 from trtllm_lite.evaluation.evaluate import Evaluation
 from trtllm_lite.pages.charts import NUM_COLORS, Axis, Chart, Curve
 from trtllm_lite.pages.document import render
-from trtllm_lite.units import short
 
 
 @dataclass(frozen=True)

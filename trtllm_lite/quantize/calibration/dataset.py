@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.units import counted
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.units import counted
 
 DEFAULT_SIZE = 512
 _TEXT_FILE = "text.txt"

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from trtllm_lite.convert.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.common.files import write_file, writing
+from trtllm_lite.common.temporaries import temporary_name
+from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.files import write_file, writing
 from trtllm_lite.quantize.calibration.statistics import Statistics
-from trtllm_lite.temporaries import temporary_name
 
 _KEY_FILE = "key"
 _KEY = re.compile(rb"[0-9a-f]{64}")

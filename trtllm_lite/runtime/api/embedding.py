@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
+from trtllm_lite.common.units import counted
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.pages import fact_table
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.prompts import Prompt, is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.session import Session
-from trtllm_lite.units import counted
 
 _NUM_SHOWN = 4
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from trtllm_lite.common.vocabulary import AUTO_TARGET
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.vocabulary import AUTO_TARGET
 
 
 def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapping[str, bool]) -> None:

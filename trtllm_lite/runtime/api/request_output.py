@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.printable import printable
+from trtllm_lite.common.units import counted
 from trtllm_lite.errors import TrtllmLiteError, shown
-from trtllm_lite.printable import printable
 from trtllm_lite.runtime.api.computed_later import ComputedLater
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.request_handle import RequestHandle
-from trtllm_lite.units import counted
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError, TrtllmLiteError, shown
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.lora.entries import Entries, Entry
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import FinishReason, Request

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.foreign_files import open_foreign
 from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError, shown
-from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.runtime.lora.contents import Contents, digest_of, read_contents
 from trtllm_lite.runtime.lora.settings import MAX_CONFIG_BYTES, AdapterSettings, parse_settings
 from trtllm_lite.runtime.lora.tensors import read_tensors

@@ -11,8 +11,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.printable import one_line
 
 PLACING_SECONDS = 30.0  # time for the cluster to find the resources that stages need
 

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trtllm_lite.common.foreign_files import open_foreign
+from trtllm_lite.common.vocabulary import MAX_BYTES
 from trtllm_lite.engine.format import LENGTH_BYTES, MAX_HEADER_BYTES
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import EngineError
-from trtllm_lite.foreign_files import open_foreign
-from trtllm_lite.vocabulary import MAX_BYTES
 
 # Maps the engine file of each rank of a stage to its header_digest on the node that takes requests.
 Digests = Mapping[Path, str]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.files import library_directories
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, check_files
 

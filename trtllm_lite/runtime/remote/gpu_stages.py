@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.files import library_directories
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.files import library_directories
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.gpu_stage import Facts, Shape
 from trtllm_lite.runtime.remote.processes import StageFailed, StageProcesses

@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.vocabulary import MAX_DRAFT_LEN
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_fields
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
-from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 
 class CapacitySchedulerPolicy(StrEnum):

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from trtllm_lite.common.files import library_directories
+from trtllm_lite.common.host_memory import available_host_memory
+from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.engine.manifest import Manifest, Target
 from trtllm_lite.errors import ArgumentError, DeviceError, LimitError
-from trtllm_lite.files import library_directories
-from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 
 def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:

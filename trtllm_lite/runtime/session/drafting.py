@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.manifest import Limits, Manifest
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 
 

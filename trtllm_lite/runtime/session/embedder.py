@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.vocabulary import EMBEDDING
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
 from trtllm_lite.runtime.session.limits import RunnerOptions, tightened
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.vocabulary import EMBEDDING
 
 _LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
 # Maps options of generation to LLM's names for them.

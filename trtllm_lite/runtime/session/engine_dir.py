@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.format import ENGINE_FILE, engine_file
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.printable import one_line
 
 
 def open_ranks(native: Any, directory: Path) -> list[Any]:

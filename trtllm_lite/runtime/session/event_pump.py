@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import EngineError
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request import FinishReason, Request

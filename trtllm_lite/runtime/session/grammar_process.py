@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite import errors
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import EngineError, LimitError, OverloadedError
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.session.grammar_texts import CompilerInput
 
 MAX_MEMORY_BYTES = 256 << 20

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.grammar_process import GrammarProcess
 from trtllm_lite.runtime.session.grammar_texts import compiler_input, llguidance

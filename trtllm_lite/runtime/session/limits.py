@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RunnerOptions:
             )
 
 
-_NOTED_BYTES = 128  # bound of what the event loop keeps of a block besides its token ids (csrc/batching)
+_NOTED_BYTES = 128  # bound of what the event loop keeps of a block besides its token ids (csrc/schedule)
 _MAX_DEVICES = 1 << 10  # a bound for the same reason as _MAX_THREADS
 _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")

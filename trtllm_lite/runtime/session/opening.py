@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.host_memory import available_host_memory
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
@@ -27,7 +28,6 @@ from trtllm_lite.runtime.session.remote import (
 )
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 NO_GENERATION = "is an encoder's engine, which embeds texts (`LLM.embed`) and generates none: build a decoder's"
 

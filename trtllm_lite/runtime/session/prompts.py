@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ArgumentError, LimitError, shown
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.text.chat import Message
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number

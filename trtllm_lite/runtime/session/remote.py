@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, stages_of
 from trtllm_lite.runtime.remote.gpu_stage import named_gpus

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.printable import printable
 from trtllm_lite.errors import EngineError, TrtllmLiteError
-from trtllm_lite.printable import printable
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response

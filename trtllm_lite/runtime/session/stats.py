@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trtllm_lite.common.units import counted
 from trtllm_lite.errors import shown
 from trtllm_lite.pages import fact_table
-from trtllm_lite.units import counted
 
 # fmt: off
 TOKEN_GAP_BOUNDS = (

@@ -4,8 +4,8 @@ from collections import deque
 from importlib import import_module
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import DeviceError, EngineError
-from trtllm_lite.printable import one_line
 
 _KEPT_LINES = 5
 _FAILURES = ("ERROR", "INTERNAL_ERROR")

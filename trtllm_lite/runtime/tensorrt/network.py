@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.common.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import NetworkInstruction, Plan
 from trtllm_lite.errors import EngineError
@@ -13,7 +14,6 @@ from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
 from trtllm_lite.runtime.tensorrt.steps import Steps
 from trtllm_lite.runtime.tensorrt.tensors import check_tensors
-from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
 
 
 class TensorRtNetwork:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.common.vocabulary import COMPILED_INPUTS, LOGITS_INDICES, CacheNames
 from trtllm_lite.errors import DeviceError, LimitError
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
-from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS_INDICES, CacheNames
 
 
 class Steps:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trtllm_lite.common.vocabulary import COMPILED_INPUTS, LOGITS, cache_names, num_bytes
 from trtllm_lite.engine.manifest import KvCache, Manifest
 from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.runtime.tensorrt.library import Library
-from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, cache_names, num_bytes
 
 _Shape = tuple[int | str, ...]  # a symbol stands for an extent that changes from step to step
 _CHANGES = -1  # TensorRT's number for an extent that is unknown at compile time

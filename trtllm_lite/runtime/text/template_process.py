@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.printable import one_line
 
 MAX_RENDERED_CHARS = 1 << 24
 MAX_REQUEST_CHARS = 1 << 25  # bytes of the messages and the other names, as JSON

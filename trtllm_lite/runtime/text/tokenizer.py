@@ -9,9 +9,10 @@ from typing import Any
 
 import tokenizers
 
+from trtllm_lite.common.library_errors import LibraryErrors
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import PROMPT_SETTING
 from trtllm_lite.errors import ArgumentError, EngineError, shown
-from trtllm_lite.library_errors import LibraryErrors
-from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
 from trtllm_lite.runtime.text.content_formats import Message
@@ -19,7 +20,6 @@ from trtllm_lite.runtime.text.decoder_rules import decoder_rules
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
-from trtllm_lite.vocabulary import PROMPT_SETTING
 
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 _ENCODING = LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")

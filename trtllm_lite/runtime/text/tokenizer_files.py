@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trtllm_lite.common.foreign_files import read_foreign
 from trtllm_lite.engine.format import TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.foreign_files import read_foreign
 
 TOKENIZER_FILE, SETTINGS_FILE = TOKENIZER_FILES
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import shown
-from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.fields import check_fields
 from trtllm_lite.serve.bodies.leniency import Ignored, without_ignored

@@ -7,8 +7,8 @@ import pytest
 
 from trtllm_lite.bench import machine
 from trtllm_lite.bench.machine import describe
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.files import library_directories
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import step_input
 from trtllm_lite.builder.graph import dims, value_of
-from trtllm_lite.vocabulary import LOGITS_INDICES
+from trtllm_lite.common.vocabulary import LOGITS_INDICES
 
 
 def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op, step_input
 from trtllm_lite.builder.graph import dims
+from trtllm_lite.common.vocabulary import LOGITS
 from trtllm_lite.plugins.sample.cuda import mask_words, max_edits
-from trtllm_lite.vocabulary import LOGITS
 
 
 def sampling(ops: list[Op], program: ProgramKind) -> list[Op]:

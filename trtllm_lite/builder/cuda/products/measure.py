@@ -10,8 +10,8 @@ from trtllm_lite import _core
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS
 from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, KernelTiming, ProductTiming, TimingCache
 from trtllm_lite.builder.cuda.products.tuning_tasks import TuningTask
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.engine.records import from_json
-from trtllm_lite.files import library_directories
 
 # Number of rows from which on a card runs at its power limit, where the candidate that takes the least energy is
 # fastest.

@@ -7,8 +7,8 @@ from pathlib import Path
 import trtllm_lite
 from trtllm_lite import _core
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache
+from trtllm_lite.common.files import library_directories
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.files import library_directories
 from trtllm_lite.plugins.launch import Device
 
 DIRECTORY = Path(trtllm_lite.__file__).parent / "timing_caches"

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from trtllm_lite.common.files import require_writable, write_file, writing
+from trtllm_lite.common.foreign_files import read_foreign
+from trtllm_lite.common.vocabulary import MAX_JSON_BYTES
 from trtllm_lite.engine.plan import TimedAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError
-from trtllm_lite.files import require_writable, write_file, writing
-from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.plugins.launch import Matmul
-from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 FORMAT_VERSION = 5
 CUBLASLT = "cublaslt"

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import dims, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, constant, insert
+from trtllm_lite.common.vocabulary import LOGITS_INDICES
 from trtllm_lite.quantize.activations import recognise
-from trtllm_lite.vocabulary import LOGITS_INDICES
 
 NUM_LOGITS = "num_logits"
 

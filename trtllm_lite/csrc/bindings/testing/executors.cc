@@ -3,7 +3,7 @@
 
 #include "bindings/step.h"
 #include "bindings/testing/testing.h"
-#include "cuda/run_step.h"
+#include "cuda/step/run_step.h"
 
 namespace nb = nanobind;
 

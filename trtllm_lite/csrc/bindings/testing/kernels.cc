@@ -12,9 +12,9 @@
 #include "bindings/testing/testing.h"
 #include "cpu/cache_sweep.h"
 #include "cpu/kernel_registry.h"
-#include "cpu_count.h"
-#include "engine/call_check.h"
+#include "engine/checks/call_check.h"
 #include "errors.h"
+#include "host/cpu_count.h"
 #include "host/thread_pool.h"
 
 namespace nb = nanobind;

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <variant>
 
-#include "batching/kv_cache_manager.h"
 #include "bindings/testing/testing.h"
+#include "caches/kv_cache_manager.h"
 
 namespace nb = nanobind;
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "batching/device_executor.h"
 #include "bindings/testing/testing.h"
+#include "executor/device_executor.h"
 
 namespace nb = nanobind;
 

@@ -4,12 +4,12 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 
-#include "batching/request.h"
 #include "bindings/testing/testing.h"
 #include "sampling/logit_processors.h"
 #include "sampling/philox.h"
 #include "sampling/sampler.h"
 #include "sampling/truncation.h"
+#include "schedule/request.h"
 
 namespace nb = nanobind;
 

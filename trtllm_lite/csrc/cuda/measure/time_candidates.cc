@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace tl::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "cuda/device/driver.h"
 
 namespace tl::cuda {
 

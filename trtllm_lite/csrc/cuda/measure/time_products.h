@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/device/program.h"
 #include "cuda/measure/time_candidates.h"
-#include "cuda/program.h"
 
 namespace tl::cuda {
 

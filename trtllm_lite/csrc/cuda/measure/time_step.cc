@@ -1,7 +1,7 @@
 #include "cuda/measure/time_step.h"
 
-#include "cuda/step_packer.h"
-#include "kv_cache_size.h"
+#include "caches/kv_cache_size.h"
+#include "cuda/step/step_packer.h"
 
 namespace tl::cuda {
 

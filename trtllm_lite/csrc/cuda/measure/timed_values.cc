@@ -4,7 +4,7 @@
 #include <set>
 #include <variant>
 
-#include "engine/plan_check.h"
+#include "engine/checks/plan_check.h"
 
 namespace tl::cuda {
 namespace {

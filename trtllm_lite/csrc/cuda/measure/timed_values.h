@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "cuda/program.h"
-#include "cuda/random_values.h"
+#include "cuda/device/program.h"
+#include "cuda/device/random_values.h"
 
 namespace tl::cuda {
 

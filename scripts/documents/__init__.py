@@ -1,0 +1,1 @@
+"""Makes the generated parts of README.md and of docs/."""

@@ -1,0 +1,1 @@
+"""Makes the tables of docs/design/parallelism.md."""

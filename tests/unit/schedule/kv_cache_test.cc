@@ -1,0 +1,471 @@
+// KvCacheManager: properties under random operations, and each promise on its own.
+#include <algorithm>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <variant>
+
+#include "caches/kv_cache_manager.h"
+#include "check.h"
+
+namespace {
+
+using tl::CopyKind;
+using tl::KvCacheManager;
+using tl::KvSequence;
+using Tokens = std::vector<std::int32_t>;
+
+constexpr int kMostDrafts = 3;
+
+// Sequences over fake memory: the content of every block is known, as are the tokens that every sequence must read.
+class Model {
+ public:
+  Model(std::uint64_t seed, tl::KvManagerConfig config)
+      : random_(seed),
+        config_(config),
+        cache_(config),
+        device_(static_cast<std::size_t>(config.num_blocks), Tokens(config.tokens_per_block, -7)),
+        host_(static_cast<std::size_t>(config.num_host_blocks), Tokens(config.tokens_per_block, -7)),
+        last_use_(static_cast<std::size_t>(config.num_blocks), 0) {}
+
+  void random_operation() {
+    switch (draw(11)) {
+      case 0:
+      case 1:
+        open();
+        break;
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+        if (auto* s = pick()) write(*s);
+        break;
+      case 6:
+        if (auto* s = pick()) fork(*s);
+        break;
+      case 7:
+        if (auto* s = pick()) std::holds_alternative<KvSequence>(s->handle) ? swap_out(*s) : swap_in(*s);
+        break;
+      case 8:
+        while (!live_.empty() && draw(3)) live_.erase(std::next(live_.begin(), draw(std::ssize(live_))));
+        break;
+      case 9:
+        if (auto* s = pick()) settle(*s);
+        break;
+      default:
+        if (launched_ > ended_) cache_.step_ended(++ended_);
+        break;
+    }
+    cache_.check_integrity();
+    for (const Live& live : live_) check_content(live);
+  }
+
+  void finish() {
+    live_.clear();
+    cache_.step_launched(++launched_);
+    cache_.step_ended(launched_);
+    cache_.check_integrity();
+    CHECK(cache_.device().num_ready() == config_.num_blocks);
+    CHECK(cache_.host().num_ready() == config_.num_host_blocks);
+  }
+
+  const tl::KvCacheCounters& counters() const { return cache_.counters(); }
+
+ private:
+  struct Live {
+    std::variant<KvSequence, tl::HostSequence> handle;
+    Tokens tokens;  // known tokens; those before length() are in the cache
+    std::vector<std::uint64_t> hashes;
+    std::string salt;
+    Tokens drafts = {};  // draft tokens that a step in flight writes after them
+    int farthest = 0;    // end of the positions that were ever written
+    bool may_be_late = false;
+    tl::TokenChain chain() { return {tokens, hashes, salt}; }
+  };
+
+  int draw(std::int64_t n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  Live* pick() { return live_.empty() ? nullptr : &*std::next(live_.begin(), draw(std::ssize(live_))); }
+
+  // A small alphabet, so that sequences share prefixes by chance.
+  void add_tokens(Tokens& tokens, int count) {
+    for (int i = 0; i < count; ++i) tokens.push_back(draw(8) == 0 ? draw(2) : 0);
+  }
+
+  void open() {
+    Tokens tokens;
+    add_tokens(tokens, 1 + draw(5 * config_.tokens_per_block));
+    Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0)), tokens, {}, draw(2) ? "a" : "b"};
+    const tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
+    CHECK(hit.num_blocks * config_.tokens_per_block < std::ssize(tokens));
+    fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens));
+    live_.push_back(std::move(fresh));
+  }
+
+  void write(Live& live) {
+    auto* kv = std::get_if<KvSequence>(&live.handle);
+    if (kv == nullptr) return;
+    settle(live);
+    const int begin = cache_.length(*kv);
+    if (begin == std::ssize(live.tokens)) add_tokens(live.tokens, 1 + draw(3));
+    const int known =
+        begin + 1 + draw(std::min<std::int64_t>(std::ssize(live.tokens) - begin, config_.max_step_tokens));
+    Tokens drafts;
+    if (known == std::ssize(live.tokens))
+      add_tokens(drafts, std::min(draw(kMostDrafts + 1), config_.max_step_tokens - (known - begin)));
+    const int end = known + static_cast<int>(drafts.size());
+    const Tokens before = held(*kv);
+    const int num_missing = cache_.num_missing(*kv, end);
+    std::vector<tl::CopyOrder> copies;
+    if (!cache_.reserve(*kv, end, copies)) {
+      CHECK(copies.empty() && before == held(*kv));
+      return;
+    }
+    CHECK(std::ssize(held(*kv)) == std::ssize(before) + num_missing);
+    live.farthest = std::max(live.farthest, end);
+    CHECK(cache_.num_held_blocks(*kv) <=
+          cache_.geometry().most_blocks(std::max(end - begin, 2 + kMostDrafts), live.farthest));
+    check_fresh(before, held(*kv));
+    execute(copies);
+    for_each_group([&](int group) {
+      for (int p = begin; p < end; ++p) {
+        const int block = cache_.blocks(*kv, group)[p / config_.tokens_per_block];
+        CHECK(cache_.device().refcount(block) == 1);
+        device_[block][p % config_.tokens_per_block] = p < known ? live.tokens[p] : drafts[p - known];
+      }
+    });
+    live.may_be_late = known == std::ssize(live.tokens) && draw(3) == 0;
+    cache_.advance(*kv, end - begin, end - known + (live.may_be_late ? 1 : 0));
+    live.drafts = drafts;
+    cache_.commit(*kv, live.chain(), launched_ + 1);
+    launch(*kv);
+    cache_.leave_behind(*kv, launched_);
+  }
+
+  // Some draft tokens turn out to be right, and the others are rolled back; for a late row all of them and the token
+  // before are.
+  void settle(Live& live) {
+    const bool is_late = std::exchange(live.may_be_late, false) && draw(2) == 0;
+    const auto num_kept = is_late ? 0 : draw(std::ssize(live.drafts) + 1);
+    const int num_wrong = static_cast<int>(std::ssize(live.drafts) - num_kept) + (is_late ? 1 : 0);
+    std::visit([&](const auto& handle) { cache_.settle(handle, num_wrong); }, live.handle);
+    if (const auto* kv = std::get_if<KvSequence>(&live.handle)) cache_.leave_behind(*kv, launched_);
+    live.tokens.insert(live.tokens.end(), live.drafts.begin(), live.drafts.begin() + num_kept);
+    live.drafts.clear();
+  }
+
+  void fork(Live& live) {
+    auto* kv = std::get_if<KvSequence>(&live.handle);
+    if (kv == nullptr) return;
+    settle(live);
+    live_.push_back({cache_.fork(*kv), live.tokens, live.hashes, live.salt, {}, live.farthest});
+  }
+
+  void swap_out(Live& live) {
+    std::vector<tl::CopyOrder> copies;
+    auto host = cache_.swap_out(std::get<KvSequence>(live.handle), copies);
+    if (!host) return;
+    execute(copies);
+    live.handle = std::move(*host);
+  }
+
+  void swap_in(Live& live) {
+    settle(live);
+    auto& host = std::get<tl::HostSequence>(live.handle);
+    const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host), cache_.length(host));
+    Tokens before;
+    for (const Tokens& blocks : hit.tables) before.insert(before.end(), blocks.begin(), blocks.end());
+    std::vector<tl::CopyOrder> copies;
+    auto kv = cache_.swap_in(host, hit, copies);
+    if (!kv) return;
+    check_fresh(before, held(*kv));
+    execute(copies);
+    launch(*kv);
+    live.handle = std::move(*kv);
+  }
+
+  void execute(const std::vector<tl::CopyOrder>& copies) {
+    for (const auto& copy : copies) {
+      const Tokens& src = (copy.kind == CopyKind::kHostToDevice ? host_ : device_)[copy.src];
+      (copy.kind == CopyKind::kDeviceToHost ? host_ : device_)[copy.dst] = src;
+      if (copy.kind != CopyKind::kHostToDevice) last_use_[copy.src] = launched_ + 1;
+    }
+  }
+
+  // Checks that no step in flight uses blocks that were not in the table before.
+  void check_fresh(const Tokens& before, const Tokens& blocks) const {
+    for (const std::int32_t block : blocks) {
+      if (std::ranges::find(before, block) == before.end()) CHECK(last_use_[block] <= ended_);
+    }
+  }
+  // Starts a step that reads and writes the sequence; at most two steps are in flight.
+  void launch(const KvSequence& kv) {
+    if (launched_ - ended_ == 2) cache_.step_ended(++ended_);
+    cache_.step_launched(++launched_);
+    for (const std::int32_t block : held(kv)) last_use_[block] = launched_;
+  }
+
+  template <typename Fn>
+  void for_each_group(Fn&& call) const {
+    for (int group = 0; group < cache_.geometry().num_groups(); ++group) call(group);
+  }
+  // Returns the blocks of all groups.
+  Tokens held(const KvSequence& kv) const {
+    Tokens blocks;
+    for_each_group([&](int group) {
+      for (const std::int32_t block : cache_.blocks(kv, group).subspan(cache_.first_block(kv, group))) {
+        blocks.push_back(block);
+      }
+    });
+    return blocks;
+  }
+
+  void check_content(const Live& live) const {
+    std::visit(
+        [&](const auto& handle) {
+          const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
+          for_each_group([&](int group) {
+            const int window = config_.windows[group], length = cache_.length(handle);
+            const int next = length - cache_.num_unsettled(handle);  // the first token that may be computed next
+            for (int p = window > 0 ? std::max(next - window + 1, 0) : 0; p < length; ++p) {
+              const int block = cache_.blocks(handle, group)[p / config_.tokens_per_block];
+              const auto num_known = std::ssize(live.tokens);
+              CHECK(memory[block][p % config_.tokens_per_block] ==
+                    (p < num_known ? live.tokens[p] : live.drafts[p - num_known]));
+            }
+          });
+        },
+        live.handle);
+  }
+
+  std::mt19937_64 random_;
+  tl::KvManagerConfig config_;
+  KvCacheManager cache_;
+  std::vector<Tokens> device_, host_;
+  std::vector<std::uint64_t> last_use_;
+  std::vector<std::uint64_t> scratch_;
+  std::list<Live> live_;
+  std::uint64_t launched_ = 0, ended_ = 0;
+};
+
+// A cache with one step at a time, for tests of single guarantees.
+struct Simple {
+  explicit Simple(tl::KvManagerConfig config) : cache(config) {}
+
+  // Returns a sequence whose tokens are written and committed.
+  KvSequence sequence(Tokens tokens, const std::string& salt = "") {
+    std::vector<std::uint64_t> hashes;
+    const tl::TokenChain chain{tokens, hashes, salt};
+    KvSequence kv = cache.open(chain, cache.find_prefix(chain, 1 << 30), std::ssize(tokens));
+    CHECK(cache.reserve(kv, std::ssize(tokens), copies));
+    cache.advance(kv, static_cast<int>(std::ssize(tokens)) - cache.length(kv));
+    cache.commit(kv, chain, ++step);
+    cache.leave_behind(kv, step);
+    cache.step_launched(step);
+    cache.step_ended(step);
+    return kv;
+  }
+  int hits(Tokens tokens, const std::string& salt = "") {
+    std::vector<std::uint64_t> hashes;
+    return cache.find_prefix({tokens, hashes, salt}, 1 << 30).num_blocks;
+  }
+
+  KvCacheManager cache;
+  std::vector<tl::CopyOrder> copies;
+  std::uint64_t step = 0;
+};
+
+Tokens iota(int n, int first = 0) {
+  Tokens tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+TEST(random_operations_keep_every_invariant) {
+  std::int64_t hit_tokens = 0, evicted = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    Model model(seed, {.num_blocks = 6 + static_cast<int>(seed) * 2,
+                       .num_host_blocks = static_cast<int>(seed % 3) * 6,
+                       .tokens_per_block = 1 + static_cast<int>(seed % 4),
+                       .enable_block_reuse = seed % 6 != 5});
+    for (int i = 0; i < 400; ++i) model.random_operation();
+    model.finish();
+    hit_tokens += model.counters().hit_tokens;
+    evicted += model.counters().evicted_blocks;
+  }
+  CHECK(hit_tokens > 2000 && evicted > 100);  // the test reaches the cases it is meant to test
+}
+
+// Cache groups: windows shorter than a block, of several blocks, or longer than any sequence; one group of each kind,
+// and several together.
+TEST(random_operations_on_several_cache_groups) {
+  const std::vector<std::vector<int>> windows{{0, 5}, {0, 1, 9}, {0, 0, 4, 4, 4}, {7}, {12, 3}, {0, 1000}};
+  std::int64_t hit_tokens = 0, evicted = 0;
+  for (std::uint64_t seed = 0; seed < rounds(36); ++seed) {
+    const auto& groups = windows[seed % windows.size()];
+    Model model(seed, {.num_blocks = static_cast<int>(std::ssize(groups)) * (8 + static_cast<int>(seed)),
+                       .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
+                       .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
+                       .enable_block_reuse = seed % 7 != 6,
+                       .windows = groups,
+                       .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
+    for (int i = 0; i < 250; ++i) model.random_operation();
+    model.finish();
+    hit_tokens += model.counters().hit_tokens;
+    evicted += model.counters().evicted_blocks;
+  }
+  CHECK(reaches(hit_tokens, 1200) && reaches(evicted, 100));
+}
+
+TEST(a_windowed_group_keeps_what_its_window_reaches) {
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  const KvSequence kv = simple.sequence(iota(21));
+  CHECK(simple.cache.num_held_blocks(kv) == 6 + 2);  // the windowed group holds positions 16 to 20: blocks 4 and 5
+  CHECK(simple.cache.first_block(kv, 1) == 4);
+  CHECK(simple.cache.num_used_blocks(kv) == 8 && simple.cache.num_claimed() == 8);
+}
+
+TEST(a_prefix_ends_where_a_window_is_still_there) {
+  Simple simple({.num_blocks = 20, .tokens_per_block = 4, .windows = {0, 5}});
+  {
+    const KvSequence kv = simple.sequence(iota(21));
+  }
+  CHECK(simple.hits(iota(21)) == 5 && simple.hits(iota(13)) == 3);
+  // Blocks that fell out of the window first are evicted first: 0 to 3 of the windowed group.
+  {
+    const KvSequence other = simple.sequence(iota(25, 100));
+  }
+  CHECK(simple.hits(iota(21)) == 5 && simple.hits(iota(13)) == 0);
+  std::vector<std::uint64_t> hashes;
+  Tokens tokens = iota(21);
+  const tl::PrefixHit hit = simple.cache.find_prefix({tokens, hashes, ""}, 1 << 30);
+  CHECK(hit.tables[0].size() == 5 && hit.tables[1].size() == 1 && hit.num_held == 6 && hit.num_unreferenced == 6);
+}
+
+TEST(blocks_of_a_windowed_group_are_claimed_by_each_holder) {
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  const KvSequence kv = simple.sequence(iota(21));
+  const KvSequence fork = simple.cache.fork(kv);
+  CHECK(simple.cache.device().num_unreferenced() == 40 - 8 && simple.cache.num_claimed() == 8 + 2);
+  simple.cache.check_integrity();
+}
+
+TEST(the_last_prompt_token_is_never_reused) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(8));
+  CHECK(simple.hits(iota(8)) == 1);
+  CHECK(simple.hits(iota(9)) == 2);
+  CHECK(simple.hits(iota(4)) == 0);
+}
+
+TEST(tenants_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(9), "one");
+  CHECK(simple.hits(iota(9), "one") == 2);
+  CHECK(simple.hits(iota(9), "two") == 0 && simple.hits(iota(9)) == 0);
+}
+
+TEST(equal_hashes_of_different_content_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  Tokens first = iota(9), second = iota(9, 100), third = iota(9);
+  third[6] = 99;  // same first block, different second block
+  std::vector<std::uint64_t> forged{42, 42};
+  const tl::TokenChain chain{first, forged, "tenant"};
+  KvSequence kv = simple.cache.open(chain, {}, 9);
+  CHECK(simple.cache.reserve(kv, 9, simple.copies));
+  simple.cache.advance(kv, 9);
+  simple.cache.commit(kv, chain, 0);
+  CHECK(simple.cache.find_prefix(chain, 9).num_blocks == 2);
+  CHECK(simple.cache.find_prefix({second, forged, "tenant"}, 9).num_blocks == 0);
+  CHECK(simple.cache.find_prefix({first, forged, "other"}, 9).num_blocks == 0);
+  CHECK(simple.cache.find_prefix({third, forged, "tenant"}, 9).num_blocks == 1);
+}
+
+TEST(equal_blocks_behind_different_prefixes_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  std::vector<std::uint64_t> forged{42, 42};
+  Tokens one = iota(9), two = iota(9, 100);
+  for (Tokens* tokens : {&one, &two}) {
+    const tl::TokenChain chain{*tokens, forged, ""};
+    KvSequence kv = simple.cache.open(chain, {}, 9);
+    CHECK(simple.cache.reserve(kv, 9, simple.copies));
+    simple.cache.advance(kv, 9);
+    simple.cache.commit(kv, chain, 0);
+  }
+  Tokens crossed = iota(9);
+  std::copy(two.begin() + 4, two.end(), crossed.begin() + 4);  // the first block of `one`, the second block of `two`
+  CHECK(simple.cache.find_prefix({crossed, forged, ""}, 9).num_blocks == 1);
+  Tokens shifted(one.begin() + 4, one.end());  // the second block of `one` as a first block
+  CHECK(simple.cache.find_prefix({shifted, forged, ""}, 5).num_blocks == 0);
+}
+
+TEST(eviction_takes_least_recently_used_leaves_first) {
+  Simple simple({.num_blocks = 6, .tokens_per_block = 2});
+  {
+    const KvSequence old = simple.sequence(iota(6));
+  }
+  {
+    const KvSequence newer = simple.sequence(iota(6, 50));
+  }
+  CHECK(simple.hits(iota(7)) == 3 && simple.hits(iota(7, 50)) == 3);
+  const KvSequence one = simple.sequence(iota(2, 90));
+  CHECK(simple.hits(iota(7)) == 2 && simple.hits(iota(7, 50)) == 3);  // the last block was evicted, not the first
+  {
+    const KvSequence again = simple.sequence(iota(5));
+  }  // two blocks are used again, one more is evicted
+  const KvSequence two = simple.sequence(iota(2, 80));
+  CHECK(simple.hits(iota(5)) >= 1 && simple.hits(iota(7, 50)) == 2);
+}
+
+TEST(a_fork_copies_only_the_block_it_writes) {
+  Simple simple({.num_blocks = 8, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(6));
+  const KvSequence fork = simple.cache.fork(kv);
+  CHECK(std::ranges::equal(simple.cache.blocks(kv), simple.cache.blocks(fork)));
+  CHECK(simple.cache.take_first_change(fork, 0) == 0);
+  CHECK(simple.cache.reserve(fork, 7, simple.copies) && simple.copies.size() == 1);
+  CHECK(simple.copies[0].src == simple.cache.blocks(kv)[1] && simple.copies[0].dst == simple.cache.blocks(fork)[1]);
+  CHECK(simple.cache.blocks(kv)[0] == simple.cache.blocks(fork)[0]);
+  CHECK(simple.cache.take_first_change(fork, 0) == 1);
+  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // its block is not shared now
+  simple.cache.check_integrity();
+}
+
+TEST(blocks_return_when_the_steps_that_use_them_have_ended) {
+  Simple simple({.num_blocks = 4, .tokens_per_block = 4});
+  simple.cache.step_launched(1);
+  simple.cache.step_launched(2);
+  {
+    Tokens tokens = iota(16);
+    const KvSequence kv = simple.cache.open({tokens, *std::make_unique<std::vector<std::uint64_t>>(), ""}, {}, 16);
+    CHECK(simple.cache.reserve(kv, 16, simple.copies));
+  }
+  CHECK(simple.cache.device().num_ready() == 0 && simple.cache.device().num_unreferenced() == 4);
+  simple.cache.step_ended(1);
+  CHECK(simple.cache.device().num_ready() == 0);
+  simple.cache.step_ended(2);
+  CHECK(simple.cache.device().num_ready() == 4);
+}
+
+TEST(blocks_the_step_in_preparation_writes_are_not_shared_yet) {
+  Simple simple({.num_blocks = 8, .tokens_per_block = 4});
+  Tokens tokens = iota(9);
+  std::vector<std::uint64_t> hashes;
+  const tl::TokenChain chain{tokens, hashes, ""};
+  const KvSequence kv = simple.cache.open(chain, {}, 9);
+  CHECK(simple.cache.reserve(kv, 9, simple.copies));
+  simple.cache.advance(kv, 9);
+  simple.cache.commit(kv, chain, 1);
+  CHECK(simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).num_blocks == 0);
+  simple.cache.step_launched(1);
+  CHECK(!simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).num_blocks == 2);
+  simple.cache.forget_written_since(1);
+  CHECK(simple.cache.find_prefix(chain, 9).num_blocks == 0);
+}
+
+TEST(an_impossible_config_is_refused) {
+  CHECK_THROWS(std::invalid_argument, KvCacheManager({.num_blocks = 0}), "num_blocks >= 1");
+}
+
+}  // namespace

@@ -1,0 +1,1 @@
+"""Reads the values of a model's configuration files, and checks each."""

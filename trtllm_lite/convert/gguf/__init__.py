@@ -1,0 +1,1 @@
+"""Reads models in llama.cpp's GGUF format."""

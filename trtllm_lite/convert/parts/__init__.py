@@ -1,0 +1,1 @@
+"""Makes the parts of models that several families share."""

@@ -1,0 +1,85 @@
+"""Presents multimodal sources as their text model, without the parts for images."""
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from trtllm_lite.convert.family import Family, all_families
+from trtllm_lite.convert.sources.source import Source
+from trtllm_lite.errors import ConvertError, shown
+
+_TEXT_CONFIG = "text_config"
+_TIED = "tie_word_embeddings"
+# Prefixes of the text model's tensor names, up to transformers 4.51 and later, and the prefix of the text model alone.
+_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
+_OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_projector)\..*", re.DOTALL)
+
+
+def as_text_model(source: Source) -> Source:
+    """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known class.
+
+    Keys of the whole config that belong to no other part count if the text model's own config lacks them. Raises
+    ConvertError if the text model's family is unknown.
+    """
+    architectures = source.config.get("architectures")
+    families = _holding(architectures if isinstance(architectures, list) else [])
+    if not families:
+        return source
+    text = source.config.get(_TEXT_CONFIG)
+    if not isinstance(text, dict):
+        raise ConvertError(
+            f"expected {_TEXT_CONFIG} in the config of {source.description} to be an object, found {shown(text)}: "
+            "download it again"
+        )
+    found = text.get("model_type")
+    if not isinstance(found, str) or found not in families:
+        raise ConvertError(
+            f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
+            f"{shown(found)}, which is not supported; docs/contributing/family.md says how to add a family"
+        )
+    names, family = _names(source.tensors), families[found]
+    config = _config(source.config, text, family)
+    if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
+        # Releases of transformers differ in which of the two counts, and write the head only if it is not tied.
+        config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
+    return replace(source, config=config, is_text_part=True).renamed(names)
+
+
+def _holding(architectures: list[Any]) -> dict[str, Family]:
+    """The families of the text models that the first known class of these holds, by their model_type."""
+    known = all_families().values()
+    for name in architectures:
+        holding = [family for family in known if family.multimodal and name in family.multimodal.architectures]
+        if holding:
+            return {family.model_type or family.name: family for family in holding}
+    return {}
+
+
+def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dict[str, Any]:
+    """The config of the text model, as if it were saved alone."""
+    assert family.multimodal is not None
+    others = {_TEXT_CONFIG, *family.multimodal.other_keys}
+    around = {key: value for key, value in config.items() if key not in others}
+    return {**family.multimodal.defaults, **around, **text, "architectures": [family.architectures[0]]}
+
+
+def _names(tensors: Collection[str]) -> dict[str, str]:
+    """The names of the text model's tensors, mapped to those of the ``tensors`` of the whole model.
+
+    Unknown tensors keep their names; so does a tensor whose name without the prefix is taken, so that both are
+    reported.
+    """
+    names: dict[str, str] = {}
+    for name in tensors:
+        own = _own_name(name)
+        if not _OTHER_TENSORS.fullmatch(name):
+            names[name if own in names or own in tensors else own] = name
+    return names
+
+
+def _own_name(name: str) -> str:
+    for prefix, own in _PREFIXES.items():
+        if name.startswith(prefix):
+            return own + name.removeprefix(prefix)
+    return name

@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "caches/kv_cache_manager.h"
+
+namespace tl {
+namespace {
+
+void check(bool ok, const std::string& what) {
+  if (!ok) throw std::logic_error("KV cache: " + what);
+}
+
+}  // namespace
+
+void KvCacheManager::check_integrity() const {
+  device_.check_integrity();
+  host_.check_integrity();
+  prefixes_.check_integrity();
+
+  constexpr int kNoGroup = -1;
+  std::vector<int> device_holders(config_.num_blocks, 0);
+  std::vector<int> host_holders(config_.num_host_blocks, 0);
+  std::vector<int> group_of(config_.num_blocks, kNoGroup);
+  for (std::uint32_t id = 0; id < sequences_.size(); ++id) {
+    const Sequence& s = sequences_[id];
+    const std::string name = "sequence " + std::to_string(id);
+    check(s.num_unsettled >= 0 && s.num_unsettled <= s.length, name + " has more unsettled positions than tokens");
+    const int sure = s.length - s.num_unsettled;
+    check(s.num_committed * config_.tokens_per_block <= sure, name + " committed what may be taken back");
+    std::vector<std::int32_t> held;
+    for (int group = 0; group < geometry_.num_groups(); ++group) {
+      const Table& t = table(id, group);
+      check(s.in_use || t.blocks.empty(), name + " is closed and holds blocks");
+      check(geometry_.num_blocks_for(std::max(s.length, s.writable)) <= std::ssize(t.blocks),
+            name + " is longer than its blocks");
+      check(t.first <= geometry_.first_needed(group, sure), name + " gave back what its window reaches");
+      for (const std::int32_t block : t.held()) {
+        ++(s.on_host ? host_holders : device_holders).at(static_cast<std::size_t>(block));
+        if (s.on_host) continue;
+        check(group_of[block] == kNoGroup || group_of[block] == group, name + " holds a block of another group");
+        group_of[block] = group;
+      }
+      held.insert(held.end(), t.held().begin(), t.held().end());
+    }
+    std::ranges::sort(held);
+    check(std::ranges::adjacent_find(held) == held.end(), name + " holds a block twice");
+  }
+
+  int num_extra = 0;
+  for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
+    const std::string name = "block " + std::to_string(block);
+    check(device_holders[block] == device_.refcount(block), name + " has a wrong reference count");
+    check(prefixes_.contains(block) == device_.is_cached(block), name + " is cached in one place only");
+    if (group_of[block] != kNoGroup && geometry_.is_windowed(group_of[block])) num_extra += device_holders[block] - 1;
+  }
+  check(num_extra == num_extra_, "references to blocks of windowed groups are miscounted");
+  for (std::int32_t block = 0; block < config_.num_host_blocks; ++block) {
+    check(host_holders[block] == host_.refcount(block) && host_holders[block] <= 1,
+          "host block " + std::to_string(block) + " has a wrong reference count");
+  }
+}
+
+}  // namespace tl

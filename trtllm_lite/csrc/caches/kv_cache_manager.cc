@@ -1,0 +1,217 @@
+#include "caches/kv_cache_manager.h"
+
+#include <algorithm>
+#include <ranges>
+#include <stdexcept>
+#include <string>
+
+namespace tl {
+namespace {
+
+KvManagerConfig checked(const KvManagerConfig& config) {
+  if (config.num_blocks < 1 || config.num_host_blocks < 0 || config.tokens_per_block < 1) {
+    throw std::invalid_argument(
+        "KV cache: expected num_blocks >= 1, num_host_blocks >= 0 and tokens_per_block >= 1, found " +
+        std::to_string(config.num_blocks) + ", " + std::to_string(config.num_host_blocks) + " and " +
+        std::to_string(config.tokens_per_block));
+  }
+  return config;
+}
+
+}  // namespace
+
+KvCacheManager::KvCacheManager(const KvManagerConfig& config)
+    : config_(checked(config)),
+      geometry_(config.geometry()),
+      device_(config.num_blocks),
+      host_(config.num_host_blocks),
+      prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
+      hit_(config.windows.size()),
+      complete_from_(config.windows.size()) {}
+
+KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens) {
+  const std::uint32_t id = new_sequence(false);
+  // so that decoding allocates nothing
+  for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));
+  share_prefix(id, hit);
+  Sequence& sequence = sequences_[id];
+  sequence.length = sequence.writable = hit.num_blocks * config_.tokens_per_block;
+  counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
+  counters_.hit_tokens += sequence.length;
+  return KvSequence(this, id);
+}
+
+KvSequence KvCacheManager::fork(const KvSequence& parent) {
+  const std::uint32_t id = new_sequence(false);
+  Sequence& from = sequences_[parent.id_];
+  Sequence& to = sequences_[id];
+  const int num_shared = geometry_.num_blocks_for(from.length);
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    const Table& source = table(parent.id_, group);
+    Table& target = table(id, group);
+    target.blocks.assign(source.blocks.begin(), source.blocks.begin() + num_shared);
+    target.first = source.first;
+    for (const std::int32_t block : target.held()) retain(block, group);
+  }
+  to.length = to.writable = from.length;
+  to.num_committed = from.num_committed;
+  to.parent = from.parent;
+  if (from.length % config_.tokens_per_block != 0) from.writable = from.length;
+  return KvSequence(this, id);
+}
+
+// Only the block that holds position `length` can be both shared and about to be written: full blocks are never written
+// again, and a fork takes no later block.
+bool KvCacheManager::shares_tail(std::uint32_t id, int group) const {
+  const auto& blocks = table(id, group).blocks;
+  const int tail = sequences_[id].length / config_.tokens_per_block;
+  return tail < std::ssize(blocks) && device_.refcount(blocks[static_cast<std::size_t>(tail)]) > 1;
+}
+
+int KvCacheManager::num_new_blocks(std::uint32_t id, int group, int num_tokens) const {
+  const int size = static_cast<int>(table(id, group).blocks.size());
+  return std::max(geometry_.table_end(group, sequences_[id].length, num_tokens) - size, 0);
+}
+
+int KvCacheManager::num_missing(const KvSequence& handle, int num_tokens) const {
+  int num_blocks = 0;
+  if (is_writable(handle, num_tokens)) return num_blocks;
+  for (int group = 0; group < geometry_.num_groups(); ++group)
+    num_blocks += num_new_blocks(handle.id_, group, num_tokens);
+  return num_blocks;
+}
+
+bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrder>& copies) {
+  Sequence& sequence = sequences_[id];
+  int num_taken = 0;
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    num_taken += num_new_blocks(id, group, num_tokens) + shares_tail(id, group);
+  }
+  if (num_taken > device_.num_ready()) return false;
+  const int tail = sequence.length / config_.tokens_per_block;
+  std::size_t num_writable = std::numeric_limits<std::size_t>::max();
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    Table& t = table(id, group);
+    const int num_new = num_new_blocks(id, group, num_tokens);
+    if (shares_tail(id, group)) {
+      const std::int32_t shared = t.blocks[static_cast<std::size_t>(tail)];
+      const std::int32_t own = take_block();
+      copies.push_back({CopyKind::kDeviceToDevice, shared, own});
+      release(shared, group, launched_ + 1);  // the copy still reads it
+      t.blocks[static_cast<std::size_t>(tail)] = own;
+      t.first_change = std::min(t.first_change, tail);
+    }
+    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_block());
+    num_writable = std::min(num_writable, t.blocks.size());
+  }
+  sequence.writable = static_cast<int>(num_writable) * config_.tokens_per_block;
+  sequence.changed = true;
+  return true;
+}
+
+void KvCacheManager::drop_behind_windows(std::uint32_t id, std::uint64_t last_step) {
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    Table& t = table(id, group);
+    const int first = geometry_.first_needed(group, sequences_[id].length - sequences_[id].num_unsettled);
+    for (; t.first < first; ++t.first) {
+      release(std::exchange(t.blocks[static_cast<std::size_t>(t.first)], kNoBlock), group, last_step);
+    }
+  }
+}
+
+int KvCacheManager::num_held_blocks(const SequenceHandle& handle) const {
+  std::size_t num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) num_blocks += t.held().size();
+  return static_cast<int>(num_blocks);
+}
+
+int KvCacheManager::num_exclusive_blocks(const KvSequence& handle) const {
+  std::ptrdiff_t num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) {
+    num_blocks += std::ranges::count_if(t.held(), [&](std::int32_t b) { return device_.refcount(b) == 1; });
+  }
+  return static_cast<int>(num_blocks);
+}
+
+int KvCacheManager::num_used_blocks(const SequenceHandle& handle) const {
+  const int end = geometry_.num_blocks_for(sequences_[handle.id_].length);
+  int num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) num_blocks += end - t.first;
+  return num_blocks;
+}
+
+int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
+  const auto shared =
+      std::ranges::count_if(table(handle.id_, 0).held(), [&](auto b) { return device_.refcount(b) > 1; });
+  return static_cast<int>(shared) * config_.tokens_per_block;
+}
+
+void KvCacheManager::step_ended(std::uint64_t step) {
+  device_.step_ended(step);
+  host_.step_ended(step);
+}
+
+std::uint32_t KvCacheManager::new_sequence(bool on_host) {
+  std::uint32_t id = static_cast<std::uint32_t>(sequences_.size());
+  if (unused_sequences_.empty()) {
+    sequences_.emplace_back();
+    tables_.resize(sequences_.size() * static_cast<std::size_t>(geometry_.num_groups()));
+    unused_sequences_.reserve(sequences_.capacity());  // close() must not allocate, because destructors call it
+  } else {
+    id = unused_sequences_.back();
+    unused_sequences_.pop_back();
+  }
+  sequences_[id].on_host = on_host;
+  sequences_[id].in_use = sequences_[id].changed = true;
+  return id;
+}
+
+// Adds a reference to a device block that another sequence holds or that is cached.
+void KvCacheManager::retain(std::int32_t block, int group) {
+  num_extra_ += geometry_.is_windowed(group) && device_.refcount(block) > 0;
+  device_.retain(block);
+}
+
+void KvCacheManager::release(std::int32_t block, int group, std::uint64_t last_step) {
+  num_extra_ -= geometry_.is_windowed(group) && device_.refcount(block) > 1;
+  device_.release(block, last_step);
+}
+
+std::int32_t KvCacheManager::take_block() {
+  const std::int32_t block = device_.allocate();
+  if (block == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
+  if (prefixes_.contains(block)) {
+    drop_entry(block);
+    ++counters_.evicted_blocks;
+  }
+  return block;
+}
+
+void KvCacheManager::drop_entry(std::int32_t block) {
+  prefixes_.erase(block);
+  device_.set_cached(block, false);
+}
+
+void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
+  Sequence& s = sequences_[id];
+  // Group 0 and every table's first block are released last: the evictable list is in order of release, so a block is
+  // evicted only after the blocks that depend on it.
+  for (int group = geometry_.num_groups() - 1; group >= 0; --group) {
+    Table& t = table(id, group);
+    for (const std::int32_t block : std::views::reverse(t.held())) {
+      if (s.on_host) {
+        host_.release(block, last_step);
+      } else {
+        release(block, group, last_step);
+      }
+    }
+    t.blocks.clear();  // keeps its storage
+    t.first = t.first_change = 0;
+  }
+  s.length = s.num_unsettled = s.writable = s.num_committed = 0;
+  s.parent = PrefixCache::kRoot;
+  s.in_use = false;
+  unused_sequences_.push_back(id);
+}
+
+}  // namespace tl

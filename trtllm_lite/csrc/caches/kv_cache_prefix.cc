@@ -1,0 +1,128 @@
+// The part of KvCacheManager that shares common prefixes.
+#include <algorithm>
+
+#include "caches/kv_cache_manager.h"
+
+namespace tl {
+
+// Group 0 determines how much of the chain is cached. Other groups must have the blocks within their windows.
+PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, int length) {
+  PrefixHit hit;
+  for (auto& blocks : hit_) blocks.clear();
+  if (!config_.enable_block_reuse || chain.tokens.empty()) return hit;
+  prefixes_.extend_hashes(chain);
+  const int tokens_per_block = config_.tokens_per_block;
+  const int limit = std::min(static_cast<int>(chain.tokens.size()) - 1, max_tokens) / tokens_per_block;
+  const auto first_needed = [&](std::size_t group, int num_blocks) {
+    return geometry_.first_needed(static_cast<int>(group), std::max(num_blocks * tokens_per_block, length));
+  };
+  std::ranges::fill(complete_from_, 0);  // for each group, the first block from which on none is missing
+  PrefixCache::EntryId parent = PrefixCache::kRoot;
+  for (int i = 0; i < limit; ++i) {
+    const std::int32_t block = prefixes_.find(chain, i, parent);
+    if (block == kNoBlock) break;
+    parent = prefixes_.id(block);
+    hit_[0].push_back(block);
+    hit.being_written = prefixes_.written_by(block) > launched_;
+    for (std::size_t group = 1; group < hit_.size(); ++group) {
+      const std::int32_t companion = prefixes_.find_companion(parent, static_cast<int>(group));
+      hit_[group].push_back(companion);
+      if (companion == kNoBlock) {
+        complete_from_[group] = i + 1;
+      } else {
+        hit.being_written |= prefixes_.written_by(companion) > launched_;
+      }
+    }
+    if (hit.being_written) break;
+    bool complete = true;
+    for (std::size_t group = 1; group < hit_.size(); ++group) {
+      complete = complete && complete_from_[group] <= std::min(first_needed(group, i + 1), i + 1);
+    }
+    if (!complete) continue;
+    hit.num_blocks = i + 1;
+    hit.last_entry = parent;
+  }
+  for (std::size_t group = 0; group < hit_.size(); ++group) {
+    auto& blocks = hit_[group];
+    blocks.resize(static_cast<std::size_t>(hit.num_blocks));
+    blocks.erase(blocks.begin(), blocks.begin() + std::min(first_needed(group, hit.num_blocks), hit.num_blocks));
+    hit.num_held += static_cast<int>(blocks.size());
+    for (const std::int32_t block : blocks) {
+      const bool is_held = device_.refcount(block) > 0;
+      hit.num_unreferenced += !is_held;
+      hit.num_shared += is_held && geometry_.is_windowed(static_cast<int>(group));
+    }
+  }
+  hit.tables = hit_;
+  return hit;
+}
+
+void KvCacheManager::share_prefix(std::uint32_t id, const PrefixHit& hit) {
+  if (hit.num_blocks == 0) return;
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    const auto& shared = hit.tables[static_cast<std::size_t>(group)];
+    Table& t = table(id, group);
+    t.first = hit.num_blocks - static_cast<int>(shared.size());
+    t.blocks.assign(static_cast<std::size_t>(t.first), kNoBlock);
+    t.blocks.insert(t.blocks.end(), shared.begin(), shared.end());
+    for (const std::int32_t block : shared) retain(block, group);
+  }
+  sequences_[id].num_committed = hit.num_blocks;
+  sequences_[id].parent = hit.last_entry;
+}
+
+void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by) {
+  prefixes_.extend_hashes(chain);
+  Sequence& s = sequences_[id];
+  while ((s.num_committed + 1) * config_.tokens_per_block <= num_known &&
+         commit_block(id, chain, s.num_committed, written_by)) {
+    ++s.num_committed;
+  }
+}
+
+// Returns false if the sequence has already released the block of group 0 and no other sequence has computed it: later
+// blocks then have no parent entry.
+bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by) {
+  Sequence& s = sequences_[id];
+  const auto at = static_cast<std::size_t>(index);
+  // The block was computed twice. Later blocks get the first one as parent; this copy stays private.
+  const std::int32_t same = prefixes_.find(chain, index, s.parent);
+  if (same != kNoBlock) {
+    s.parent = prefixes_.id(same);
+  } else {
+    const std::int32_t own = table(id, 0).blocks[at];
+    if (own == kNoBlock) return false;
+    s.parent = prefixes_.insert(own, chain, index, s.parent, written_by);
+    device_.set_cached(own, true);
+  }
+  for (int group = 1; group < geometry_.num_groups(); ++group) {
+    const std::int32_t own = table(id, group).blocks[at];
+    if (own == kNoBlock || prefixes_.find_companion(s.parent, group) != kNoBlock) continue;
+    prefixes_.insert_companion(own, s.parent, group, written_by);
+    device_.set_cached(own, true);
+  }
+  return true;
+}
+
+void KvCacheManager::forget(const TokenChain& chain) {
+  prefixes_.extend_hashes(chain);
+  PrefixCache::EntryId parent = PrefixCache::kRoot;
+  for (int i = 0; i < std::ssize(chain.hashes); ++i) {
+    const std::int32_t block = prefixes_.find(chain, i, parent);
+    if (block == kNoBlock) return;
+    parent = prefixes_.id(block);
+    drop_entry(block);
+    for (int group = 1; group < geometry_.num_groups(); ++group) {
+      const std::int32_t companion = prefixes_.find_companion(parent, group);
+      if (companion != kNoBlock) drop_entry(companion);
+    }
+  }
+}
+
+void KvCacheManager::forget_written_since(std::uint64_t step) {
+  for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
+    if (prefixes_.contains(block) && prefixes_.written_by(block) >= step) drop_entry(block);
+  }
+}
+
+}  // namespace tl

@@ -1,0 +1,21 @@
+// The size of an executor's KV cache in blocks and bytes, and the blocks that a sequence needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "caches/kv_geometry.h"
+#include "engine/engine.h"
+
+namespace tl {
+
+// `num_blocks`, or the engine's own number if that is 0. Throws LimitError.
+std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks);
+// The bytes of `num_blocks` blocks. Throws LimitError if no memory can hold them.
+std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks);
+// The window of each cache group, 0 for none.
+std::vector<int> cache_windows(const Manifest& manifest);
+// The geometry for the longest steps for which the engine was built.
+KvGeometry cache_geometry(const Manifest& manifest);
+
+}  // namespace tl

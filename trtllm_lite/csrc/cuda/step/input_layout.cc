@@ -1,0 +1,20 @@
+#include "cuda/step/input_layout.h"
+
+namespace tl::cuda {
+namespace {
+
+constexpr std::size_t kInputAlignment = 64;
+
+}  // namespace
+
+InputLayout::InputLayout(const Extents& extents, std::int64_t table_columns) {
+  for (std::size_t i = 0; i < kNumStepInputs; ++i) {
+    const StepInput& input = kStepInputs[i];
+    offsets[i] = bytes;
+    const std::int64_t columns = i == kBlockTables ? table_columns : 1;
+    const std::int64_t size = extents[input.shape[0]] * columns * item_size(DType::kInt32);
+    bytes += (static_cast<std::size_t>(size) + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+  }
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,206 @@
+#include "cuda/step/step_packer.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace tl::cuda {
+namespace {
+
+// The number of sequences that a row of the batch becomes on the device.
+std::int64_t num_seqs_of(const StepRow& row, bool spread) { return row.decodes() || spread ? row.num_tokens : 1; }
+
+// Sorts the indices of `slots`, whose values are 0 to num_slots, by slot into `places`. Also returns the end of each
+// slot's places, except for the last slot.
+void sort_by_slot(std::span<const std::int32_t> slots, int num_slots, std::int32_t* places, std::int32_t* ends) {
+  std::array<std::int32_t, kMaxLoras + 1> next{};
+  for (const std::int32_t slot : slots) ++next[static_cast<std::size_t>(slot)];
+  std::exclusive_scan(next.begin(), next.begin() + num_slots + 1, next.begin(), 0);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    places[next[static_cast<std::size_t>(slots[i])]++] = static_cast<std::int32_t>(i);
+  }
+  std::copy_n(next.begin(), num_slots, ends);
+}
+
+static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
+
+}  // namespace
+
+StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) : executor_(executor), host_(host) {}
+
+StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
+  StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size())};
+  shape.decode_only = shape.num_tokens <= executor_.max_decode_rows() &&
+                      std::ranges::all_of(batch.rows, [this](const StepRow& row) { return can_spread(row); });
+  for (const StepRow& row : batch.rows) {
+    const std::int64_t num_seqs = num_seqs_of(row, shape.decode_only);
+    const bool leads = shape.num_seqs == shape.num_decode_seqs;
+    if (leads && (row.decodes() || shape.decode_only)) shape.num_decode_seqs += num_seqs;
+    shape.num_seqs += num_seqs;
+    shape.adapters = shape.adapters || host_.adapter_slot(row) != kNoAdapter;
+  }
+  logits.clear();
+  logits.rows.resize(batch.rows.size());
+  std::int64_t seq = 0;
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const StepRow& row = batch.rows[i];
+    RowLogits& own = logits.rows[i];
+    const bool on_host = host_.takes(row);
+    own.num_rows = row.sample ? 1 + row.num_drafts : 0;
+    if (on_host) own = host_.rows().logits_of(row);
+    if (shape.decode_only) own.num_rows = row.num_tokens;
+    own.first = shape.num_logits;
+    shape.num_logits += own.num_rows;
+    if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
+    logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
+    if (row.sample && host_.guides(row)) logits.guided.push_back({i, seq});
+    seq += num_seqs_of(row, shape.decode_only);
+  }
+  if (shape.decode_only) {
+    const std::int64_t padded = executor_.padded_rows(shape.num_seqs);
+    shape.num_tokens = shape.num_seqs = shape.num_decode_seqs = shape.num_logits = padded;
+  }
+  return shape;
+}
+
+// Whether each token of the row may become a sequence of its own in a step of only such tokens. This takes programs
+// built for draft tokens: in other programs, attention copies all keys of a sequence but the last before the step has
+// stored any. It is used by a draft model for two known tokens after all its draft tokens were accepted. A draft head
+// cannot use it: every token of such a step has logits, and the head would overwrite the features it has yet to read.
+bool StepPacker::can_spread(const StepRow& row) const {
+  if (row.decodes()) return true;
+  const Manifest& manifest = executor_.engine().manifest();
+  return manifest.limits.max_draft_len > 0 && row.sample && row.num_tokens == 2 && !host_.takes(row) &&
+         !manifest.borrows_features;
+}
+
+void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
+                      std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written) {
+  out_ = out;
+  layout_ = InputLayout(executor_.extents(shape), executor_.table_columns());
+  written.tables.place(layout_.offsets[kBlockTables], shape.num_seqs);
+  written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
+  seq_ = token_ = logit_ = 0;
+  ints(kCuSeqlens)[0] = 0;
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const StepRow& row = batch.rows[i];
+    const std::int64_t first_seq = seq_;
+    const std::uint64_t decode = shape.decode_only && continues(batch, row) ? version_of(row) : 0;
+    if (written.decodes.replace(seq_, decode)) {
+      add_logits(batch, row, row_logits[i]);
+      add_tokens(batch, row, row.decodes() || shape.decode_only);
+      for (std::int64_t seq = first_seq + 1; seq < seq_; ++seq) written.decodes.replace(seq, 0);
+    } else {
+      advance(row);
+    }
+    add_tables(first_seq, tables, row.slot, written);
+  }
+  pad(shape, written);
+  if (shape.adapters) list_adapters(batch, shape, row_logits);
+}
+
+// Lists tokens and rows of logits by the slots of their adapters. A padding row has none.
+void StepPacker::list_adapters(const StepBatch& batch, const StepShape& shape, std::span<const RowLogits> row_logits) {
+  const std::int32_t none = executor_.num_loras();
+  std::vector<std::int32_t>&tokens = adapter_tokens_, &logits = adapter_logits_;
+  tokens.clear();
+  logits.clear();
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const std::int32_t slot = host_.adapter_slot(batch.rows[i]), key = slot == kNoAdapter ? none : slot;
+    tokens.insert(tokens.end(), static_cast<std::size_t>(batch.rows[i].num_tokens), key);
+    logits.insert(logits.end(), static_cast<std::size_t>(row_logits[i].num_rows), key);
+  }
+  tokens.resize(static_cast<std::size_t>(shape.num_tokens), none);
+  logits.resize(static_cast<std::size_t>(shape.num_logits), none);
+  sort_by_slot(tokens, none, ints(kAdapterTokens), ints(kAdapterTokenEnds));
+  sort_by_slot(logits, none, ints(kAdapterLogits), ints(kAdapterLogitEnds));
+}
+
+// Whether the row continues a token that the device drew, and the device also draws its next token.
+bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
+  return row.sample && batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled && !host_.takes(row);
+}
+
+// The version of what is written for a row that continues a token of the device, apart from what advance() writes;
+// greater than 0.
+std::uint64_t StepPacker::version_of(const StepRow& row) const {
+  return 2 * (static_cast<std::uint64_t>(row.slot) + 1) + (host_.guides(row) ? 1 : 0);
+}
+
+// Updates a decode row whose place in the step already holds the same sequence.
+void StepPacker::advance(const StepRow& row) {
+  ints(kPositionIds)[token_++] = row.past_len;
+  ints(kPastLens)[seq_++] = row.past_len;
+  ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
+}
+
+// Adds the tokens of a row. With `spread`, each token becomes a sequence.
+void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spread) {
+  const auto first = static_cast<std::size_t>(row.first_token);
+  const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
+  const bool on_device = was_sampled && !host_.takes(row);
+  for (int i = 0; i < row.num_tokens; ++i) {
+    if (i == 0 || spread) ints(kPastLens)[seq_++] = row.past_len + i;
+    ints(kTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
+    ints(kTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
+    ints(kPositionIds)[token_] = row.past_len + i;
+    ints(kCuSeqlens)[seq_] = static_cast<std::int32_t>(++token_);
+  }
+  if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
+}
+
+// Adds the block tables of the sequences of one slot, from `first_seq` to the last one written.
+void StepPacker::add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written) {
+  for (std::int64_t seq = first_seq; seq < seq_; ++seq) {
+    if (!written.tables.replace(seq, tables.version(slot))) continue;
+    for (int group = 0; group < tables.num_groups(); ++group) add_table(seq, group, tables.blocks(slot, group));
+  }
+}
+
+void StepPacker::add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks) {
+  const std::int64_t table = seq * executor_.num_cache_groups() + group;
+  std::ranges::copy(blocks, ints(kBlockTables) + table * executor_.table_columns());
+}
+
+void StepPacker::add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits) {
+  const int first_drawn = row.sample && !host_.takes(row) ? logits.num_rows - 1 - row.num_drafts : logits.num_rows;
+  for (int i = 0; i < logits.num_rows; ++i) {
+    const int token = logits.token_of(i, row);
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + token;
+    if (i < first_drawn) {
+      set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
+      continue;
+    }
+    const auto next = static_cast<std::size_t>(row.first_token + token + 1);
+    const std::int32_t draft = i + 1 < logits.num_rows ? batch.token_ids[next] : kNoDraft;
+    const std::int32_t slot = i == first_drawn ? row.slot : kDraftRow;
+    const std::int32_t mask = host_.guides(row) ? static_cast<std::int32_t>(seq_) + i - first_drawn : kNoMask;
+    set_sampling(slot, host_.records().counter(row.slot, row.num_generated), draft, mask);
+  }
+}
+
+// Writes the sampling inputs of the next row of logits.
+void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft, std::int32_t mask) {
+  ints(kSampleSlots)[logit_] = slot;
+  ints(kSampleCounter)[logit_] = counter;
+  ints(kSampleDrafts)[logit_] = draft;
+  ints(kSampleMasks)[logit_++] = mask;
+}
+
+void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
+  for (; seq_ < shape.num_seqs; ++seq_, ++token_) {
+    written.decodes.replace(seq_, 0);
+    ints(kTokenIds)[token_] = 0;
+    ints(kTokenSlots)[token_] = kNoSlot;
+    ints(kPositionIds)[token_] = 0;
+    ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
+    ints(kPastLens)[seq_] = 0;
+    const std::int32_t spare = executor_.spare_block();
+    written.tables.replace(seq_, 0);
+    for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(seq_, group, {&spare, 1});
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
+    set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
+  }
+}
+
+}  // namespace tl::cuda

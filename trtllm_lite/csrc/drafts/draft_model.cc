@@ -1,0 +1,123 @@
+#include "drafts/draft_model.h"
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+#include "caches/borrowed_features.h"
+#include "caches/kv_cache_size.h"
+#include "drafts/model_drafter.h"
+#include "errors.h"
+#include "sampling/row_sampler.h"
+
+namespace tl {
+namespace {
+
+constexpr char kRemedy[] = "; draft with another engine, or build it again";
+
+// `what`: a property that must be equal in both engines.
+void check_same(const char* what, const std::string& wanted, const std::string& found) {
+  if (wanted == found) return;
+  throw ArgumentError(std::string("draft model: expected the ") + what + " of the engine that it drafts for, " +
+                      wanted + ", found " + found + kRemedy);
+}
+
+void check_same(const char* what, std::int64_t wanted, std::int64_t found) {
+  check_same(what, std::to_string(wanted), std::to_string(found));
+}
+
+// A draft head (EAGLE-3) reads the features that the target engine keeps of each token.
+void check_features(const Engine& target, const Engine& head) {
+  const Manifest &kept = target.manifest(), &borrowed = head.manifest();
+  if (!borrowed.borrows_features) return;
+  if (kept.feature_size == 0 || kept.borrows_features) {
+    throw ArgumentError(
+        "draft model: expected an engine that keeps features for a head, found one without; convert its model with "
+        "--draft_model_dir and build it again");
+  }
+  check_same("feature_size", kept.feature_size, borrowed.feature_size);
+  const auto dtype = [](const Engine& engine) { return std::string(to_string(feature_dtype(engine))); };
+  check_same("type of features", dtype(target), dtype(head));
+}
+
+int max_kept(const Manifest& target, const Manifest& own) {
+  return own.borrows_features ? static_cast<int>(target.limits.max_draft_len) : 0;
+}
+
+void check_limit(const char* name, std::int64_t least, std::int64_t found) {
+  if (found >= least) return;
+  throw LimitError(std::string("draft model: expected an engine with ") + name + " of at least " +
+                   std::to_string(least) + ", found " + std::to_string(found) + "; lower what is run" + kRemedy);
+}
+
+void check_cache(const Manifest& target, const Manifest& own) {
+  check_same("tokens_per_block", target.kv_cache.tokens_per_block, own.kv_cache.tokens_per_block);
+  for (const Manifest* manifest : {&target, &own}) {
+    if (cache_windows(*manifest) == std::vector<int>{0}) continue;
+    throw ArgumentError(
+        "draft model: expected two models without attention windows, found one with them; choose another method");
+  }
+}
+
+// The sampling parameters for drafts, which need no log probabilities and no logits. Drafts ignore the request's
+// grammar and adapter: those that break the grammar are rejected, and those of requests with adapters come from the
+// model without.
+std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const SlotParams>& of_request) {
+  auto params = std::make_shared<RequestParams>(static_cast<const RequestParams&>(*of_request));
+  params->sampling.logprobs.reset();
+  params->sampling.prompt_logprobs.reset();
+  params->grammar.reset();
+  params->adapter.reset();
+  params->context_logits = params->generation_logits = false;
+  return params;
+}
+
+// The batch size up to which steps are captured. After all drafts of a sequence were accepted, the draft model computes
+// two of its tokens; if it was built for drafts, such steps decode two sequences instead of one.
+int captured_batch_size(const Manifest& own, int max_batch_size) {
+  if (own.borrows_features || own.limits.max_draft_len == 0) return max_batch_size;
+  const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);
+  const int rows_of_sequence = 1 + static_cast<int>(own.limits.max_draft_len);
+  return (num_rows + rows_of_sequence - 1) / rows_of_sequence;
+}
+
+double weight_bytes(const DeviceExecutor& executor) { return static_cast<double>(executor.memory().weights); }
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void check_draft_model(const Engine& target, const Engine& draft, int max_seq_len, int max_batch_size) {
+  const Manifest &wanted = target.manifest(), &own = draft.manifest();
+  check_same("kind of device", std::string(to_string(wanted.target.kind)), std::string(to_string(own.target.kind)));
+  check_same("vocab_size", wanted.model.vocab_size, own.model.vocab_size);
+  check_cache(wanted, own);
+  check_features(target, draft);
+  check_limit("max_batch_size", max_batch_size, own.limits.max_batch_size);
+  check_limit("max_seq_len", max_seq_len, own.limits.max_seq_len);
+  check_limit("max_num_tokens", ModelDrafter::most_at_once(max_kept(wanted, own)) * max_batch_size,
+              own.limits.max_num_tokens);
+}
+
+std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecutor& draft, int max_batch_size,
+                                     std::int64_t num_host_blocks, int num_slots) {
+  const Manifest& own = draft.engine().manifest();
+  if (executor.num_blocks() != draft.num_blocks()) {
+    throw std::invalid_argument("draft model: both engines must have the same number of KV blocks");
+  }
+  return std::make_shared<ModelDrafter>(
+      ModelDrafterConfig{.num_slots = num_slots,
+                         .num_blocks = static_cast<int>(executor.num_blocks()),
+                         .num_host_blocks = static_cast<int>(num_host_blocks),
+                         .tokens_per_block = static_cast<int>(own.kv_cache.tokens_per_block),
+                         .relative_cost = weight_bytes(draft) / weight_bytes(executor),
+                         .max_num_tokens = static_cast<int>(own.limits.max_num_tokens),
+                         .params = drafting_params,
+                         .seconds = seconds_now,
+                         .max_kept = max_kept(executor.engine().manifest(), own)},
+      draft.make_step_executor(num_host_blocks, captured_batch_size(own, max_batch_size)));
+}
+
+}  // namespace tl

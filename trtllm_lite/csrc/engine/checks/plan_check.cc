@@ -1,0 +1,415 @@
+#include "engine/checks/plan_check.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "cuda/rank_table.cuh"
+#include "engine/checks/call_flow.h"
+#include "engine/checks/launch_check.h"
+#include "engine/checks/tensor_check.h"
+#include "engine/low_rank_parts.h"
+#include "errors.h"
+#include "grammar/grammar.h"
+#include "ranks/place.h"
+#include "router/tally.cuh"
+#include "sample/slot.cuh"
+#include "sampling/number_rules.h"
+
+namespace tl {
+namespace {
+
+constexpr std::int64_t kWordBytes = 4;  // bytes of an int32
+constexpr const char* kRankTableOutput = "ranks";
+constexpr const char* kLastTokensOutput = "last_tokens";
+constexpr std::string_view kSamplingOutputs[] = {"tokens",      "logprobs",       "sampling_slots",
+                                                 "token_masks", kRankTableOutput, kLastTokensOutput};
+
+[[noreturn]] void fail(const std::string& where, const std::string& message) {
+  throw EngineError("plan." + where + ": " + message);
+}
+
+// Compares the bounds of symbols with their required values.
+class Bounds {
+ public:
+  explicit Bounds(const Extents& bounds) : bounds_(bounds) {}
+
+  void expect(Symbol symbol, std::int64_t low, std::int64_t high, const char* why) const {
+    const std::int64_t found = bounds_[symbol];
+    if (found >= low && found <= high) return;
+    fail("symbols." + std::string(to_string(symbol)), "expected " + std::to_string(low) +
+                                                          (high > low ? " to " + std::to_string(high) : "") + ", " +
+                                                          why + ", found " + std::to_string(found));
+  }
+  void exactly(Symbol symbol, std::int64_t value, const char* why) const { expect(symbol, value, value, why); }
+
+ private:
+  const Extents& bounds_;
+};
+
+void check_bounds(const Plan& plan, const Manifest& manifest) {
+  const Limits& limits = manifest.limits;
+  const KvCache& cache = manifest.kv_cache;
+  const Bounds bounds(plan.symbols);
+  const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs], num_tokens = plan.symbols[Symbol::kNumTokens];
+  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), kMaxStepTokens,
+                "the manifest's max_num_tokens or more");
+  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, kMaxStepSeqs, "the manifest's max_batch_size or more");
+  bounds.exactly(Symbol::kNumSeqsPlus1, num_seqs + 1, "one more than num_seqs");
+  bounds.exactly(Symbol::kNumDecodeSeqs, num_seqs, "num_seqs");
+  bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
+  bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
+  bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
+  bounds.exactly(Symbol::kNumTables, num_seqs * static_cast<std::int64_t>(cache.groups.size()),
+                 "num_seqs times the cache groups");
+  bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
+                 "the blocks of max_seq_len tokens");
+  const std::int64_t num_tables = std::max(plan.symbols[Symbol::kNumTables], std::int64_t{1});
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / num_tables, "block tables of at most 2^26 entries");
+  bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
+                "the manifest's num_blocks, at most 2^26");
+  const std::int64_t num_loras = plan.symbols[Symbol::kNumLoras];
+  bounds.expect(Symbol::kNumLoras, plan.cuda && !plan.cuda->adapted.empty() ? 1 : 0, kMaxLoras,
+                "1 or more if adapters may change products, at most 256");
+  bounds.exactly(Symbol::kNumAdapterTokens, num_loras == 0 ? 0 : num_tokens, "num_tokens if there are adapters");
+  bounds.exactly(Symbol::kNumAdapterLogits, num_loras == 0 ? 0 : plan.symbols[Symbol::kNumLogits],
+                 "num_logits if there are adapters");
+  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
+}
+
+void check_cuda_settings(const Plan& plan, TargetKind target) {
+  if (plan.cuda.has_value() != (target == TargetKind::kCuda)) fail("cuda", "expected settings for GPU engines alone");
+  if (!plan.cuda) return;
+  const std::vector<std::int64_t>& batches = plan.cuda->decode_batches;
+  const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs];
+  const bool ascend = std::ranges::adjacent_find(batches, std::greater_equal()) == batches.end();
+  if (ascend && !batches.empty() && batches.back() == num_seqs) return;
+  fail("cuda.decode_batches", "expected ascending numbers up to num_seqs (" + std::to_string(num_seqs) + ")");
+}
+
+void check_caches(const Plan& plan, const Manifest& manifest) {
+  std::int64_t num_caches = 0, num_features = 0, bytes_per_block = 0;
+  for (const PlanTensor& tensor : plan.tensors) {
+    if (tensor.kind != TensorKind::kCache) continue;
+    const bool is_features = tensor.name == kFeatures;
+    (is_features ? num_features : num_caches) += 1;
+    if (!is_features || !manifest.borrows_features) bytes_per_block += max_bytes(plan, tensor);
+    if (bytes_per_block > kMaxBytes) fail("tensors", "expected KV caches of at most 2^50 bytes a block");
+  }
+  const KvCache& config = manifest.kv_cache;
+  const bool keeps_features = manifest.feature_size > 0;
+  if (num_features != (keeps_features ? 1 : 0) || (keeps_features && config.groups.size() != 1)) {
+    fail("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
+  }
+  if (num_caches == 2 * config.num_layers && bytes_per_block == config.bytes_per_block) return;
+  fail("tensors", "expected " + std::to_string(2 * config.num_layers) + " KV caches of " +
+                      std::to_string(config.bytes_per_block) + " bytes a block in all, as the manifest says, found " +
+                      std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
+}
+
+void check_mapping(const RankMapping& mapping) {
+  if (mapping.tp_size % mapping.moe_ep_size != 0) {
+    throw EngineError("manifest.mapping.moe_ep_size: expected a divisor of tp_size = " +
+                      std::to_string(mapping.tp_size) + ", found " + std::to_string(mapping.moe_ep_size));
+  }
+  if (mapping.rank < num_ranks(mapping)) return;
+  throw EngineError("manifest.mapping.rank: expected one of " + std::to_string(num_ranks(mapping)) +
+                    " ranks, found number " + std::to_string(mapping.rank));
+}
+
+// An encoder has no cache, and is a whole model on one device.
+void check_encoder(const Manifest& manifest) {
+  const KvCache& cache = manifest.kv_cache;
+  const bool caches =
+      !cache.groups.empty() || std::max({cache.num_blocks, cache.num_layers, cache.bytes_per_block}) > 0;
+  if (caches) throw EngineError("manifest.kv_cache: expected no groups, blocks and layers of an encoder, found some");
+  if (manifest.target.kind == TargetKind::kTensorrt || num_ranks(manifest.mapping) != 1) {
+    throw EngineError("manifest.target: expected an encoder for one rank on a CPU or a GPU, found another");
+  }
+  if (manifest.feature_size == 0 && !manifest.borrows_features) return;
+  throw EngineError("manifest.feature_size: expected no features of an encoder, found some");
+}
+
+// A pipeline stage may have no layer of a group.
+void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
+  const bool is_whole = mapping.pp_size == 1;
+  if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
+  if (std::min({cache.num_blocks, cache.num_layers, cache.num_kv_heads, cache.head_dim}) == 0) {
+    throw EngineError("manifest.kv_cache: expected one or more blocks, layers, heads and elements of them, found none");
+  }
+  for (const CacheGroup& group : cache.groups) {
+    const bool has_layers = !is_whole || !group.layers.empty();
+    if (has_layers && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
+    throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") +
+                      " to num_layers = " + std::to_string(cache.num_layers) + " layers in " + group.name + ", found " +
+                      std::to_string(group.layers.size()));
+  }
+}
+
+// Checks that the tables of a layer's group cover the layer's own window. (The rest of the call has been checked.)
+void check_group_of(const CallInstruction& call, const KvCache& cache) {
+  if (call.op != "PagedAttention" && call.op != "LatentAttention") return;
+  const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
+  const std::int64_t number = attribute("cache_group");
+  const std::int64_t window = call.attributes.contains("window") ? attribute("window") : 0;
+  if (number >= std::ssize(cache.groups)) {
+    fail("programs",
+         "expected a cache_group below " + std::to_string(cache.groups.size()) + ", found " + std::to_string(number));
+  }
+  const std::int64_t kept = cache.groups[static_cast<std::size_t>(number)].window;
+  if (kept == 0 || (window > 0 && window <= kept)) return;
+  fail("programs", "expected a layer of cache group " + std::to_string(number) + " to have a window of at most " +
+                       std::to_string(kept) + ", found " + std::to_string(window));
+}
+
+// Checks an output: its kind, dtype and first extent, and that it has `rank` axes of which the others are integers.
+const PlanTensor& check_output(const Plan& plan, const std::string& name, TensorKind kind, DType dtype, Symbol rows,
+                               std::size_t rank) {
+  const PlanTensor& tensor = output_of(plan, name);
+  const bool matches = tensor.kind == kind && tensor.dtype == dtype && tensor.shape.size() == rank &&
+                       tensor.shape[0].symbol == rows && (rank == 1 || !tensor.shape[1].symbol);
+  if (matches) return tensor;
+  fail("outputs." + name, "expected " + std::string(to_string(dtype)) + " in the " + std::string(to_string(kind)) +
+                              ", of " + std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) +
+                              ", found another tensor");
+}
+
+// Checks the tensors whose rows are the structs of plugins/sample/slot.cuh, and the masks.
+void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
+  std::vector<std::string> numbers;
+  visit_numbers([&](auto, const auto& rule) { numbers.emplace_back(rule.name); });
+  if (plan.cuda->slot_numbers != numbers) {
+    fail("cuda.slot_numbers",
+         "expected those that this version's records of requests begin with, found others: build "
+         "the engine again");
+  }
+  check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
+  const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
+  const PlanTensor& slots =
+      check_output(plan, "sampling_slots", TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 2);
+  const std::int64_t logprob_words = logprobs.shape[1].value, slot_words = slots.shape[1].value;
+  if (logprob_words * kWordBytes != sizeof(DrawnLogprobs)) {
+    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWordBytes) +
+                                 " words, found " + std::to_string(logprob_words));
+  }
+  const std::int64_t edit_bytes = slot_words * kWordBytes - static_cast<std::int64_t>(sizeof(SamplingSlot));
+  if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
+    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWordBytes) +
+                                       " words and 4 for each edit, found " + std::to_string(slot_words));
+  }
+  const PlanTensor& masks = check_output(plan, "token_masks", TensorKind::kState, DType::kInt32, Symbol::kNumSeqs, 2);
+  const auto mask_words = static_cast<std::int64_t>(tl::mask_words(static_cast<std::size_t>(vocab_size)));
+  if (masks.shape[1].value != mask_words) {
+    fail("outputs.token_masks", "expected rows of a bit for each token, " + std::to_string(mask_words) +
+                                    " words, found " + std::to_string(masks.shape[1].value));
+  }
+}
+
+// Checks that executors can return the output: numbers of two or four bytes in rows, one for each token, row of logits
+// or sequence, or a fixed number of rows.
+void check_rows(const Plan& plan, const std::string& name) {
+  const PlanTensor& tensor = output_of(plan, name);
+  const bool is_number = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
+  const bool has_rows = tensor.shape.size() == 2 && !tensor.shape[1].symbol;
+  const auto symbol = has_rows ? tensor.shape[0].symbol : std::nullopt;
+  const bool varies_alike =
+      !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits || symbol == Symbol::kNumSeqs;
+  if (tensor.kind == TensorKind::kArena && is_number && has_rows && varies_alike) return;
+  fail("outputs." + name,
+       "expected floating-point rows in the arena, one for each token, row of logits or sequence, or a fixed number of "
+       "them, found another tensor");
+}
+
+// Checks the table of ranks (plugins/cuda/rank_table.cuh), which engines of several ranks have.
+void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
+  const auto found = plan.outputs.find(kRankTableOutput);
+  if ((found != plan.outputs.end()) != (num_ranks > 1)) {
+    fail("outputs", "expected a table of ranks if there are several, and only then");
+  }
+  if (found == plan.outputs.end()) return;
+  const PlanTensor& table = plan.tensors[static_cast<std::size_t>(found->second)];
+  const auto words = static_cast<std::int64_t>(sizeof(RankTable) / sizeof(std::int64_t));
+  const bool matches = table.kind == TensorKind::kState && table.dtype == DType::kInt64 && table.shape.size() == 1 &&
+                       table.shape[0] == Dim{words, std::nullopt};
+  if (!matches)
+    fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
+}
+
+// Checks what ranks that communicate by NCCL share, which is possible within one stage only.
+void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
+  if (manifest.allreduce_strategy != AllreduceStrategy::kNccl) return;
+  if (manifest.target.kind != TargetKind::kCuda || manifest.mapping.tp_size == 1 || manifest.mapping.pp_size > 1) {
+    throw EngineError("manifest.allreduce_strategy: expected NCCL for the GPUs of one stage alone");
+  }
+  check_output(plan, kLastTokensOutput, TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 1);
+}
+
+void check_logits(const Plan& plan, const Manifest& manifest) {
+  const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
+  if (logits.shape[1].value != manifest.model.vocab_size) {
+    fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
+                               " logits, found " + std::to_string(logits.shape[1].value));
+  }
+}
+
+void check_embedding(const Plan& plan, std::int64_t size) {
+  const PlanTensor& rows =
+      check_output(plan, std::string(kEmbedding), TensorKind::kArena, DType::kFloat32, Symbol::kNumSeqs, 2);
+  if (rows.shape[1].value == size) return;
+  fail("outputs." + std::string(kEmbedding), "expected rows of embedding_size = " + std::to_string(size) +
+                                                 " elements, found " + std::to_string(rows.shape[1].value));
+}
+
+// Checks a value sent from stage to stage: floats of the activations' type, with rows for all tokens.
+void check_link(const Plan& plan, const Manifest& manifest, const std::string& name, int index) {
+  const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
+  const std::int64_t bytes = manifest.target.kind == TargetKind::kCpu ? 4 : 2;
+  const bool is_float = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
+  const bool has_rows = tensor.shape.size() == 2 && tensor.shape[0].symbol == Symbol::kNumTokens &&
+                        !tensor.shape[1].symbol && tensor.shape[1].value > 0;
+  if (tensor.kind == TensorKind::kArena && is_float && item_size(tensor.dtype) == bytes && has_rows) return;
+  fail(name, "expected a row of floats of " + std::to_string(8 * bytes) + " bits for each token, in the arena");
+}
+
+// The first stage receives nothing. The last sends nothing: it has logits and, on GPUs, draws tokens.
+void check_links(const Plan& plan, const Manifest& manifest) {
+  const bool is_first = is_first_stage(manifest.mapping);
+  if (plan.received.empty() != is_first) fail("received", "expected something in every stage but the first");
+  for (const auto& [name, index] : plan.received) check_link(plan, manifest, "received." + name, index);
+  if (is_last_stage(manifest.mapping)) return;
+  const std::map<std::string, int> sent = sent_by(plan);
+  if (sent.empty()) fail("outputs", "expected what the next stage receives, found none");
+  for (const auto& [name, index] : sent) check_link(plan, manifest, "outputs." + name, index);
+}
+
+void check_outputs(const Plan& plan, const Manifest& manifest) {
+  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, samples = is_cuda && manifest.embedding_size == 0;
+  if (is_cuda) check_rank_table(plan, num_ranks(manifest.mapping));
+  check_shared_tokens(plan, manifest);
+  check_links(plan, manifest);
+  if (!is_last_stage(manifest.mapping)) return;
+  if (manifest.embedding_size > 0) {
+    check_embedding(plan, manifest.embedding_size);
+  } else {
+    check_logits(plan, manifest);
+  }
+  if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
+  for (const auto& [name, index] : plan.outputs) {
+    if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
+  }
+}
+
+void check_tallies(const Plan& plan) {
+  for (const int index : plan.tallies) {
+    const PlanTensor& tally = plan.tensors[static_cast<std::size_t>(index)];
+    const bool matches = tally.kind == TensorKind::kState && tally.dtype == DType::kInt64 && tally.shape.size() == 1 &&
+                         !tally.shape[0].symbol && tally.shape[0].value > kTallyPlaces;
+    if (!matches) fail("tallies", "expected a count of each expert and 3 more in the state, found " + tally.name);
+  }
+}
+
+// Whether the target's executor has such instructions.
+bool runs_on(const Instruction& instruction, TargetKind target) {
+  const bool is_network = std::holds_alternative<NetworkInstruction>(instruction);
+  if (is_network || target == TargetKind::kTensorrt) return is_network && target == TargetKind::kTensorrt;
+  if (std::holds_alternative<CollectiveInstruction>(instruction)) return true;
+  return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
+}
+
+// Together, the ranks' tables must have a row for every token that a request may contain.
+void check_vocabulary_of(const CallInstruction& call, const Plan& plan, const Manifest& manifest) {
+  if (call.op != "Embedding") return;
+  const PlanTensor& table = plan.tensors[static_cast<std::size_t>(call.operands.at("weight"))];
+  const std::int64_t rows = table.shape[0].value * manifest.mapping.tp_size;
+  if (rows >= manifest.model.vocab_size) return;
+  fail("tensor " + table.name, "expected embeddings of " + std::to_string(manifest.model.vocab_size) +
+                                   " tokens in all, found " + std::to_string(rows));
+}
+
+void check_kinds(const Plan& plan, TargetKind target) {
+  const bool is_cpu = target == TargetKind::kCpu;
+  if (is_cpu && plan.programs.size() != 1) fail("programs", "expected the one program of a CPU engine");
+  for (std::size_t number = 0; number < plan.programs.size(); ++number) {
+    const Program& program = plan.programs[number];
+    const std::string where = "programs[" + std::to_string(number) + "]";
+    if (is_cpu && (program.arch != "cpu" || program.max_tokens < plan.symbols[Symbol::kNumTokens])) {
+      fail(where, "expected a program for cpu and all steps, found another");
+    }
+    if (program.adapters && (!plan.cuda || plan.cuda->adapted.empty())) {
+      fail(where, "expected a program without adapters, as no product may be changed by one");
+    }
+    for (const Instruction& instruction : program.instructions) {
+      if (!runs_on(instruction, target)) {
+        fail(where, "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
+      }
+    }
+  }
+}
+
+// Checks that there are programs for prompts and for generation, and that each runs one existing network.
+void check_networks(const Plan& plan, const Container& container) {
+  const bool has_both = plan.programs.size() == 2 && !plan.programs[0].decode_only && plan.programs[1].decode_only;
+  if (!has_both) fail("programs", "expected one for prompts and one for generation");
+  for (const Program& program : plan.programs) {
+    if (program.instructions.size() != 1) fail("programs", "expected one network in " + program.name);
+    const auto& network = std::get<NetworkInstruction>(program.instructions.front());
+    if (container.at("network." + network.network).dtype != "U8") fail("programs", "expected a network of bytes");
+  }
+}
+
+}  // namespace
+
+int step_input_index(std::string_view name) {
+  const auto found = std::ranges::find(kStepInputs, name, &StepInput::name);
+  return found == std::end(kStepInputs) ? -1 : static_cast<int>(found - std::begin(kStepInputs));
+}
+
+const PlanTensor& output_of(const Plan& plan, const std::string& name) {
+  const auto found = plan.outputs.find(name);
+  if (found == plan.outputs.end()) fail("outputs", "expected one called " + name + ", found none");
+  return plan.tensors[static_cast<std::size_t>(found->second)];
+}
+
+std::map<std::string, int> sent_by(const Plan& plan) {
+  std::map<std::string, int> sent = plan.outputs;
+  std::erase_if(sent, [&](const auto& output) {
+    return plan.tensors[static_cast<std::size_t>(output.second)].kind != TensorKind::kArena;
+  });
+  return sent;
+}
+
+std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
+  check_mapping(manifest.mapping);
+  if (manifest.embedding_size > 0) {
+    check_encoder(manifest);
+  } else {
+    check_cache_groups(manifest.kv_cache, manifest.mapping);
+  }
+  check_bounds(plan, manifest);
+  check_cuda_settings(plan, manifest.target.kind);
+  check_tensors(plan, manifest, container);
+  check_caches(plan, manifest);
+  check_outputs(plan, manifest);
+  check_tallies(plan);
+  check_kinds(plan, manifest.target.kind);
+  if (manifest.target.kind == TargetKind::kCpu) {
+    std::vector<ValueBound> bounds = check_calls(plan, container, manifest.kv_cache.tokens_per_block);
+    for (const Instruction& instruction : plan.programs.front().instructions) {
+      if (const auto* call = std::get_if<CallInstruction>(&instruction)) {
+        check_group_of(*call, manifest.kv_cache);
+        check_vocabulary_of(*call, plan, manifest);
+      }
+    }
+    bounds.push_back({kTokenIds, {manifest.model.vocab_size, {}}});
+    return bounds;
+  }
+  if (manifest.target.kind == TargetKind::kTensorrt) {
+    check_networks(plan, container);
+    return {{kTokenIds, {manifest.model.vocab_size, {}}}, {kLogitsIndices, {0, Symbol::kNumTokens}}};
+  }
+  low_rank_shapes(plan);
+  check_launches(plan, manifest, container);
+  return {};
+}
+
+}  // namespace tl

@@ -1,0 +1,57 @@
+// An engine loaded on a device, with its weights, KV cache and workspace. An event loop drives it. Each kind of device
+// has its own derived class; backends.h chooses the class for an engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "executor/expert_counts.h"
+#include "executor/step.h"
+#include "executor/step_output.h"
+
+namespace tl {
+
+class Adapter;
+
+// Reserved bytes. The workspace includes the scratch memory of every CPU thread.
+struct MemoryUse {
+  std::size_t weights = 0;
+  std::size_t kv_cache = 0;
+  std::size_t workspace = 0;
+  std::size_t adapters = 0;
+};
+
+class DeviceExecutor {
+ public:
+  virtual ~DeviceExecutor() = default;
+
+  virtual const Engine& engine() const = 0;
+  // Number of blocks of the KV cache.
+  virtual std::int64_t num_blocks() const = 0;
+  virtual MemoryUse memory() const = 0;
+  // Throws ArgumentError for an encoder, whose steps make one row per sequence (Manifest::embedding_size) and no
+  // logits.
+  void check_makes_logits() const;
+  // Rows of the plan's output `name` as the last step computed them. Takes turns with steps. Throws ArgumentError if
+  // the plan has no such output, LimitError if the step had fewer rows.
+  virtual StepOutput output(const std::string& name, const RowSlice& slice) = 0;
+
+  // How often routers have chosen each expert since the engine was loaded: for each layer that runs in this process, in
+  // order. Steps go on meanwhile, so some routers may have counted a step that others have not.
+  virtual std::vector<ExpertCounts> expert_counts() { return {}; }
+
+  // Makes an adapter available to steps. A device with its own memory copies it into its adapter slot `slot`, which no
+  // running request may use. Called before requests use the adapter; one thread may call it while steps run. Throws
+  // LimitError, DeviceError.
+  virtual void place_adapter(Adapter&, int /*slot*/) {}
+
+  // Makes the interface that an event loop with batches of up to `max_batch_size` drives; it borrows this executor.
+  // `num_host_blocks`: KV blocks on the host for swapped-out requests. Throws LimitError, DeviceError.
+  virtual std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) = 0;
+};
+
+}  // namespace tl

@@ -1,0 +1,227 @@
+#include "schedule/loop/event_loop.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tl {
+namespace {
+
+RequestLimits limits_of(const EventLoopConfig& config) {
+  if (config.vocab_size < 1 || config.max_input_len < 1 || config.max_requests < 1) {
+    throw std::invalid_argument("event loop: vocab_size, max_input_len and max_requests must be at least 1");
+  }
+  if (!config.scheduler.enable_chunked_context && config.max_input_len > config.scheduler.max_num_tokens) {
+    throw std::invalid_argument("event loop: without chunked context max_input_len (" +
+                                std::to_string(config.max_input_len) + ") must not exceed max_num_tokens (" +
+                                std::to_string(config.scheduler.max_num_tokens) +
+                                "): enable chunked context or change one of them");
+  }
+  return {.vocab_size = config.vocab_size,
+          .max_input_len = config.max_input_len,
+          .max_seq_len = config.scheduler.max_seq_len,
+          .max_batch_size = config.scheduler.max_batch_size,
+          .num_blocks = config.cache.num_blocks,
+          .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
+}
+
+// Runs `call`. Any exception is returned as a StepError.
+template <typename Fn>
+std::optional<StepError> attempt(Fn&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const StepError& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return StepError(error.what());
+  } catch (...) {
+    return StepError("the executor threw an exception of unknown type");
+  }
+}
+
+}  // namespace
+
+EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor)
+    : limits_(limits_of(config)),
+      executor_(std::move(executor)),
+      inbox_(config.max_requests),
+      scheduler_(config.scheduler, config.cache, *executor_),
+      batches_(static_cast<std::size_t>(executor_->num_stages()) + 1),
+      now_(Clock::now()),
+      last_results_(now_),
+      thread_([this] { run(); }) {}
+
+EventLoop::~EventLoop() {
+  shut_down(Shutdown::kCancel);
+  thread_.join();
+}
+
+RequestId EventLoop::submit(RequestSpec spec) {
+  validate(spec, limits_);
+  return inbox_.submit(std::move(spec));
+}
+
+PollStatus EventLoop::poll(EventBatch& out, Clock::duration timeout) {
+  const PollStatus status = events_.poll(out, timeout);
+  inbox_.forget(out.ends);
+  return status;
+}
+
+LoopStats EventLoop::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void EventLoop::run() {
+  bool more = true;
+  while (more) {
+    try {
+      more = iterate();
+    } catch (const std::exception& error) {
+      fail_all(error.what());
+    }
+    publish();
+  }
+  events_.close();
+}
+
+// One iteration launches the device's next step, then takes the results of a finished one. Returns false when the loop
+// is shut down and all requests have ended.
+bool EventLoop::iterate() {
+  now_ = Clock::now();
+  if (inbox_.has_mail()) take_mail();
+  if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, staged_);
+  scheduler_.expire(now_, staged_);
+
+  const bool launched = launch_next();
+  if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) {
+    collect_oldest();
+  } else if (in_flight_ == 0 && staged_.empty()) {
+    if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
+    if (inbox_.draining() && !inbox_.has_mail()) return false;
+    inbox_.wait_for_mail();
+    count_from(Clock::now());  // idle time belongs to no step
+  }
+  return true;
+}
+
+void EventLoop::take_mail() {
+  inbox_.take(mail_);
+  for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
+  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
+}
+
+// Without the rows that are still awaited, a step would read all weights for the other rows alone.
+bool EventLoop::launch_next() {
+  if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
+  StepBatch& batch = in_flight(in_flight_);
+  if (!scheduler_.prepare(batch, now_, staged_)) return false;
+  scheduler_.launched(batch);
+  ++in_flight_;
+  ++num_launches_;
+  launched_only_decodes_ = launched_only_decodes_ && batch.only_decodes();
+  const std::optional<StepError> error = attempt([&] { executor_->launch(batch); });
+  if (!error) {
+    ++owed_;
+    if (owed_ == 1) take_back_late();
+    return true;
+  }
+  while (owed_ > 0) {  // earlier steps are not affected: their results count, unless they fail too
+    if (const std::optional<StepError> earlier = wait_for_oldest()) {
+      fail_steps(*earlier);
+      return true;
+    }
+    complete_oldest();
+  }
+  fail_steps(*error);
+  return true;
+}
+
+void EventLoop::collect_oldest() {
+  if (const std::optional<StepError> error = wait_for_oldest()) {
+    fail_steps(*error);
+    return;
+  }
+  complete_oldest();
+}
+
+std::optional<StepError> EventLoop::wait_for_oldest() {
+  const std::size_t num_rows = batches_[oldest_].rows.size();
+  const Clock::time_point before = Clock::now();
+  --owed_;
+  std::optional<StepError> error = attempt([&] {
+    executor_->wait(result_);
+    if (result_.rows.size() != num_rows) {
+      throw StepError("the executor returned " + std::to_string(result_.rows.size()) + " rows for a step of " +
+                      std::to_string(num_rows));
+    }
+  });
+  now_ = Clock::now();
+  waited_ += now_ - before;
+  return error;
+}
+
+void EventLoop::complete_oldest() {
+  const StepBatch& batch = batches_[oldest_];
+  oldest_ = (oldest_ + 1) % batches_.size();
+  --in_flight_;
+  if (owed_ == 1) take_back_late();
+  scheduler_.complete(batch, result_, now_, staged_);
+  ++work_stats_.num_steps;
+  const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
+  work_stats_.step_seconds += step;
+  work_stats_.host_seconds += host;
+  if (num_launches_ == 1 && launched_only_decodes_) work_stats_.decode_host_times.add(host);
+  step_log_.add({.begin = last_results_,
+                 .end = now_,
+                 .host_seconds = host,
+                 .compute_seconds = result_.compute_seconds,
+                 .num_rows = std::ssize(batch.rows),
+                 .num_tokens = std::ssize(batch.token_ids),
+                 .num_decode_tokens = batch.num_decode_tokens});
+  count_from(now_);
+}
+
+// Takes back the late rows of the only step in flight.
+void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, staged_); }
+
+void EventLoop::count_from(Clock::time_point instant) {
+  last_results_ = instant;
+  waited_ = {};
+  num_launches_ = 0;
+  launched_only_decodes_ = true;
+}
+
+// The oldest step in flight has failed, and with it the later ones, which depend on it.
+void EventLoop::fail_steps(const StepError& error) {
+  drain();
+  std::vector<const StepBatch*> failed;
+  for (std::size_t i = 0; i < in_flight_; ++i) failed.push_back(&in_flight(i));
+  work_stats_.num_failed_steps += std::ssize(failed);
+  in_flight_ = 0;
+  scheduler_.abandon(failed, error, now_, staged_);
+}
+
+void EventLoop::drain() {
+  for (; owed_ > 0; --owed_) attempt([&] { executor_->wait(result_); });
+}
+
+// Handles an error of the loop itself. It may concern any request, so all requests end; the loop goes on.
+void EventLoop::fail_all(const char* what) {
+  drain();
+  in_flight_ = 0;
+  scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, staged_);
+}
+
+void EventLoop::publish() {
+  work_stats_.count(staged_);
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats_ = work_stats_;
+    stats_.scheduler = scheduler_.stats();
+  }
+  events_.publish(staged_);
+}
+
+}  // namespace tl

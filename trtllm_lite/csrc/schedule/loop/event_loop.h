@@ -1,0 +1,99 @@
+// The thread that owns scheduler, KV cache and executor, and keeps the device busy.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "executor/step.h"
+#include "schedule/loop/event_queue.h"
+#include "schedule/loop/inbox.h"
+#include "schedule/loop/loop_stats.h"
+#include "schedule/loop/step_log.h"
+#include "schedule/scheduler.h"
+
+namespace tl {
+
+struct EventLoopConfig {
+  SchedulerConfig scheduler;
+  KvManagerConfig cache;
+  int vocab_size = 0;
+  int max_input_len = 0;
+  int max_requests = 4096;  // the most outstanding requests; see Inbox
+};
+
+// Step n+1 is prepared and launched while step n is in flight, before the results of n are read, unless n is awaited.
+// So the end of a request is detected one step late, and its row in step n+1 is discarded. (A GPU knows stop tokens by
+// itself and skips attention for such a row: plugins/sample/slot.cuh.) In a pipeline of stages, further steps of other
+// requests are in flight, and n+1 means the next step of the requests in n.
+//
+// A failure of the executor ends the requests that caused it, never the loop.
+class EventLoop {
+ public:
+  // Throws std::invalid_argument for a contradictory config.
+  EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor);
+  // Cancels the requests that are left, waits for the steps in flight, and joins the thread.
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Called from any thread; returns at once. Exactly one RequestEnd follows every accepted request. Throws LimitError
+  // if the request exceeds a limit or the loop is shut down, OverloadedError if too many are outstanding.
+  RequestId submit(RequestSpec spec);
+  // Called from any thread, in every state. Returns false if the request never existed or its end has been polled.
+  bool cancel(RequestId id) { return inbox_.cancel(id); }
+  // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.
+  PollStatus poll(EventBatch& out, Clock::duration timeout);
+  LoopStats stats() const;
+  // Any thread may record steps with it.
+  StepLog& step_log() { return step_log_; }
+  // Starts the shutdown and returns at once; poll() tells when it is done.
+  void shut_down(Shutdown how) { inbox_.shut_down(how); }
+
+ private:
+  void run();
+  bool iterate();
+  void take_mail();
+  bool launch_next();
+  StepBatch& in_flight(std::size_t number) { return batches_[(oldest_ + number) % batches_.size()]; }
+  void collect_oldest();
+  std::optional<StepError> wait_for_oldest();
+  void complete_oldest();
+  void take_back_late();
+  void count_from(Clock::time_point instant);
+  void fail_steps(const StepError& error);
+  void drain();
+  void fail_all(const char* what);
+  void publish();
+
+  const RequestLimits limits_;
+  std::unique_ptr<StepExecutor> executor_;
+  Inbox inbox_;
+  EventQueue events_;
+
+  // Only the loop's thread uses the following members.
+  Scheduler scheduler_;
+  std::vector<StepBatch> batches_;  // num_stages() + 1 of them
+  std::size_t oldest_ = 0;          // index into batches_ of the next one whose results are due
+  std::size_t in_flight_ = 0;       // batches launched but not completed
+  std::size_t owed_ = 0;            // steps launched whose results the executor still owes: at most in_flight_
+  StepResult result_;
+  Mail mail_;
+  EventBatch staged_;
+  LoopStats work_stats_;
+  Clock::time_point now_;
+  Clock::time_point last_results_;
+  // Sums since the last results. waited_ is the time spent waiting for the device.
+  Clock::duration waited_{};
+  int num_launches_ = 0;
+  bool launched_only_decodes_ = true;
+
+  StepLog step_log_;
+  mutable std::mutex stats_mutex_;
+  LoopStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace tl

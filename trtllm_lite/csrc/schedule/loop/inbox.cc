@@ -1,0 +1,81 @@
+#include "schedule/loop/inbox.h"
+
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace tl {
+
+RequestId Inbox::submit(RequestSpec spec) {
+  auto request = std::make_unique<Request>(0, std::move(spec), Clock::now());
+  const std::lock_guard lock(mutex_);
+  if (draining_) throw LimitError("this model was shut down and takes no more requests: load it again");
+  const bool extra = request->spec.extra;
+  check_room(extra);
+  request->id = ++last_id_;
+  outstanding_.emplace(request->id, Outstanding{.extra = extra});
+  num_extra_ += extra;
+  mail_.submissions.push_back(std::move(request));
+  has_mail_.store(true, std::memory_order_release);
+  arrived_.notify_one();
+  return last_id_;
+}
+
+void Inbox::check_room(bool extra) const {
+  if (std::ssize(outstanding_) >= max_requests_) {
+    throw OverloadedError("expected fewer than " + std::to_string(max_requests_) +
+                          " sequences that wait or run, found " + std::to_string(outstanding_.size()) +
+                          ": submit again when some have ended");
+  }
+  if (extra && num_extra_ >= max_requests_ / 2) {
+    throw OverloadedError("expected fewer than " + std::to_string(max_requests_ / 2) +
+                          " sequences that wait or run beside the first of their prompts, found " +
+                          std::to_string(num_extra_) +
+                          ": submit again when some have ended, or ask for fewer sequences of a prompt (n, best_of)");
+  }
+}
+
+bool Inbox::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = outstanding_.find(id);
+  if (found == outstanding_.end()) return false;
+  if (std::exchange(found->second.cancelled, true)) return true;
+  mail_.cancellations.push_back(id);
+  has_mail_.store(true, std::memory_order_release);
+  arrived_.notify_one();
+  return true;
+}
+
+void Inbox::shut_down(Shutdown how) {
+  const std::lock_guard lock(mutex_);
+  draining_ = true;
+  if (how == Shutdown::kCancel) cancelling_ = true;
+  has_mail_.store(true, std::memory_order_release);
+  arrived_.notify_one();
+}
+
+void Inbox::forget(const std::vector<RequestEnd>& ends) {
+  if (ends.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const RequestEnd& end : ends) {
+    const auto found = outstanding_.find(end.id);
+    num_extra_ -= found->second.extra;
+    outstanding_.erase(found);
+  }
+}
+
+void Inbox::take(Mail& mail) {
+  mail.submissions.clear();
+  mail.cancellations.clear();
+  const std::lock_guard lock(mutex_);
+  std::swap(mail, mail_);
+  has_mail_.store(false, std::memory_order_release);
+}
+
+void Inbox::wait_for_mail() {
+  std::unique_lock lock(mutex_);
+  arrived_.wait(lock, [&] { return has_mail_.load(); });
+}
+
+}  // namespace tl

@@ -1,0 +1,69 @@
+// The bounded mailbox by which other threads send requests and cancellations to the event loop, which empties it once a
+// step.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "schedule/loop/events.h"
+#include "schedule/request.h"
+
+namespace tl {
+
+enum class Shutdown : std::uint8_t {
+  kDrain,   // accepted requests run to their end
+  kCancel,  // accepted requests end at once, as cancelled
+};
+
+struct Mail {
+  std::vector<std::unique_ptr<Request>> submissions;
+  std::vector<RequestId> cancellations;
+};
+
+// A request is outstanding from submit() until its end has been given to the consumer. At most max_requests are, which
+// bounds the mailbox, the scheduler and the event queue however slow the consumer is. At most half of them may be extra
+// sequences (RequestSpec::extra), so that a few users who ask for many sequences leave room for others.
+class Inbox {
+ public:
+  explicit Inbox(int max_requests) : max_requests_(max_requests) {}
+
+  // Called from any thread. Throws OverloadedError at once if too many are outstanding, LimitError if the loop is
+  // shutting down.
+  RequestId submit(RequestSpec spec);
+  // Called from any thread. Returns false if no such request is outstanding.
+  bool cancel(RequestId id);
+  // Called from any thread. A second call can only change kDrain to kCancel.
+  void shut_down(Shutdown how);
+  // Called by the consumer's thread, which has received these ends.
+  void forget(const std::vector<RequestEnd>& ends);
+
+  // Called by the loop's thread.
+  bool has_mail() const { return has_mail_.load(std::memory_order_acquire); }
+  void take(Mail& mail);
+  void wait_for_mail();
+  bool draining() const { return draining_.load(std::memory_order_acquire); }
+  bool cancelling() const { return cancelling_.load(std::memory_order_acquire); }
+
+ private:
+  const int max_requests_;
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  Mail mail_;
+  struct Outstanding {
+    bool extra = false, cancelled = false;
+  };
+  void check_room(bool extra) const;
+
+  std::unordered_map<RequestId, Outstanding> outstanding_;
+  int num_extra_ = 0;  // extra ones among outstanding_
+  RequestId last_id_ = 0;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<bool> draining_{false};  // no more submissions are accepted
+  std::atomic<bool> cancelling_{false};
+};
+
+}  // namespace tl

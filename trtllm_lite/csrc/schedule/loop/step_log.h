@@ -1,0 +1,64 @@
+// Records the times and tokens of single steps on request.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "schedule/request.h"
+
+namespace tl {
+
+// A step from the results of the one before it, or from the end of an idle time, to its own results.
+struct StepRecord {
+  Clock::time_point begin, end;
+  double host_seconds;     // of these, spent by the loop itself and not waiting for the device
+  double compute_seconds;  // measured on the device; 0 if unknown
+  std::int64_t num_rows, num_tokens, num_decode_tokens;
+};
+
+struct RecordedSteps {
+  std::vector<StepRecord> steps;
+  std::int64_t num_left_out = 0;  // later ones, for which there was no room
+};
+
+// One thread adds; any other starts and takes. It costs a load where nothing is recorded.
+class StepLog {
+ public:
+  // Records the next `most` steps, and forgets what was recorded before.
+  void start(std::size_t most) {
+    const std::lock_guard lock(mutex_);
+    most_ = most;
+    recorded_ = {};
+    recording_ = true;
+  }
+
+  // What was recorded; nothing more is, until the next start().
+  RecordedSteps take() {
+    const std::lock_guard lock(mutex_);
+    recording_ = false;
+    return std::exchange(recorded_, {});
+  }
+
+  void add(const StepRecord& step) {
+    if (!recording_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    if (!recording_) return;
+    if (recorded_.steps.size() < most_) {
+      recorded_.steps.push_back(step);
+    } else {
+      ++recorded_.num_left_out;
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> recording_{false};
+  std::size_t most_ = 0;
+  RecordedSteps recorded_;
+};
+
+}  // namespace tl

@@ -1,0 +1,146 @@
+// RequestSpec is what a user asks for; Request is that request in the scheduler, from its arrival to its end.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "caches/kv_geometry.h"
+#include "drafts/draft_pace.h"
+#include "drafts/drafter.h"
+#include "executor/step.h"
+
+namespace tl {
+
+using Clock = std::chrono::steady_clock;
+using RequestId = std::uint64_t;
+
+inline double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+constexpr int kMinPriority = -100;
+constexpr int kMaxPriority = 100;
+constexpr int kMaxStopSequences = 64;
+constexpr int kMaxStopSequenceLength = 256;
+
+enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancelled, kTimedOut, kError };
+
+struct RequestSpec {
+  std::vector<std::int32_t> prompt;
+  int max_new_tokens = 16;
+  int min_new_tokens = 0;  // end ids and stop sequences are ignored before that many tokens
+  // Beam search with this many beams; 0 for none. The executor decides its tokens and its end: end_ids and
+  // min_new_tokens are ignored, and only outputs are delivered, which include the sequences found.
+  int num_beams = 0;
+  // Whether this is an additional sequence of the same prompt (n, best_of). See Inbox.
+  bool extra = false;
+  bool guided = false;  // guided by a grammar: its rows may be late (StepExecutor::late_rows)
+  int priority = 0;     // kMinPriority .. kMaxPriority; a greater one is served earlier
+  // True to compute every prompt position, for prompt log probabilities or logits: the cache is not used.
+  bool prompt_outputs = false;
+  std::vector<std::int32_t> end_ids;
+  std::vector<std::vector<std::int32_t>> stop_sequences;
+  std::optional<Clock::duration> timeout;  // from submission
+  std::string cache_salt;                  // requests of different tenants never share cached blocks
+  std::shared_ptr<const SlotParams> params;
+};
+
+// The limits of a request. Token ids t must satisfy 0 <= t < vocab_size.
+struct RequestLimits {
+  int vocab_size = 0;
+  int max_input_len = 0;
+  int max_seq_len = 0;  // prompt and generated tokens together
+  int max_batch_size = 0;
+  int num_blocks = 0;  // blocks of the KV cache
+  KvGeometry geometry;
+};
+
+// Throws LimitError that names the limit, the value and the remedy.
+void validate(const RequestSpec& spec, const RequestLimits& limits);
+
+// The order of service; WaitQueue describes what it guarantees.
+struct Rank {
+  std::int64_t key = 0;
+  std::uint64_t arrival = 0;
+  friend auto operator<=>(const Rank&, const Rank&) = default;
+};
+
+struct RequestTimings {
+  double queue_seconds = 0;        // submission to first admission
+  double first_token_seconds = 0;  // submission to first token
+  double seconds_per_token = 0;    // mean over the tokens after the first
+  double total_seconds = 0;
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;     // tokens of the prompt that were cached at first admission
+  int num_generated_tokens = 0;  // by each beam in a beam search
+  int num_preemptions = 0;
+};
+
+// Consecutive steps whose masks were late for the request's rows (StepExecutor::late_rows).
+struct Lateness {
+  int num_steps = 0;
+  bool rests = false;  // it has no rows
+  Clock::time_point since;
+};
+
+// The fields that every step reads lie in the first cache line and the next one (the beginning of `spec`), because the
+// requests of a full batch exceed the nearest caches.
+struct alignas(64) Request {
+  static constexpr int kForEver = -1;
+
+  Request(RequestId id, RequestSpec spec, Clock::time_point now);
+
+  RequestId id;
+  std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
+  std::uint64_t end_bits = 0;        // bit t % 64: an end id or a stop sequence ends in token t
+  int num_prompt;
+  int num_pending = 0;    // rows in flight that sample; each yields at least one token
+  int outputs_from = 0;   // prompt outputs before this position are delivered or in flight
+  int max_scheduled = 0;  // the most tokens ever scheduled; recomputing below that is repeated work
+  int num_searched = 0;   // tokens that a beam search has added to each beam
+  // Pauses of drafts that may be wrong, and of forced ones: 0 for none, else until a step whose number is a multiple of
+  // this.
+  int rest = kForEver, forced_rest = kForEver;
+  RequestSpec spec;
+  Rank rank;
+  std::uint64_t sampling_step = 0;  // the newest step in flight that samples for it
+  Lateness late;
+  std::vector<std::uint64_t> hashes;        // see TokenChain
+  std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
+  DraftPace pace;
+  DraftPace forced_pace{DraftPace::kNearlySure};
+  bool brings_forced = false;  // whether its drafts in flight are forced by the grammar
+  int max_draft_len = 0;       // the most drafts of a row
+  int num_holds = 0;           // times admission was postponed while a shared prefix was being computed
+  int num_passed = 0;          // short prompts admitted before it
+  int num_preemptions = 0;
+  int num_cached_tokens = 0;
+  Clock::time_point submitted;
+  std::optional<Clock::time_point> deadline, admitted, first_token;
+
+  bool is_search() const { return spec.num_beams > 0; }
+  bool drafts() const { return rest == 0 || forced_rest == 0; }
+  bool drafts_in(std::uint64_t step) const { return is_over(rest, step) || is_over(forced_rest, step); }
+  static bool is_over(int rest, std::uint64_t step) {
+    return rest == 0 || (rest > 0 && step % static_cast<std::uint64_t>(rest) == 0);
+  }
+  int max_rows() const { return is_search() ? spec.num_beams : 1; }  // the most rows in a step
+  // Counts one token for each row in flight. (Tokens of beams are not in `tokens`.)
+  int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
+  int num_generated() const { return num_total() - num_prompt; }
+  bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
+  // The number of positions whose keys and values may be written; those of the last token are not needed.
+  int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
+  // The most KV cache blocks that the request can hold at once after its first `num_computed` tokens have been
+  // computed.
+  int max_blocks(const KvGeometry& geometry, int num_computed) const;
+
+  // Why the newest of `tokens`, a generated one, ends the request; empty if it does not.
+  std::optional<FinishReason> finish_reason() const;
+  RequestTimings timings(Clock::time_point now) const;
+};
+
+}  // namespace tl

@@ -1,0 +1,243 @@
+// Decides what every step computes: any mix of prefill chunks and decode tokens.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "caches/kv_cache_manager.h"
+#include "executor/step.h"
+#include "schedule/cost_model.h"
+#include "schedule/loop/events.h"
+#include "schedule/request_table.h"
+#include "schedule/slot_pool.h"
+#include "schedule/step_pace.h"
+#include "schedule/wait_queue.h"
+
+namespace tl {
+
+enum class CapacityPolicy : std::uint8_t {
+  // Admits a request only if every block it can ever need is guaranteed.
+  kGuaranteedNoEvict,
+  // Admits a request while there are blocks for the next steps; if they run out, a request is preempted. (A beam search
+  // would lose everything by that, so it is admitted as under the other policy.)
+  kMaxUtilization,
+};
+
+struct SchedulerConfig {
+  CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
+  int max_batch_size = 0;              // sequences running at once; a beam search counts as its beams
+  int max_num_tokens = 0;              // tokens of one step
+  int max_seq_len = 0;                 // prompt and generated tokens of one request
+  bool enable_chunked_context = true;  // a prompt may be spread over several steps
+  int ageing_window = 64;              // see WaitQueue
+  double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none
+  int least_prefill = StepPace::kLeastPrefill;
+  int max_draft_len = 0;                  // the most drafts of a row
+  std::shared_ptr<Drafter> drafter = {};  // null: no drafts
+  bool paces_drafts = true;               // rows bring as many drafts as pay (draft_pace.h), not always the most
+};
+
+// Counts for rows that brought drafts.
+struct DraftCounters {
+  std::int64_t num_rows = 0;
+  // Indexed by the draft's place in its row, from 0.
+  std::array<std::int64_t, kMaxDrafts> num_drafted{}, num_accepted{};
+};
+
+struct SchedulerStats {
+  int num_running = 0, num_waiting = 0;     // swapped-out requests wait
+  int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
+  int num_free_host_blocks = 0;
+  KvCacheCounters kv;
+  std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
+  std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
+  std::int64_t num_scheduled_tokens = 0;   // includes drafts
+  std::int64_t num_late_rows = 0;          // see StepExecutor::late_rows
+  DraftCounters drafts;
+};
+
+// The scheduler of one event loop, used by one thread. It is deterministic: the same calls give the same steps. Throws
+// std::invalid_argument for a config that contradicts itself or the cache.
+//
+// The rows of a step, each kind in order of rank: one token for each request that decodes and for each beam of a beam
+// search; then one token with draft tokens for each request that drafts; then prefill chunks in what remains of
+// max_num_tokens, first for running requests. Every running request reserves at least one token of the budget
+// (max_batch_size <= max_num_tokens), so prefill never delays decode and the first prefill always advances. If steps
+// have a time limit, prefill chunks are as long as it allows, and half of the time goes to short prompts first, so that
+// they do not wait for earlier long ones. A beam search, or a request that drafts, has at most one step in flight,
+// because its next tokens depend on that step's results. Other requests that decode have no row in the last num_stages
+// - 1 launched steps; prefill chunks of one prompt may be in consecutive steps.
+//
+// A request whose masks were late gets no more rows until a result says that its masks are ready, because late rows
+// cost the others time; if there is nothing else to do, it does get one. (If late rows are known before results, it
+// gets a row at once.)
+class Scheduler {
+ public:
+  // How long a token's masks may be late: as long as a grammar may take to compile.
+  static constexpr std::chrono::seconds kMostLate{10};
+  // How often a request is postponed for a running request that computes a shared prefix. For most prefixes this is
+  // long enough.
+  static constexpr int kMaxHolds = 16;
+
+  Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
+
+  void add(std::unique_ptr<Request> request);
+  bool empty() const { return table_.size() == 0; }
+
+  // Ends a request in any state. Returns false if it does not exist. Its rows in flight are discarded later.
+  bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
+  // Ends the requests whose deadline has passed.
+  void expire(Clock::time_point now, EventBatch& events);
+  void end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events);
+
+  // Writes the next step. Returns false if there is nothing to launch. Requests that the executor refuses end with an
+  // error.
+  bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
+  // Notes that the prepared step was launched. Its batch must not change until complete() or abandon().
+  void launched(const StepBatch& batch);
+  // Notes which rows of the newest launched step were late. Called before the results of the step before are taken and
+  // the next step is prepared. Requests whose masks have been late for too long end with an error.
+  void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows, Clock::time_point now,
+               EventBatch& events);
+  // Takes the results of the oldest launched step, which has ended.
+  void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
+  // Handles the failure of the first of these steps, which are all launched ones; later steps fail with it. Requests at
+  // fault (all running ones if `error` names none) end with its message; others in these steps wait again, keeping
+  // their tokens.
+  void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
+               EventBatch& events);
+
+  // Recovers from an error within any of these methods, with no step in flight: ends all requests and drops all cached
+  // content.
+  void reset(const std::string& message, Clock::time_point now, EventBatch& events);
+
+  SchedulerStats stats() const;
+  const KvCacheManager& cache() const { return cache_; }
+  // Throws std::logic_error if queue, running list, states and cache contradict each other.
+  void check_integrity();
+
+ private:
+  using Index = RequestTable::Index;
+  enum class Verdict : std::uint8_t { kAdmitted, kHeld, kRefused, kNoRoom };
+  struct Victim {
+    std::size_t position;  // index into running_
+    bool swap;
+  };
+
+  // How many requests have rows in a step: decoding ones, and others.
+  struct Shares {
+    int num_decoding = std::numeric_limits<int>::max();
+    int num_prefilling = std::numeric_limits<int>::max();
+  };
+
+  // Defined in late_rows.cc:
+  void take_back(const StepRow& row, Clock::time_point now, EventBatch& events);
+  void wake(std::span<const int> slots);
+  bool wake_late();
+
+  // Defined in scheduler.cc:
+  void step_launched(std::uint64_t step);
+  void step_ended(std::uint64_t step);
+  int remaining(const Running& running) const;
+  int budget(const StepBatch& batch) const;
+  int num_free(bool beside_promises) const;
+  // Returns whether other running requests have prefill left.
+  bool add_decode_rows(const Shares& shares, StepBatch& batch);
+  bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
+  StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
+  void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
+  static int num_unsettled(const Request& request, const StepRow& row);
+  bool awaits(const Request& request, std::uint64_t step) const;
+  bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
+  void leave(Index index);
+  void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
+  TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
+
+  // Defined in prefill.cc:
+  int prefill_budget(const StepBatch& batch) const;
+  void add_prefill_rows(Shares& shares, StepBatch& batch);
+  void pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events);
+  std::int64_t num_prefilling_tokens() const;
+  int num_uncomputed(Index index) const;
+
+  // Defined in shares.cc:
+  Shares shares(std::uint64_t step) const;
+  bool is_under_way(const Request& request, std::uint64_t step) const;
+
+  // Defined in admission.cc:
+  void admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events);
+  Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
+  bool fits(const Request& request, int num_computed, const PrefixHit& hit) const;
+  bool needs_promise(const Request& request) const;
+  Grant grant(const Request& request, Slot slot, KvSequence kv);
+  bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
+  bool head_needs_a_step_of_its_own() const;
+
+  // Defined in preemption.cc:
+  bool make_room(StepBatch& batch);  // false: a request had to be preempted
+  int num_missing_blocks(const Running& running) const;
+  int num_blocks_about_to_return() const;
+  std::optional<Victim> choose_victim() const;
+  void preempt_one(Victim victim, StepBatch& batch);
+  void requeue(Index index);
+
+  // Defined in completion.cc:
+  void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
+  void accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+
+  // Defined in drafts.cc:
+  void wake_drafters(std::uint64_t step);
+  void add_draft_rows(const Shares& shares, StepBatch& batch);
+  bool ask_for_drafts(Index index, int most, StepBatch& batch);
+  int most_drafts(const Running& running, int num_left) const;
+  int paced(const Request& request, int most) const;
+  void look_at_drafts(const StepBatch& batch);
+  void note_nothing(const DraftTask& task);
+  void settle(const StepRow& row, const RowResult& result);
+  void count_drafts(const StepRow& row, int num_kept);
+  void ask_for_what_pays();
+  void ask_within_budget();
+  void pace(const StepRow& row, int num_kept);
+  void observe_drafts(const StepBatch& batch, const StepResult& result);
+
+  // Defined in beam_steps.cc:
+  void add_beam_rows(Index index, StepBatch& batch);
+  void advance_search(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+
+  // Defined in scheduler_integrity.cc:
+  void check_promises() const;
+  int num_claimed_by(const Running& running) const;
+
+  SchedulerConfig config_;
+  StepExecutor& executor_;
+  KvCacheManager cache_;
+  SlotPool slots_;
+  PromiseBook promises_;
+  RequestTable table_;  // declared after the pools that its states use
+  WaitQueue waiting_;
+  std::vector<Index> running_;  // ordered by rank
+  int num_rows_ = 0;            // the most that running_ can have in one step
+  std::set<std::pair<Clock::time_point, Index>> deadlines_;
+  CostModel costs_;
+  StepPace pace_;
+  DraftCost draft_cost_;
+  std::optional<double> draft_price_;  // for each draft of the step in completion
+  std::vector<Index> drafting_;        // requests that draft in the step in preparation
+  std::vector<DraftTask> drafts_;      // tasks of drafting_
+  int num_drafters_ = 0;               // requests that ever draft
+  const int num_stages_;
+  std::uint64_t launched_ = 0, ended_ = 0;
+  bool last_step_decoded_ = false;
+  SchedulerStats counters_;
+};
+
+}  // namespace tl
