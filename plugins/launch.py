@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from trtllm_lite.engine.plan import Extent, symbol
+from trtllm_lite.common.extents import Extent, symbol
 
 __all__ = ["Extent", "symbol"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtllm_lite.common.extents import Extent
 from trtllm_lite.engine.arena_use import arena_spans, touched
 from trtllm_lite.engine.plan import (
     CallInstruction,
-    Extent,
     Instruction,
     IntArgument,
     LaunchInstruction,

@@ -4,13 +4,14 @@ The records below are the schema of the plan: ``records.py`` reads and checks th
 ``csrc/generate_records.py`` writes the C++ structs, their reader and its bounds checks from them; so this module
 imports only the standard library.
 
-Numbers that depend on a step (grids, row counts, offsets) are :class:`Extent`: expressions of symbols that the executor
-sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory is sized by the bounds.
+Numbers that depend on a step are :class:`~trtllm_lite.common.extents.Extent`. ``Plan.symbols`` bounds each symbol from
+above, and memory is sized by the bounds.
 """
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+from trtllm_lite.common.extents import Extent
 from trtllm_lite.common.vocabulary import (
     DTYPES,
     LAYOUTS,
@@ -37,22 +38,6 @@ TensorIndex: TypeAlias = Annotated[int, IndexOf("tensors")]
 def dotted(cublaslt_version: int) -> str:
     """How cuBLAS writes its version: 13.1.0 for 130100."""
     return f"{cublaslt_version // 10000}.{cublaslt_version // 100 % 100}.{cublaslt_version % 100}"
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A number known at run time: ``const`` plus the sum of ceil(symbol * multiplier / divisor) over ``terms``."""
-
-    const: int
-    terms: tuple[tuple[str, int, int], ...] = ()
-
-    def __add__(self, other: "Extent") -> "Extent":
-        return Extent(self.const + other.const, self.terms + other.terms)
-
-
-def symbol(name: str, multiplier: int = 1, divisor: int = 1) -> Extent:
-    """ceil(name * multiplier / divisor)."""
-    return Extent(0, ((name, multiplier, divisor),))
 
 
 Number: TypeAlias = Annotated[int | Extent, Native("ExtentExpr", "read_extent")]

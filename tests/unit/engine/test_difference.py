@@ -17,18 +17,17 @@ from tests.unit.engine import samples
 from tests.unit.engine.samples import MANIFEST, MODEL
 from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
+from trtllm_lite.common.extents import Extent, symbol
 from trtllm_lite.engine.difference import Comparison, compare_paths
 from trtllm_lite.engine.manifest import Accuracy, Fusion, Limits, Manifest, Memory, Tactic, Target
 from trtllm_lite.engine.plan import (
     CompiledKernel,
     CudaSettings,
-    Extent,
     IntArgument,
     LaunchInstruction,
     Plan,
     PlanTensor,
     TensorArgument,
-    symbol,
 )
 from trtllm_lite.engine.provenance import Material, write_provenance
 from trtllm_lite.engine.writer import EngineContent, write_engine

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from trtllm_lite.common.extents import symbol
 from trtllm_lite.engine.arena_use import arena_spans
 from trtllm_lite.engine.outline import outline
 from trtllm_lite.engine.plan import (
@@ -18,7 +19,6 @@ from trtllm_lite.engine.plan import (
     PlanTensor,
     Program,
     TensorArgument,
-    symbol,
 )
 from trtllm_lite.errors import EngineError
 

@@ -12,17 +12,16 @@ from trtllm_lite.builder.graph import aliases_of, attribute, dims, is_cache, ope
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
+from trtllm_lite.common.extents import Extent, symbol
 from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
-    Extent,
     Instruction,
     Plan,
     PlanTensor,
     Program,
     TensorArgument,
-    symbol,
 )
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
