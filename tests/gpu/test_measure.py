@@ -9,9 +9,9 @@ from tests.models import save_tiny_model
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, load_timing_cache
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.stages.inspect import inspect_path
 
 
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int8_wo", "int4_wo"])

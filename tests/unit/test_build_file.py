@@ -13,8 +13,8 @@ from tests.models import save_tiny_model
 from trtllm_lite.cli import cli
 from trtllm_lite.cli.build import build
 from trtllm_lite.cli.build_file import read_build_file
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.errors import BuildError
+from trtllm_lite.stages.inspect import inspect_path
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "builds"
 

@@ -1,4 +1,4 @@
-"""Describes an engine or a checkpoint: model, limits, operators, fusions made and refused, memory, size."""
+"""Describes an engine: model, limits, operators, fusions made and refused, memory, size; checkpoints share the form."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from trtllm_lite.engine.contents import (
     weight_groups,
     workspace_parts,
 )
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.manifest import Accuracy, Manifest, Tactic
 from trtllm_lite.engine.outline import Outline, outline
@@ -28,8 +28,6 @@ from trtllm_lite.engine.provenance import Provenance
 from trtllm_lite.engine.provenance_facts import provenance_of
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
-from trtllm_lite.errors import EngineError
-from trtllm_lite.network.config import NETWORK_FILE
 
 # A note on what has been tested for TensorRT engines.
 _UNVERIFIED = "execution has not been verified on RTX hardware"
@@ -82,22 +80,6 @@ class Inspection:
         print_inspection(self, console, kernels=kernels)
 
 
-def inspect_path(path: Path) -> Inspection:
-    """Describe an engine directory, an engine file or a checkpoint directory; weights are not read.
-
-    Raises EngineError if ``path`` is none of the three or is damaged.
-    """
-    path = Path(path)
-    if (path / NETWORK_FILE).is_file():
-        return _inspect_checkpoint(path)
-    if path.is_dir() and not (path / ENGINE_FILE).is_file():
-        raise EngineError(
-            f"{path} is neither an engine (it holds no {ENGINE_FILE}) nor a checkpoint (no {NETWORK_FILE}): "
-            "pass the output_dir of `trtllm-lite build` or `trtllm-lite convert`"
-        )
-    return inspect_engine(path)
-
-
 def _qformat(qformat: str, weights: Sequence[WeightGroup]) -> str:
     """How matrices are stored; for types of a GGUF file, also their form in the engine, which joins matrices."""
     if not qformat.startswith("gguf "):
@@ -138,17 +120,6 @@ def inspect_engine(path: Path) -> Inspection:
         versions=_versions(engine),
         provenance=provenance_of(engine),
     )
-
-
-def _inspect_checkpoint(path: Path) -> Inspection:
-    """Describe a checkpoint. This needs the build extra, which is therefore imported only here."""
-    try:
-        from trtllm_lite.builder.inspect import inspect_checkpoint
-    except ImportError as error:
-        raise EngineError(
-            f"{path} is a checkpoint, and reading its network needs {error.name}: pip install 'trtllm_lite[build]'"
-        ) from error
-    return inspect_checkpoint(path)
 
 
 def _file_bytes(engine: EngineFile) -> dict[str, int]:

@@ -9,9 +9,9 @@ from rich.console import Console
 from tests.fuzz.engines import built_engine
 from tests.unit.csrc.mutations import KINDS, changed_manifest
 from trtllm_lite.engine.difference import compare_paths
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.stages.inspect import inspect_path
 
 COUNT = 200
 

@@ -12,8 +12,8 @@ from tests.fuzz.engines import built_engine
 from tests.unit.cuda.toy_engine import VOCAB, make_toy_engine, to_bytes
 from trtllm_lite._core import Engine
 from trtllm_lite.engine.difference import compare_paths
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.page import render_page
+from trtllm_lite.stages.inspect import inspect_path
 
 COUNT = 200
 

@@ -19,12 +19,12 @@ from trtllm_lite._core import Engine
 from trtllm_lite.builder import build, build_engine, nvrtc, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.difference import compare_paths
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.writer import EngineContent, write_engines
 from trtllm_lite.errors import BuildError
+from trtllm_lite.stages.inspect import inspect_path
 
 MODEL_CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -20,7 +20,6 @@ from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf.blocks import kind_of
 from trtllm_lite.convert.gguf.file import open_gguf
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
@@ -28,6 +27,7 @@ from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.network import quantized_as
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.stages.inspect import inspect_path
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}

@@ -11,10 +11,10 @@ from rich.console import Console
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.engine.samples import MANIFEST, MODEL, plan, write_sample
 from trtllm_lite.builder import build_engine
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import EngineContent, write_engine
 from trtllm_lite.errors import EngineError
+from trtllm_lite.stages.inspect import inspect_path
 
 
 def _rendered(path: Path, *, kernels: bool = False) -> str:

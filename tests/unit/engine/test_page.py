@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from tests.unit.engine.hostile import REASON, write_hostile
 from tests.unit.engine.samples import MANIFEST, write_sample
 from trtllm_lite.cli import cli
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.page.charts import BAR_WIDTH, bar
 from trtllm_lite.engine.page.graph import graph
 from trtllm_lite.engine.page.rows import Refusal, refusals
 from trtllm_lite.engine.page.timings import Series, Timing, read_reason
+from trtllm_lite.stages.inspect import inspect_path
 
 VOID = ("meta", "br")
 

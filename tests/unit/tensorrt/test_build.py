@@ -30,7 +30,6 @@ from trtllm_lite.builder.tensorrt.library import Library, find_library
 from trtllm_lite.builder.tensorrt.log import Log
 from trtllm_lite.builder.tensorrt.request import write_request
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.reader import read_engine
@@ -38,6 +37,7 @@ from trtllm_lite.engine_cache import list_cache
 from trtllm_lite.errors import BuildError, DeviceError
 from trtllm_lite.network.tensors import add_initializer, stored
 from trtllm_lite.quantize.network import Recipe, quantize_network
+from trtllm_lite.stages.inspect import inspect_path
 
 _BUILD: dict[str, Any] = {
     **{"backend": "tensorrt", "target": ARCHS},
