@@ -13,7 +13,7 @@ from ray.util import placement_group_table
 
 from tests.ray_cluster import TwoNodes, two_nodes
 from tests.serve.waiting import first_of
-from trtllm_lite.serve.ray import app
+from trtllm_lite.cli.ray_serve import app
 
 _REPLICA = b"ray::ServeReplica"
 

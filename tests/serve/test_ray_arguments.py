@@ -10,7 +10,7 @@ import pytest
 
 from tests.serve.engines import make_tiny_engine
 from tests.unit.serve.served import Asker, ask
-from trtllm_lite.cli.ray_serve import parsed
+from trtllm_lite.cli.ray_serve import app, parsed
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.serve.api_error import ApiError
@@ -39,7 +39,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_arguments_that_cannot_be_served_by_are_refused(engine: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TrtllmLiteError, match=message):
-        ray_serve.app({"engine": str(engine), **arguments})
+        app({"engine": str(engine), **arguments})
 
 
 @pytest.mark.parametrize("flag", [True, "true"])

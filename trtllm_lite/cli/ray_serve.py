@@ -1,8 +1,13 @@
-"""Parses the arguments of the application of Ray Serve like the options of a command."""
+"""Defines the application of Ray Serve, and parses its arguments like the options of a command.
+
+    serve run trtllm_lite.cli.ray_serve:app engine=/srv/engine num_replicas=2 api_key_file=/srv/keys.txt
+
+Arguments are the options of ``trtllm-lite serve``, but for its address.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +15,9 @@ from trtllm_lite.cli.foreign_options import options_by_name
 from trtllm_lite.cli.option_types import COUNT
 from trtllm_lite.cli.server_options import server_options
 from trtllm_lite.errors import ArgumentError, shown
+
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 _ENGINE = "engine"
 
@@ -20,6 +28,18 @@ _ENGINE = "engine"
 @server_options
 def _ray_serve(**_: Any) -> None:
     """Define options only; the command that runs is Ray Serve's own."""
+
+
+def app(arguments: dict[str, Any]) -> "Application":
+    """The application of an engine, for ``serve run`` and for Ray Serve's configuration files.
+
+    ``arguments`` are ``engine``, the directory of an engine on each node, ``num_replicas``, and the options of the
+    server by name; options that may be given several times are lists. Raises ArgumentError for arguments that are
+    missing, unknown, or not possible with several replicas.
+    """
+    from trtllm_lite.serve.ray import application_of
+
+    return application_of(*parsed(arguments))
 
 
 def parsed(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:

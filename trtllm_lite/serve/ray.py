@@ -1,9 +1,7 @@
 """Runs the server as an application of Ray Serve; each replica holds one engine and answers requests as a server does.
 
-    serve run trtllm_lite.serve.ray:app engine=/srv/engine num_replicas=2 api_key_file=/srv/keys.txt
-
 Ray Serve's proxies take the connections and choose a replica for each request, and Ray Serve replaces a replica that
-ends, or whose engine breaks. Arguments are the options of ``trtllm-lite serve``, but for its address.
+ends, or whose engine breaks. ``cli/ray_serve.py`` reads the arguments of the application.
 """
 
 from collections.abc import Mapping
@@ -30,16 +28,12 @@ _HEALTH_SECONDS = 2.0  # between checks of an engine; Ray Serve replaces a repli
 _METRICS_SECONDS = 5.0  # timeout for the metrics of other replicas
 
 
-def app(arguments: dict[str, Any]) -> serve.Application:
-    """The application of an engine, for ``serve run`` and for Ray Serve's configuration files.
+def application_of(engine: str, num_replicas: int, options: Mapping[str, Any]) -> serve.Application:
+    """The application of an engine, by the parameters of ``trtllm-lite serve``.
 
-    ``arguments`` are ``engine``, the directory of an engine on each node, ``num_replicas``, and the options of the
-    server by name; options that may be given several times are lists. Raises ArgumentError for arguments that are
-    missing, unknown, or not possible with several replicas.
+    ``engine`` is ``[NAME=]DIR``, a directory on each node. Raises ArgumentError for options that are not possible with
+    several replicas.
     """
-    from trtllm_lite.cli.ray_serve import parsed
-
-    engine, num_replicas, options = parsed(arguments)
     if options["api_key_file"] is None and not options["allow_no_api_key"]:
         raise ArgumentError(
             "whoever reaches Ray Serve's proxies could use the engine without a key: give api_key_file, or say "
