@@ -13,9 +13,11 @@ from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite import convert, engine_cache
 from trtllm_lite.builder import Checkpoint
 from trtllm_lite.cli import cli
-from trtllm_lite.engine_cache import Conversion, Recipe, make, open_cached
+from trtllm_lite.engine_cache import Conversion, Recipe
 from trtllm_lite.errors import ArgumentError, ConvertError, DeviceError, EngineError, OutputError
 from trtllm_lite.runtime.core import core
+from trtllm_lite.stages import cached_engine
+from trtllm_lite.stages.cached_engine import open_cached
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": None}
 
@@ -229,7 +231,7 @@ def test_the_cache_is_listed_and_cleared(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("converted")
 def test_what_is_being_made_is_not_removed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = make._build
+    build = cached_engine._build
 
     def build_meanwhile(checkpoint: Checkpoint, *arguments: Any) -> None:
         assert engine_cache.clear_cache()[0] == 0
@@ -237,7 +239,7 @@ def test_what_is_being_made_is_not_removed(model: Path, monkeypatch: pytest.Monk
         assert checkpoint.path.is_dir()
         build(checkpoint, *arguments)
 
-    monkeypatch.setattr(make, "_build", build_meanwhile)
+    monkeypatch.setattr(cached_engine, "_build", build_meanwhile)
     open_cached(str(model), recipe(), load, TARGET)
 
 

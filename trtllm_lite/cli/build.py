@@ -118,7 +118,8 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.convert.mapping import find_model
     from trtllm_lite.convert.sources.pins import check_files
-    from trtllm_lite.engine_cache import Conversion, use_checkpoint
+    from trtllm_lite.engine_cache import Conversion
+    from trtllm_lite.stages.cached_checkpoint import use_checkpoint
 
     for option in ("draft_model_dir", "target_model_dir"):
         if model[option] is not None:

@@ -3,8 +3,6 @@
 Intermediate results are checkpoints, and networks that TensorRT compiled.
 """
 
-from trtllm_lite.engine_cache.checkpoints import use_checkpoint
-from trtllm_lite.engine_cache.make import chosen_target, open_cached
 from trtllm_lite.engine_cache.recipe import Conversion, Recipe
 from trtllm_lite.engine_cache.store import SIZE_VARIABLE, Entry, cache_limit, clear_cache, list_cache
 
@@ -14,9 +12,6 @@ __all__ = [
     "Entry",
     "Recipe",
     "cache_limit",
-    "chosen_target",
     "clear_cache",
     "list_cache",
-    "open_cached",
-    "use_checkpoint",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from trtllm_lite.common.vocabulary import AUTO, AUTO_16_BITS, CPU, KV_CACHE_DTYPES
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine_cache import Conversion, Recipe, chosen_target, open_cached
+from trtllm_lite.engine_cache import Conversion, Recipe
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.runtime.api.build_names import named_as_arguments
 from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora, check_qformat
@@ -19,6 +19,7 @@ from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_positive, check_text
+from trtllm_lite.stages.cached_engine import chosen_target, open_cached
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ from trtllm_lite.common.files import cache_directory, reading_model
 from trtllm_lite.common.progress import Report, progress_bars
 from trtllm_lite.common.units import format_bytes
 from trtllm_lite.common.vocabulary import AUTO_TARGET, CPU
-from trtllm_lite.engine_cache.checkpoints import checkpoint_path, use_checkpoint
 from trtllm_lite.engine_cache.recipe import Recipe, engine_key
 from trtllm_lite.engine_cache.store import ENGINES, locked, touch, trim
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
+from trtllm_lite.stages.cached_checkpoint import checkpoint_path, use_checkpoint
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
