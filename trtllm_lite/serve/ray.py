@@ -96,7 +96,7 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> Ingress:
         """Return the ASGI application; Ray Serve calls this when the engine is open."""
-        return Ingress(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
+        return Ingress(self._app, self._limits)
 
     def metrics(self) -> list[Metric]:
         """The metrics of this replica."""

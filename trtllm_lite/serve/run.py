@@ -85,7 +85,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     with Lanes() as lanes:
         app = application(models, settings, lanes)
-        server = HttpServer(app.handle, app.too_large, options.limits, app.check_head)
+        server = HttpServer(app, options.limits)
         ending = _Ending(loop)
         try:
             port = await server.listen(options.host, options.port)

@@ -8,7 +8,9 @@ from typing import Any
 from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
-from trtllm_lite.serve.http.server import Handler, HttpServer
+from trtllm_lite.serve.http.server import HttpServer
+
+Handler = Callable[[Request], Awaitable[Response | None]]
 
 _MAX_TURNS = 1000  # of the loop, after which a condition is taken never to come
 
@@ -63,11 +65,22 @@ class Transport:
         self.calls.append("abort")
 
 
+@dataclass(frozen=True)
+class Answers:
+    """An application of functions."""
+
+    handle: Handler
+    check_head: Callable[[Request], Response | None] = lambda _: None
+
+    def too_large(self, size: str, most: int, _: Request) -> Response:
+        return Response(413, f"{size} bytes are more than {most}".encode(), TEXT)
+
+
 class Wire:
     """A server, and connections to it; ``now`` is its clock."""
 
     def __init__(self, handler: Handler, limits: HttpLimits, **options: Any) -> None:
-        self.server = HttpServer(handler, too_large, limits, **options)
+        self.server = HttpServer(Answers(handler, **options), limits)
         self.now = 1000.0
         self.server.now = lambda: self.now
 
@@ -82,10 +95,6 @@ class Wire:
         self.now += seconds
         self.server._sweeper.cancel()
         self.server._sweep()
-
-
-def too_large(size: str, most: int, _: Request) -> Response:
-    return Response(413, f"{size} bytes are more than {most}".encode(), TEXT)
 
 
 async def echo(request: Request) -> Response:

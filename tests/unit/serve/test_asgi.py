@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.unit.serve.asgi import Call
-from tests.unit.serve.http_wire import echo, too_large, until
+from tests.unit.serve.http_wire import Answers, echo, until
 from tests.unit.serve.served import Asker, ask
 from trtllm_lite.serve.http.asgi import AsgiServer
 from trtllm_lite.serve.http.limits import HIGH_WATER, HttpLimits
@@ -23,7 +23,7 @@ def serving(talk: Callable[[AsgiServer], Awaitable[None]], handler: Any = echo, 
     limits = options.pop("limits", HttpLimits())
 
     async def run() -> None:
-        await talk(AsgiServer(handler, too_large, limits, **options))
+        await talk(AsgiServer(Answers(handler, **options), limits))
 
     asyncio.run(run())
 
@@ -124,7 +124,7 @@ def streaming(talk: Callable[[Held, Call], Awaitable[None]]) -> None:
 
     async def run() -> None:
         held = Held()
-        call = Call(AsgiServer(held, too_large, HttpLimits()))
+        call = Call(AsgiServer(Answers(held), HttpLimits()))
         call.body(b"")
         await call.until(lambda call: len(call.sent) == 1)
         await talk(held, call)
@@ -215,7 +215,7 @@ def test_the_server_begins_and_ends_and_takes_no_websockets() -> None:
 
 def test_the_application_answers_and_cancels_by_asgi() -> None:
     async def talk(asker: Asker) -> None:
-        app = AsgiServer(asker.app.handle, asker.app.too_large, HttpLimits(), asker.app.check_head)
+        app = AsgiServer(asker.app, HttpLimits())
         models = Call(app, path="/v1/models")
         models.body(b"")
         await models.task
@@ -240,9 +240,7 @@ def test_the_application_answers_and_cancels_by_asgi() -> None:
 
 def test_another_implementation_of_asgi_gets_the_same_answers() -> None:
     async def talk(asker: Asker) -> None:
-        transport = httpx.ASGITransport(
-            AsgiServer(asker.app.handle, asker.app.too_large, HttpLimits(), asker.app.check_head)
-        )
+        transport = httpx.ASGITransport(AsgiServer(asker.app, HttpLimits()))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             body = {"prompt": [1], "max_tokens": 4, "ignore_eos": True}
             whole = await client.post("/v1/completions", json=body)

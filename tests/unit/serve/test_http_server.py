@@ -4,7 +4,7 @@ import asyncio
 
 import uvloop
 
-from tests.unit.serve.http_wire import echo, too_large
+from tests.unit.serve.http_wire import Answers, echo
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import Request
 from trtllm_lite.serve.http.server import HttpServer
@@ -14,7 +14,7 @@ EVENT = b"data: " + b"a" * 1000 + b"\n\n"
 
 def run(scenario, handler=echo, limits=None):
     async def with_server() -> None:
-        server = HttpServer(handler, too_large, limits or HttpLimits())
+        server = HttpServer(Answers(handler), limits or HttpLimits())
         port = await server.listen("127.0.0.1", 0)
         await scenario(server, port)
         await server.close()

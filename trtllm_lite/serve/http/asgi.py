@@ -4,29 +4,21 @@ from urllib.parse import quote
 
 from trtllm_lite.serve.http.asgi_exchange import AsgiExchange, Message, Receive, Send
 from trtllm_lite.serve.http.decoded_size import decoded_bytes
+from trtllm_lite.serve.http.http_application import HttpApplication
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import Request, Response, announced_bytes, bodies_are_held, decodes_to_much
-from trtllm_lite.serve.http.server import Handler, HeadCheck, TooLarge
 
 
 class AsgiServer:
-    """Answers requests of an ASGI server, as :class:`HttpServer` answers those of its own connections.
+    """Answers requests of an ASGI server, as HttpServer answers those of its own connections.
 
-    The arguments are those of HttpServer. Only ``limits`` of bodies apply; the ASGI server has to bound heads,
+    Only ``limits`` of bodies apply; the ASGI server has to bound heads,
     connections and times.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        too_large: TooLarge,
-        limits: HttpLimits,
-        check_head: HeadCheck = lambda _: None,
-    ) -> None:
-        self._handler = handler
-        self._too_large = too_large
+    def __init__(self, app: HttpApplication, limits: HttpLimits) -> None:
+        self._app = app
         self._limits = limits
-        self._check_head = check_head
         self._held_bytes = 0  # bytes of bodies that arrive, or whose requests run
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -52,10 +44,10 @@ class AsgiServer:
             host=headers.get("host", ""),
         )
         try:
-            refusal = self._check_head(request) or await self._receive(request, receive)
+            refusal = self._app.check_head(request) or await self._receive(request, receive)
             if refusal is None:
                 request.received = exchange.now()
-                await exchange.answer(self._handler(request), receive)
+                await exchange.answer(self._app.handle(request), receive)
             else:
                 await exchange.send(refusal)
         except OSError:
@@ -72,7 +64,7 @@ class AsgiServer:
         own = request.max_body_bytes
         most = limits.max_body_bytes if own is None else min(own, limits.max_body_bytes)
         if int(announced) > most:
-            return self._too_large(announced, most, request)
+            return self._app.too_large(announced, most, request)
         while (message := await receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
             body += part
@@ -80,7 +72,7 @@ class AsgiServer:
             self._held_bytes += size
             request.held_bytes += size
             if len(body) > most:
-                return self._too_large(f"more than {len(body) - 1}", most, request)
+                return self._app.too_large(f"more than {len(body) - 1}", most, request)
             if request.held_bytes > limits.max_decoded_bytes:
                 return decodes_to_much(limits)
             if self._held_bytes > limits.max_held_bytes:

@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _answer(self, request: Request, refusal: Response | None) -> None:
         try:
-            response = refusal or await self._server.handler(request)
+            response = refusal or await self._server.app.handle(request)
         except Exception:
             self.abort()
             raise

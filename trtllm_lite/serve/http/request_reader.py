@@ -123,7 +123,7 @@ class RequestReader:
             return
         request = self._read_head()
         self.request = request
-        self._refusal = self._server.check_head(request)
+        self._refusal = self._server.app.check_head(request)
         announced = announced_bytes(self._headers)
         if self._refusal is not None and (announced != "0" or "transfer-encoding" in self._headers):
             self._fail(RequestError(self._refusal))  # without a body the refusal is the answer in its turn
@@ -183,7 +183,7 @@ class RequestReader:
 
     def _fail_by_size(self, size: str) -> None:
         assert self.request is not None
-        self._fail(RequestError(self._server.too_large(size, self._max_body_bytes, self.request)))
+        self._fail(RequestError(self._server.app.too_large(size, self._max_body_bytes, self.request)))
 
     def _too_long_head(self) -> RequestError:
         longest = self._limits.max_head_bytes

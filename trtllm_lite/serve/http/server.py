@@ -3,11 +3,10 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
 
 from trtllm_lite.serve.http.connection import Connection
+from trtllm_lite.serve.http.http_application import HttpApplication
 from trtllm_lite.serve.http.limits import HttpLimits
-from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.http.outbox import Outbox
 from trtllm_lite.serve.http.reading_pace import ReadingPace
 
@@ -16,27 +15,12 @@ _BACKLOG = 4096
 _PAUSE_SECONDS = 0.1
 _READ_BYTES = 64 << 10
 
-Handler = Callable[[Request], Awaitable[Response | None]]
-"""Answers a request, with a response or with events (``Connection.open_stream``); raises only CancelledError."""
-HeadCheck = Callable[[Request], Response | None]
-"""Checks each request when its head is complete, before any of its body is kept; it may return a response."""
-TooLarge = Callable[[str, int, Request], Response]
-"""Makes the answer to a body that is too large, from its size and the limit."""
-
 
 class HttpServer:
-    """Answers requests that pass ``check_head`` by ``handler``, which is cancelled when the client goes away."""
+    """Passes requests on to ``app``; an answer is cancelled when its client goes away."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        too_large: TooLarge,
-        limits: HttpLimits,
-        check_head: HeadCheck = lambda _: None,
-    ) -> None:
-        self.handler = handler
-        self.too_large = too_large
-        self.check_head = check_head
+    def __init__(self, app: HttpApplication, limits: HttpLimits) -> None:
+        self.app = app
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
