@@ -3,7 +3,7 @@
 The fused operator reads both addends once and returns the normalised rows and, where it is read, their sum.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -23,17 +23,15 @@ from trtllm_lite.builder.passes.contract import Decision, GraphPass
 _FUSED = {"RMSNormalization": "RmsNorm", "LayerNormalization": "LayerNorm"}
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in _norms(graph):
         obstacle = _not_convertible(node)
         if obstacle is not None:
-            decisions.append(Decision(site(node), False, obstacle))
+            yield Decision(site(node), False, obstacle)
             continue
         add = _residual_add(node.inputs[0])
         _fuse(graph, node, add)
-        decisions.append(Decision(site(node), add is not None, "" if add else _why_no_residual(node)))
-    return decisions
+        yield Decision(site(node), add is not None, "" if add else _why_no_residual(node))
 
 
 def _norms(graph: ir.Graph) -> list[ir.Node]:

@@ -4,6 +4,7 @@ An engine has one set of frequencies, because the keys in its cache were rotated
 the length of pretraining could not go on with another set.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import onnx_ir as ir
@@ -26,19 +27,17 @@ def chosen_frequencies(max_seq_len: int) -> GraphPass:
     return GraphPass("chosen_frequencies", partial(_rewrite, max_seq_len=max_seq_len))
 
 
-def _rewrite(graph: ir.Graph, max_seq_len: int) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph, max_seq_len: int) -> Iterator[Decision]:
     for node in nodes_of(graph, "Where"):
         length = _compared_length(node.inputs[0])
         if length is None or any(weight_tensor(value) is None for value in node.inputs[1:]):
-            decisions.append(Decision(site(node), False, "it does not choose between weights by the length of caches"))
+            yield Decision(site(node), False, "it does not choose between weights by the length of caches")
             continue
         chosen = node.inputs[1 if max_seq_len > length else 2]
         assert chosen is not None
         replace_value(node.outputs[0], chosen)
         verdict = "more than" if max_seq_len > length else "within"
-        decisions.append(Decision(site(node), True, f"max_seq_len {max_seq_len} is {verdict} {length} tokens"))
-    return decisions
+        yield Decision(site(node), True, f"max_seq_len {max_seq_len} is {verdict} {length} tokens")
 
 
 def _compared_length(condition: ir.Value | None) -> int | None:

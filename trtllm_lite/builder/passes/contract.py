@@ -34,20 +34,20 @@ def always(graph: ir.Graph) -> Iterable[str]:  # noqa: ARG001 (the signature of 
 
 @dataclass(frozen=True)
 class GraphPass:
-    """``rewrite`` changes the graph it is given and returns its decisions.
+    """``rewrite`` changes the graph it is given, and yields its decisions meanwhile.
 
     ``requires`` and ``ensures`` yield a sentence for every violation of the pre- and postcondition.
     """
 
     name: str
-    rewrite: Callable[[ir.Graph], list[Decision]]
+    rewrite: Callable[[ir.Graph], Iterable[Decision]]
     requires: Condition = always
     ensures: Condition = always
 
     def __call__(self, graph: ir.Graph) -> list[Decision]:
         """Rewrite ``graph`` and remove its dead nodes. Raises PassError; the graph is of no use then."""
         self._check("precondition", self.requires(graph))
-        decisions = self.rewrite(graph)
+        decisions = list(self.rewrite(graph))
         remove_dead(graph)
         self._check("postcondition", self.ensures(graph))
         return decisions

@@ -1,5 +1,7 @@
 """Fuses Gather(weight, token ids), the dequantization or cast of its rows, and a Mul by a constant into Embedding."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
@@ -20,8 +22,7 @@ from trtllm_lite.builder.passes.remove_padding import TOKEN_IDS
 from trtllm_lite.quantize.formats import FORMATS, Plain, StoredMatrix
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in nodes_of(graph, "Gather"):
         table = _table(node.inputs[0])
         if table is None or not _reads_token_ids(node):
@@ -29,8 +30,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
         reason = _obstacle(node, table)
         if reason is None:
             _fuse(graph, node, table)
-        decisions.append(Decision(site(node), reason is None, reason or ""))
-    return decisions
+        yield Decision(site(node), reason is None, reason or "")
 
 
 def _table(value: ir.Value | None) -> StoredMatrix | None:

@@ -1,6 +1,6 @@
 """A Gather of features of packed rows by constant indices becomes GatherColumns: act-order, logits of known tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -17,8 +17,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in nodes_of(graph, "Gather"):
         if _is_order(node):
             rows, order = node.inputs
@@ -27,8 +26,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
                 node, fused_node("GatherColumns", str(node.name), {"x": rows, "order": order}, {"y": y})
             )
             replace_value(node.outputs[0], y)
-            decisions.append(Decision(site(node), True))
-    return decisions
+            yield Decision(site(node), True)
 
 
 def _is_order(node: ir.Node) -> bool:

@@ -4,7 +4,7 @@ Its caches, past_key.i (rotated parts of keys) and past_value.i (latents), becom
 which also removes what is left of padding.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -62,20 +62,18 @@ class _Match:
     output: ir.Value
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for index, attention in enumerate(nodes_of(graph, "Attention")):
         if produced_by(attention.inputs[0], "Concat") is None:
             continue  # the pass paged_attention handles it
         try:
             match = _match(attention)
         except MismatchError as mismatch:
-            decisions.append(Decision(site(attention), False, str(mismatch)))
+            yield Decision(site(attention), False, str(mismatch))
             continue
         _fuse(graph, attention, match, index)
-        decisions.append(Decision(site(attention), True))
+        yield Decision(site(attention), True)
     remove_dead(graph)
-    return decisions
 
 
 def _match(attention: ir.Node) -> _Match:

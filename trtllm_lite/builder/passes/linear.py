@@ -1,6 +1,6 @@
 """Fuses MatMul with a transposed weight, the dequantization of the weight, and the Add of a bias into one Linear."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -20,18 +20,16 @@ from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.quantize.formats import FORMATS, StoredMatrix
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in nodes_of(graph, "MatMul"):
         matrix = _matrix(node.inputs[1])
         if matrix is None or len(dims(node.inputs[0]) or ()) != 2:
             names = ", ".join(known.name for known in FORMATS)
             reason = f"expected packed rows times the transpose of a weight matrix in a known format ({names})"
-            decisions.append(Decision(site(node), False, reason))
+            yield Decision(site(node), False, reason)
             continue
         _fuse(graph, node, matrix)
-        decisions.append(Decision(site(node), True))
-    return decisions
+        yield Decision(site(node), True)
 
 
 def _matrix(value: ir.Value | None) -> StoredMatrix | None:

@@ -3,7 +3,7 @@
 The pass runs after merge_gate_up, which takes the activations of gates.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -23,14 +23,12 @@ from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, desc
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in _activations(graph):
         reason = _obstacle(node)
         if reason is None:
             _fuse(graph, node)
-        decisions.append(Decision(site(node), reason is None, reason or ""))
-    return decisions
+        yield Decision(site(node), reason is None, reason or "")
 
 
 def _activations(graph: ir.Graph) -> list[ir.Node]:

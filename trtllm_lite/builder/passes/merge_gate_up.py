@@ -1,6 +1,6 @@
 """Fuses Mul(activation(gate projection), up projection) into one GatedLinear: one pass over x, no temporaries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -21,8 +21,7 @@ from trtllm_lite.network.tensors import add_initializer, stack, zeros
 from trtllm_lite.quantize.formats import in_one_form, matrix_of
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in (node for op_type in OP_TYPES for node in nodes_of(graph, op_type)):
         for mul in [use.node for use in node.outputs[0].uses() if use.node.op_type == "Mul"]:
             gate, up = _projections(mul, node)
@@ -30,8 +29,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
             reason = _obstacle(node, gate, up)
             if gate is not None and up is not None and reason is None:
                 _fuse(graph, mul, gate, up, name, activation_of(node) or "")
-            decisions.append(Decision(name, reason is None, reason or ""))
-    return decisions
+            yield Decision(name, reason is None, reason or "")
 
 
 def _projections(mul: ir.Node, activation: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:

@@ -4,7 +4,7 @@ x is read once and one large matrix product replaces three. A Split hands the pa
 rows directly and removes it. Norms of all query heads and of all key heads may stand between (query_key_norm).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -32,18 +32,16 @@ from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
 from trtllm_lite.quantize.formats import in_one_form, matrix_of
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for attention in nodes_of(graph, "Attention"):
         try:
             linears = _projections(attention)
         except MismatchError as mismatch:
-            decisions.append(Decision(site(attention), False, str(mismatch)))
+            yield Decision(site(attention), False, str(mismatch))
             continue
         name = site(*linears)
         _merge(graph, linears, name)
-        decisions.append(Decision(name, True))
-    return decisions
+        yield Decision(name, True)
 
 
 def _projections(attention: ir.Node) -> list[ir.Node]:

@@ -4,7 +4,7 @@ In the standard network (network/moe.py) all experts are computed, and the inner
 its share, which is zero for all but the chosen ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -30,8 +30,7 @@ from trtllm_lite.plugins.schema import all_schemas
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for scatter in nodes_of(graph, "ScatterElements"):
         if produced_by(scatter.inputs[0], "Add"):  # minus infinity for groups that the router leaves out
             continue
@@ -40,12 +39,11 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
             routing, experts = match_routing(scatter), match_experts(scatter)
             expect(experts.x is routing.x, "the router and the experts read different inputs")
         except MismatchError as mismatch:
-            decisions.append(Decision(name, False, str(mismatch)))
+            yield Decision(name, False, str(mismatch))
             continue
         name = site(scatter, *(use.node for use in scatter.outputs[0].uses()))
         _fuse(graph, routing, experts, name)
-        decisions.append(Decision(name, True))
-    return decisions
+        yield Decision(name, True)
 
 
 def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> None:

@@ -6,7 +6,7 @@ type, and the scales, to which the network rounds keys and values, or else float
 another type.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -65,21 +65,19 @@ class _Match:
     output: ir.Value
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     shared = add_shared_inputs(graph)
     for index, attention in enumerate(nodes_of(graph, "Attention")):
         try:
             match = _match(attention)
         except MismatchError as mismatch:
-            decisions.append(Decision(site(attention), False, str(mismatch)))
+            yield Decision(site(attention), False, str(mismatch))
             continue
         _fuse(graph, attention, match, index, shared)
-        decisions.append(Decision(site(attention), True))
+        yield Decision(site(attention), True)
     remove_dead(graph)
     padded = [value for value in graph.inputs if value.name in (PADDED_ROWS, PACKED_ROWS, CU_SEQLENS, BLOCK_TABLES)]
     remove_unused_inputs(graph, padded)
-    return decisions
 
 
 def _match(attention: ir.Node) -> _Match:

@@ -1,5 +1,7 @@
 """Add(x, Gather(position table, position_ids)) becomes one PositionEmbedding: learned absolute positions."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
@@ -19,8 +21,7 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
 from trtllm_lite.network.dtypes import PLAIN_ONNX
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for gather in nodes_of(graph, "Gather"):
         positions = _positions(gather)
         if positions is None:
@@ -28,8 +29,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
         reason = _obstacle(gather)
         if reason is None:
             _fuse(graph, gather, positions)
-        decisions.append(Decision(site(gather), reason is None, reason or ""))
-    return decisions
+        yield Decision(site(gather), reason is None, reason or "")
 
 
 def _positions(gather: ir.Node) -> ir.Value | None:

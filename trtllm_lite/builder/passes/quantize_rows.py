@@ -4,7 +4,7 @@ The pass runs after products are merged, and gives each product its own Quantize
 fewer rows than another.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -15,14 +15,12 @@ from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.quantize.activations import QuantizedRows, recognise
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in _products(graph):
         rows = recognise(operands(node)["x"])
         if rows is not None:
             _fuse(graph, node, rows)
-            decisions.append(Decision(site(node), True))
-    return decisions
+            yield Decision(site(node), True)
 
 
 def _products(graph: ir.Graph) -> list[ir.Node]:

@@ -3,7 +3,7 @@
 merge_qkv leaves Linear -> Split -> RMSNormalization of the first part, and of the second (OLMo 2).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -21,18 +21,16 @@ from trtllm_lite.builder.passes.attention_pattern import norm_of_all_heads
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for split in nodes_of(graph, "Split"):
         norms = [_only_norm(part) for part in split.outputs[:2]]
         if len(split.outputs) != 3 or not any(norms):
             continue
         query, key = norms
         obstacle = _obstacle(query, key)
-        decisions.append(Decision(site(split), obstacle is None, obstacle or ""))
+        yield Decision(site(split), obstacle is None, obstacle or "")
         if query is not None and key is not None and obstacle is None:
             _fuse(graph, split, query, key)
-    return decisions
 
 
 def _only_norm(part: ir.Value) -> ir.Node | None:

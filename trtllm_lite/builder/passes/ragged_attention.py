@@ -3,6 +3,7 @@
 Sequences are told apart by cu_seqlens instead of by seq_lens and padding. No padded value remains.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -31,18 +32,16 @@ class _Match:
     output: ir.Value
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for attention in nodes_of(graph, "Attention"):
         try:
             match = _match(attention)
         except MismatchError as mismatch:
-            decisions.append(Decision(site(attention), False, str(mismatch)))
+            yield Decision(site(attention), False, str(mismatch))
             continue
         _fuse(graph, attention, match)
-        decisions.append(Decision(site(attention), True))
+        yield Decision(site(attention), True)
     drop_padding(graph)
-    return decisions
 
 
 def _match(attention: ir.Node) -> _Match:

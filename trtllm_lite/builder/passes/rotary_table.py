@@ -1,5 +1,7 @@
 """Fuses Cos and Sin of position * inv_freq, with their common factor, into one RotaryTable that every layer reads."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
@@ -18,18 +20,16 @@ from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for cos in nodes_of(graph, "Cos"):
         sin = next((node for node in nodes_of(graph, "Sin") if node.inputs[0] is cos.inputs[0]), None)
         if sin is None:
-            decisions.append(Decision(site(cos), False, "no Sin reads the same angles"))
+            yield Decision(site(cos), False, "no Sin reads the same angles")
             continue
         reason = _obstacle(cos, sin)
         if reason is None:
             _fuse(graph, cos, sin)
-        decisions.append(Decision(site(cos, sin), reason is None, reason or ""))
-    return decisions
+        yield Decision(site(cos, sin), reason is None, reason or "")
 
 
 def _frequencies(angle: ir.Value | None) -> ir.Value | None:

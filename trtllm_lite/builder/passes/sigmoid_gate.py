@@ -1,5 +1,7 @@
 """Fuses rows times the sigmoid of one product into SigmoidGate: the weight of a shared expert (network/moe.py)."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
@@ -16,8 +18,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
 
-def _rewrite(graph: ir.Graph) -> list[Decision]:
-    decisions = []
+def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for sigmoid in nodes_of(graph, "Sigmoid"):
         product, mul = produced_by(sigmoid.inputs[0], "MatMul"), only_user(sigmoid.outputs[0])
         if product is None or mul is None or mul.op_type != "Mul" or not _is_one_column(product):
@@ -31,8 +32,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
         inputs = {"x": product.inputs[0], "weight": product.inputs[1], "values": values}
         graph.insert_before(mul, fused_node("SigmoidGate", f"{name}.sigmoid_gate", inputs, {"y": output}))
         replace_value(mul.outputs[0], output)
-        decisions.append(Decision(name, True))
-    return decisions
+        yield Decision(name, True)
 
 
 def _is_one_column(product: ir.Node) -> bool:

@@ -4,6 +4,7 @@ TensorRT masks either causally or by a mask, so the causal bound is added to a w
 scores: capped attention becomes products and a softmax, which read the whole cache.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -23,10 +24,9 @@ def static_caches(narrow: ir.DataType, max_seq_len: int) -> GraphPass:
     return GraphPass("static_caches", partial(_rewrite, narrow=narrow, max_seq_len=max_seq_len))
 
 
-def _rewrite(graph: ir.Graph, narrow: ir.DataType, max_seq_len: int) -> list[Decision]:
+def _rewrite(graph: ir.Graph, narrow: ir.DataType, max_seq_len: int) -> Iterator[Decision]:
     for scatter in nodes_of(graph, "TensorScatter"):
         _narrow_cache(graph, scatter, narrow, max_seq_len)
-    decisions = []
     for node in nodes_of(graph, "Attention"):
         query, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
         assert query is not None
@@ -35,12 +35,11 @@ def _rewrite(graph: ir.Graph, narrow: ir.DataType, max_seq_len: int) -> list[Dec
             node.attributes["is_causal"] = ir.AttrInt64("is_causal", 0)
         if attribute(node, "softcap", 0.0):
             _write_out(graph, node, max_seq_len)
-            decisions.append(Decision(str(node.name), False, "TensorRT's attention has no soft cap of scores"))
+            yield Decision(str(node.name), False, "TensorRT's attention has no soft cap of scores")
             continue
         node.replace_input_with(0, cast(graph, node, query, narrow, f"{node.name}.query"))
         cast_result(graph, node, narrow)
-        decisions.append(Decision(str(node.name), True))
-    return decisions
+        yield Decision(str(node.name), True)
 
 
 def _narrow_cache(graph: ir.Graph, scatter: ir.Node, narrow: ir.DataType, max_seq_len: int) -> None:

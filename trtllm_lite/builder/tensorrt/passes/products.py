@@ -10,6 +10,7 @@
   it builds.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -34,19 +35,17 @@ def typed_products(narrow: ir.DataType) -> GraphPass:
     return GraphPass(NAME, partial(_rewrite, narrow=narrow))
 
 
-def _rewrite(graph: ir.Graph, narrow: ir.DataType) -> list[Decision]:
-    decisions: list[Decision] = []
+def _rewrite(graph: ir.Graph, narrow: ir.DataType) -> Iterator[Decision]:
     for node in nodes_of(graph, "MatMul"):
         transpose = made_by(node.inputs[1], "Transpose")
         matrix = None if transpose is None else _stored(transpose.inputs[0])
         if transpose is not None and matrix is not None:
-            decisions.append(_typed(graph, node, transpose, matrix, narrow))
+            yield _typed(graph, node, transpose, matrix, narrow)
     for node in nodes_of(graph, "Gather"):
         table = _stored(node.inputs[0])
         if table is not None and table.format.name != "plain":
-            decisions.append(_look_up_narrow(graph, node, table, narrow))
+            yield _look_up_narrow(graph, node, table, narrow)
     _divide_rows(graph)
-    return decisions
 
 
 def _stored(value: ir.Value | None) -> StoredMatrix | None:
