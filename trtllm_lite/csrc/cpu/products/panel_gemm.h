@@ -301,14 +301,11 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
   }
 }
 
-// Calls use(weight, scales) with values of the element type of w and the type of its scales.
-template <typename Use>
-void with_weight_type(const PackedWeight& w, const Use& use) {
+// Calls use(weight, scales) with values of the element type of a quantized w and the type of its scales, or
+// otherwise().
+template <typename Use, typename Otherwise>
+void with_quantized_type(const PackedWeight& w, const Use& use, const Otherwise& otherwise) {
   switch (w.weight.dtype) {
-    case DType::kBFloat16:
-      return use(BFloat16{}, Plain{});
-    case DType::kFloat16:
-      return use(Float16{}, Plain{});
     case DType::kInt8:
       return use(std::int8_t{}, Scaled{});
     case DType::kFloat8E4m3fn:
@@ -320,8 +317,23 @@ void with_weight_type(const PackedWeight& w, const Use& use) {
     case DType::kFloat4E2m1fn:
       return use(Float4Word{}, Scaled{});
     default:
-      return use(float{}, Plain{});
+      return otherwise();
   }
+}
+
+// Calls use(weight, scales) with values of the element type of w and the type of its scales.
+template <typename Use>
+void with_weight_type(const PackedWeight& w, const Use& use) {
+  with_quantized_type(w, use, [&] {
+    switch (w.weight.dtype) {
+      case DType::kBFloat16:
+        return use(BFloat16{}, Plain{});
+      case DType::kFloat16:
+        return use(Float16{}, Plain{});
+      default:
+        return use(float{}, Plain{});
+    }
+  });
 }
 
 // Calls `epilogue` for all rows and panels.

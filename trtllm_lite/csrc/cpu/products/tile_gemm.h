@@ -257,20 +257,7 @@ void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, 
 // scales.
 template <typename Use>
 void with_exact_weight_type(const PackedWeight& w, const Use& use) {
-  switch (w.weight.dtype) {
-    case DType::kInt8:
-      return use(std::int8_t{}, Scaled{});
-    case DType::kFloat8E4m3fn:
-      return use(Float8E4m3{}, Scaled{});
-    case DType::kInt4:
-      return use(Int4Word{}, Scaled{});
-    case DType::kUint4:
-      return use(UInt4Word{}, Scaled{});
-    case DType::kFloat4E2m1fn:
-      return use(Float4Word{}, Scaled{});
-    default:
-      return use(BFloat16{}, Plain{});
-  }
+  with_quantized_type(w, use, [&] { use(BFloat16{}, Plain{}); });
 }
 
 // Calls `epilogue` for all rows and panels.
