@@ -241,6 +241,13 @@ class TokenForcer:
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens`` may come next."""
 
+class HeldGrammar(Grammar):
+    """A grammar whose masks, for texts of at least ``num_free`` tokens, are held back until it is released."""
+
+    def __init__(self, grammar: Grammar, num_free: int) -> None: ...
+    def release(self) -> None:
+        """Hold back nothing more."""
+
 def start_forcer(grammar: Grammar) -> TokenForcer:
     """A forcer of the empty text; the grammar's compiler must have been made with ``tokenize``."""
 

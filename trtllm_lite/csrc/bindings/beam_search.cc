@@ -16,9 +16,12 @@ void bind_beam_search(nb::module_& m) {
       .def_rw("num_beams", &BeamSearchParams::num_beams)
       .def_rw("length_penalty", &BeamSearchParams::length_penalty)
       .def_rw("early_stopping", &BeamSearchParams::early_stopping)
-      .def("violations", [](const BeamSearchParams& beams, const SamplingParams& params, int vocab_size) {
-        return violations(beams, params, vocab_size);
-      });
+      .def(
+          "violations",
+          [](const BeamSearchParams& beams, const SamplingParams& params, int vocab_size) {
+            return violations(beams, params, vocab_size);
+          },
+          nb::arg("params"), nb::arg("vocab_size"));
 }
 
 }  // namespace tl

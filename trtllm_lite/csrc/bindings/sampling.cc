@@ -77,7 +77,9 @@ void bind_params(nb::module_& m) {
       .def_rw("allowed_token_ids", &SamplingParams::allowed_token_ids, nb::arg().none())
       .def_rw("logprobs", &SamplingParams::logprobs, nb::arg().none())
       .def_rw("prompt_logprobs", &SamplingParams::prompt_logprobs, nb::arg().none())
-      .def("violations", [](const SamplingParams& p, int vocab_size) { return violations(p, vocab_size); });
+      .def(
+          "violations", [](const SamplingParams& p, int vocab_size) { return violations(p, vocab_size); },
+          nb::arg("vocab_size"));
 }
 
 void bind_results(nb::module_& m) {

@@ -125,7 +125,7 @@ void bind_sampler(nb::module_& m) {
       .def_ro("token", &SampledToken::token)
       .def_prop_ro("logprobs",
                    [](const SampledToken& s) { return s.has_logprobs ? std::optional(s.logprobs) : std::nullopt; });
-  m.def("philox4x32_10", &philox4x32_10);
+  m.def("philox4x32_10", &philox4x32_10, nb::arg("counter"), nb::arg("key"));
   m.def("token_uniform", &token_uniform, nb::arg("seed"), nb::arg("token_index"), nb::arg("sequence_index") = 0);
   m.def("processed", &processed, nb::arg("params"), nb::arg("prompt"), nb::arg("generated"), nb::arg("logits"));
   m.def("truncated", &truncated, nb::arg("logits"), nb::arg("params"));

@@ -1,0 +1,79 @@
+"""The stubs of the extensions, which are written by hand for their docs and types, name what the extensions have."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import trtllm_lite
+from trtllm_lite import _core, _testing
+from trtllm_lite.request_fields.draws import NUMBERS
+
+PACKAGE = Path(trtllm_lite.__file__).parent
+
+
+def _public(names: Any) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def _is_real(node: ast.stmt) -> bool:
+    """Whether a class of a stub is one of the extension, not a form of what callers pass."""
+    return not (isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases))
+
+
+def _declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """The public names that a module or class of a stub declares, with their declarations."""
+    found: dict[str, ast.stmt] = {}
+    for node in filter(_is_real, body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+        elif isinstance(node, ast.Assign):
+            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    return {name: node for name, node in found.items() if name in _public(found)}
+
+
+def _parameters(signature: str) -> list[str]:
+    """The names of the parameters in a signature by nanobind, whose types need not be Python."""
+    text, depth, names = signature[signature.index("(") + 1 : signature.rindex(") ->")], 0, [""]
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += character
+    return [found[0] for name in names if (found := re.match(r"\w+", name.strip())) and found[0] != "self"]
+
+
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    """The arguments of a function of a stub, but for self."""
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [argument for argument in arguments if argument.arg != "self"]
+
+
+def _differences(declared: list[ast.stmt], found: Any, where: str) -> Iterator[str]:
+    names, own = _declared(declared), _public(vars(found))
+    if found is _core.sampling.SamplingParams:
+        own -= set(NUMBERS)  # of which the stub has __getattr__, as there is a schema
+    yield from (f"{where}.{name} is not in the stub" for name in own - set(names))
+    yield from (f"{where}.{name} is in the stub alone" for name in set(names) - own)
+    for name in own & set(names):
+        node, value = names[name], getattr(found, name)
+        if isinstance(node, ast.ClassDef):
+            yield from _differences(node.body, value, f"{where}.{name}")
+        elif isinstance(node, ast.FunctionDef) and hasattr(value, "__nb_signature__"):
+            wanted = [argument.arg for argument in _arguments(node)]
+            overloads = [_parameters(signature) for signature, *_ in value.__nb_signature__]
+            if wanted not in overloads:
+                yield f"{where}.{name} has the parameters {wanted} in the stub, and {overloads}"
+
+
+@pytest.mark.parametrize("module", [_core, _testing], ids=["core", "testing"])
+def test_stubs_name_what_the_extensions_have(module: ModuleType) -> None:
+    stub = ast.parse((PACKAGE / f"{module.__name__.rpartition('.')[2]}.pyi").read_text())
+    assert sorted(_differences(stub.body, module, module.__name__)) == []
