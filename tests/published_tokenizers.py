@@ -157,7 +157,7 @@ def _ends(bos: str | None, eos: str, pad: str | None = None, unk: str | None = N
 
 
 _COMMON = {"clean_up_tokenization_spaces": False, "model_max_length": 131072}
-_DIGITS = r".*\d.*"  # which the class does not cut apart
+_DIGITS = r".*\d.*"  # the class does not split these
 _IM = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN_SETTINGS = {
     **{"add_bos_token": False, "add_prefix_space": False, "errors": "replace", "split_special_tokens": False},
@@ -181,7 +181,7 @@ _DEEPSEEK_SETTINGS = {
 _SP = {"tokenizer_class": "LlamaTokenizer", "sp_model_kwargs": {}, "use_default_system_prompt": False, **_COMMON}
 _SP_BOS = {**_SP, "add_bos_token": True, "add_eos_token": False, **_ends("<s>", "</s>", None, "<unk>")}
 _S = ("<unk>", "<s>", "</s>")
-_SPACES = r"\s.*|.*</?s>.*|"  # of which the class puts fewer before a text that begins with one, or after tokens
+_SPACES = r"\s.*|.*</?s>.*|"  # the class puts fewer before a text that begins with one, or after tokens
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = {
     **{"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "never_split": None},

@@ -13,9 +13,9 @@ struct FixedSums {
   using Rows = FixedRows<Product::kPartK, Ring::kTokens>;
   static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
   static_assert(Ring::kHalves % 2 == 0, "tiles are whole");
-  static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;
+  static constexpr int kSliceK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kSliceK / Ring::kPieceK;
   // products that share scales and offsets
-  static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;
+  static constexpr int kTogether = min_of(kSliceK, max_of(32, kBlock)) / 32;
   float sums[Ring::kTilesPerStage][kTokenTiles][2] = {};
 
   using Nibbles = NibbleBytes<Ring::kForm>;
@@ -32,7 +32,7 @@ struct FixedSums {
     }
     const u32 numbers = x.rows + Ring::kTokens * Product::kXPitch + lane % 4 * 4;
 #pragma unroll 1
-    for (int k = warp * kStretchK; k < k_size; k += Ring::kTeamWarps * kStretchK) {
+    for (int k = warp * kSliceK; k < k_size; k += Ring::kTeamWarps * kSliceK) {
       u32 columns[kPieces][kTokenTiles][4];
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {

@@ -143,9 +143,9 @@ class Lowering(Protocol):
         """How a GEMV kernel streams ``weight``; None if there are many rows or no kernel fits."""
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
-        """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows.
+        """y = the product of ``x`` and ``weight`` with bias, residual and adapters, by the fastest kernel.
 
-        It is stored where ``peers`` says.
+        The kernel is the one that is fastest for many rows. y is stored where ``peers`` says.
         """
 
     def qkv_product(self, tokens: NewTokens) -> list[Command]:

@@ -37,15 +37,15 @@ struct PartSums {
   using Fixed = FixedRows<Ring::kPartK, Ring::kTokens>;
   static constexpr int kFragments = Ring::kColumns / 8, kHeld = Ring::kFourBits ? kFragments : 2 * kFragments;
   // Elements of the depth that a warpgroup multiplies at a time.
-  static constexpr int kStretchK = Ring::kFourBits ? max_of(Ring::kPieceK, min_of(kBlock, 128)) : 4 * Ring::kPieceK;
-  static constexpr int kPieces = kStretchK / Ring::kPieceK, kPieceProducts = Ring::kPieceK / Ring::kProductK;
+  static constexpr int kSliceK = Ring::kFourBits ? max_of(Ring::kPieceK, min_of(kBlock, 128)) : 4 * Ring::kPieceK;
+  static constexpr int kPieces = kSliceK / Ring::kPieceK, kPieceProducts = Ring::kPieceK / Ring::kProductK;
   static constexpr int kProducts = kPieces * kPieceProducts;
   // For weights in blocks: how many products share scales and offsets, and the number of such groups.
-  static constexpr int kTogether = Ring::kFourBits ? min_of(kStretchK, max_of(1, kBlock)) / Ring::kProductK : kProducts;
+  static constexpr int kTogether = Ring::kFourBits ? min_of(kSliceK, max_of(1, kBlock)) / Ring::kProductK : kProducts;
   static constexpr int kGroups = kProducts / kTogether;
 
   // Products in flight: their weights and, for weights in blocks, their sums.
-  struct Stretch {
+  struct Slice {
     u32 a[kProducts][4];
     Sum sums[kGroups][kFragments][4];
   };
@@ -65,28 +65,28 @@ struct PartSums {
   // address of the columns; `first_k`: the stage's first element in them.
   template <int kSize>
   __device__ __forceinline__ void add_stage(u32 data, u32 x, int first_k, int group, int tile, int lane) {
-    constexpr int kTurns = ceil_div(kSize, kWarpgroups * kStretchK);
-    constexpr bool kEven = kSize % (kWarpgroups * kStretchK) == 0;
+    constexpr int kTurns = ceil_div(kSize, kWarpgroups * kSliceK);
+    constexpr bool kEven = kSize % (kWarpgroups * kSliceK) == 0;
     // The offset of this warpgroup's first slice; the others are at constant distances from it.
-    const int mine = group * kStretchK;
+    const int mine = group * kSliceK;
     const u32 row =
         data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
     const u64 columns = matrix_descriptor(x + columns_at(first_k + mine), 0);
     const u32 numbers =
         data + Ring::number_place(tile, 0) + lane / 4 * kNumberBytes + mine / max_of(1, kBlock) * kBlockBytes;
     const u32 x_numbers = x + Ring::kXBytes + (Fixed::number((first_k + mine) / kXBlock, 0) + lane % 4) * 4;
-    Stretch stretches[2];
+    Slice slices[2];
 #pragma unroll
     for (int turn = 0; turn <= kTurns; ++turn) {
-      const int k = turn * kWarpgroups * kStretchK, before = k - kWarpgroups * kStretchK;
+      const int k = turn * kWarpgroups * kSliceK, before = k - kWarpgroups * kSliceK;
       if (turn < kTurns && (kEven || mine + k < kSize)) {
-        multiply<kSize>(stretches[turn % 2], row + k * Ring::kWeightBits / 8, columns + (columns_at(k) >> 4), mine + k);
+        multiply<kSize>(slices[turn % 2], row + k * Ring::kWeightBits / 8, columns + (columns_at(k) >> 4), mine + k);
         wgmma_wait<1>();
       } else {
         wgmma_wait<0>();
       }
       if (Ring::kFourBits && turn > 0 && (kEven || mine + before < kSize)) {
-        scale(stretches[(turn + 1) % 2], numbers + before / max_of(1, kBlock) * kBlockBytes,
+        scale(slices[(turn + 1) % 2], numbers + before / max_of(1, kBlock) * kBlockBytes,
               x_numbers + Fixed::number(before / kXBlock, 0) * 4);
       }
     }
@@ -102,7 +102,7 @@ struct PartSums {
     return k * Ring::kItemBytes / kRow * Ring::kColumns * kRow + k * Ring::kItemBytes % kRow;
   }
   // Makes such offsets additive.
-  static_assert(kWarpgroups * kStretchK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
+  static_assert(kWarpgroups * kSliceK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
   template <int kProduct>
   __device__ __forceinline__ void convert(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {
     if constexpr (kProduct < kPieceProducts) {
@@ -111,14 +111,14 @@ struct PartSums {
     }
   }
   template <int kSize>
-  __device__ __forceinline__ void multiply(Stretch& stretch, u32 row, u64 columns, int k) {
-    constexpr bool kWhole = kSize % kStretchK == 0;
+  __device__ __forceinline__ void multiply(Slice& slice, u32 row, u64 columns, int k) {
+    constexpr bool kWhole = kSize % kSliceK == 0;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (!kWhole && k + i * Ring::kPieceK >= kSize) break;
       WeightPiece<Ring> piece;
       piece.load(row + i * Ring::kPieceK * Ring::kWeightBits / 8);
-      convert<0>(piece, &stretch.a[i * kPieceProducts]);
+      convert<0>(piece, &slice.a[i * kPieceProducts]);
     }
     wgmma_fence();
 #pragma unroll
@@ -126,18 +126,18 @@ struct PartSums {
       if (!kWhole && k + i * Ring::kProductK >= kSize) break;
       const u64 b = columns + (columns_at(i * Ring::kProductK) >> 4);
       if constexpr (Ring::kFourBits) {
-        wgmma_narrow<Ring::kRows>(stretch.sums[i / kTogether], stretch.a[i], b, i % kTogether > 0);
+        wgmma_narrow<Ring::kRows>(slice.sums[i / kTogether], slice.a[i], b, i % kTogether > 0);
       } else {
-        wgmma_narrow<Ring::kRows>(sums, stretch.a[i], b, true);
+        wgmma_narrow<Ring::kRows>(sums, slice.a[i], b, true);
       }
     }
     wgmma_commit();
   }
   // scaled += scale * scale of x * (weight @ x as integers) + offset * (sum of x), block by block.
-  __device__ __forceinline__ void scale(Stretch& stretch, u32 numbers, u32 x_numbers) {
+  __device__ __forceinline__ void scale(Slice& slice, u32 numbers, u32 x_numbers) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      pin(stretch.sums[g]);
+      pin(slice.sums[g]);
       float scales[2], offsets[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -152,7 +152,7 @@ struct PartSums {
         const float x_sum = TL_OFFSETS ? load_shared_float(at + Fixed::kNumbers * 4) : 0.0f;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const auto(&bytes)[4] = stretch.sums[g][t];
+          const auto(&bytes)[4] = slice.sums[g][t];
           const float whole = static_cast<float>(bytes[half * 2] * 256 + bytes[half * 2 + 1]);
           scaled[t][half] += whole * (scales[half] * x_scale);
           if (TL_OFFSETS) scaled[t][half] += offsets[half] * x_sum;

@@ -83,18 +83,18 @@ class WeightForm:
 
     @property
     def defines(self) -> dict[str, int]:
-        """The macros that describe the form."""
+        """The macros that describe the format."""
         return {"TL_WEIGHT_FORM": self.number} | ({} if self.blocks is None else self.blocks.defines)
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
-# Forms of rows with one scale, by (type of the weight, type of the rows of x if these are bytes).
+# Formats of rows with one scale, by (type of the weight, type of the rows of x if these are bytes).
 _FORMS = {
     ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
     ("int8", "int8"): WeightForm(5, 8, 1, 32),
 }
-# Forms of rows with scales for each block, which are multiplied by 16-bit rows.
+# Formats of rows with scales for each block, which are multiplied by 16-bit rows.
 BLOCK_FORMS = {
     "int4": WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
     "uint4": WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),

@@ -1,4 +1,4 @@
-// Sums over the slots of a row: in each slot, the sorted row that its expert has made [times its share].
+// Sums, over the slots of a row, the results of the slots' experts [times the shares of the slots].
 //
 // A thread loads eight features of all slots at once. Sums are float32, in order of slots, rounded once. Macros:
 // TL_RESIDUAL and TL_SHARES (0 or 1), TL_FP16, and those of cuda/chosen_experts.cuh.

@@ -208,7 +208,7 @@ struct Consumer {
     Item ended;
     int n = 0, tile = 0;
 #pragma unroll 1
-    for (int left = now.tiles - 1;; --left) {  // tiles of the item after the one that is weighed
+    for (int left = now.tiles - 1;; --left) {  // tiles of the item after this one
       const bool ends = left == 0;
       float sums[2];
       if (ends) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, features, kernel, launch, symbol
 
-_MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
+_MAX_COUNTED_TOKENS = 32 * 1024  # the most of a sequence with penalties; longer ones are sampled on the host
 _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
 _PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")  # in the order of SamplingInputs
 _THREADS, _SHARED_BYTES = 512, 64 * 1024

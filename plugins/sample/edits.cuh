@@ -30,7 +30,8 @@ __device__ __forceinline__ float changed(const SamplingSlot& slot, const LogitEd
   return __fsub_rn(logit, __fadd_rn(slot.presence_penalty, frequent));
 }
 
-// f(edit) for every edit that is this thread's, of all of the cluster. The same thread has it each time.
+// Calls f(edit) for every edit that belongs to this thread of the cluster. An edit belongs to the same thread in every
+// call.
 template <class Visit>
 __device__ __forceinline__ void visit_edits(const Sequence& sequence, const Visit& f) {
   for (int i = cluster_rank() * kThreads + threadIdx.x; i < sequence.num_edits; i += kBlocks * kThreads) {

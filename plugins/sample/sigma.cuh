@@ -8,8 +8,8 @@
 
 namespace tl {
 
-constexpr float kSteps = 0x1p21f - 1;  // of the range of a row
-constexpr int kStepsBits = 42;         // of their sum; the number of tokens stands above it
+constexpr float kSteps = 0x1p21f - 1;  // steps that divide the range of a row
+constexpr int kStepsBits = 42;         // bits of their sum; the number of tokens is in the bits above it
 static_assert(TL_VOCAB <= 1 << 21, "the squares of a row's steps must stay below 2^64");
 
 // The key of the least scaled logit that stays. `largest`: of the logits, finite. The same in all threads.

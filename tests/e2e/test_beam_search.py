@@ -105,7 +105,7 @@ def model(
 ) -> Iterator[tuple[PreTrainedModel, Path]]:
     """A random model and the directory of its engine."""
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # with more threads, sharing out matrices this small would cost more than multiplying
+    torch.set_num_threads(1)  # splitting matrices this small among threads costs more than it saves
     folder = tmp_path_factory.mktemp(request.param)
     reference = save_tiny_model(request.param, folder / "model")
     convert_checkpoint(str(folder / "model"), folder / "checkpoint", "float32")

@@ -29,8 +29,8 @@ ALLOWED = {
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins", "convert"},  # only the container of tensors of convert
-    "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # of the cache, its store
-    "engine": {"network", "plugins"},  # of plugins, the layout of sampling records
+    "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # only the store of the cache
+    "engine": {"network", "plugins"},  # only the layout of sampling records of plugins
     "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},

@@ -143,10 +143,10 @@ def _is_report(entry: Any) -> bool:
     if not isinstance(entry["date"], str) or not isinstance(figures, dict):
         return False
     numbers: list[Any] = [number for _, _, number in flatten(figures)]
-    over_time = entry.get("timeline", {"stretch_s": 1})
-    if not isinstance(over_time, dict) or not isinstance(over_time.get("stretch_s"), int | float):
+    over_time = entry.get("timeline", {"interval_s": 1})
+    if not isinstance(over_time, dict) or not isinstance(over_time.get("interval_s"), int | float):
         return False
-    series = [values for name, values in over_time.items() if name != "stretch_s"]
+    series = [values for name, values in over_time.items() if name != "interval_s"]
     numbers += [number for values in series for number in (values if isinstance(values, list) else [None])]
     return all(type(number) in (int, float) for number in numbers)
 

@@ -99,7 +99,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, for models that are not engines."
     ),
     click.option("--max_loras", type=COUNT, help=f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]"),
-    click.option("--max_cpu_loras", type=COUNT, help="Adapters in memory. [default: twice as many]"),
+    click.option("--max_cpu_loras", type=COUNT, help="Adapters in host memory. [default: twice max_loras]"),
     click.option(
         "--lora_modules",
         multiple=True,

@@ -22,7 +22,7 @@ from trtllm_lite.registry.reference import Reference
 _HUB = {"docker.io": "registry-1.docker.io"}
 _TIMEOUT = 300.0  # seconds without a byte; a registry may hash a large blob before it answers
 _PIECE = 1 << 20
-_MAX_ANSWER_BYTES = 1 << 20  # of an answer that is not streamed; one with a token has some thousand bytes
+_MAX_ANSWER_BYTES = 1 << 20  # bound on answers that are not streamed; one with a token has some thousand bytes
 
 
 class RepositoryClient(OrasRegistry):

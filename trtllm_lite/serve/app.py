@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's status for a client that went away
 _NO_BODY = 1 << 10  # bytes of a body that are accepted by an endpoint without a body
-_BYTES_PER_CHAR = 3  # of the longest prompt: includes UTF-8, escapes, and thoughts that templates leave out
+_BYTES_PER_CHAR = 3  # for bodies with the longest prompt: includes UTF-8, escapes, and thoughts that templates drop
 _BESIDE_PROMPT = 64 << 10  # bytes of a body besides its prompt
 
 

@@ -8,7 +8,7 @@ from trtllm_lite.llm import LLM
 from trtllm_lite.serve.http.messages import is_header_value
 from trtllm_lite.serve.served_engine import ModelSettings
 
-_LONGEST_NAME = 128  # of a version, which a header names
+_LONGEST_NAME = 128  # bound on the name of a version, which a header carries
 _FORM = "NAME=MODEL:WEIGHT,MODEL:WEIGHT, such as chat=v1:90,v2:10"
 
 

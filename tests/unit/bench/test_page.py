@@ -81,7 +81,7 @@ def test_earlier_files_hold_numbers_over_time(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(json.dumps([serving_report()]))
     assert read_reports(path)
-    for broken in ([], {"stretch_s": "x"}, {"stretch_s": 1.0, "running": 3}, {"stretch_s": 1.0, "running": ["<b>"]}):
+    for broken in ([], {"interval_s": "x"}, {"interval_s": 1.0, "running": 3}, {"interval_s": 1.0, "running": ["<b>"]}):
         path.write_text(json.dumps([{**serving_report(), "timeline": broken}]))
         with pytest.raises(ArgumentError, match="not a list of benchmark reports"):
             read_reports(path)

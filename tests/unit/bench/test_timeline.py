@@ -1,4 +1,4 @@
-"""A run over time, against counts of each stretch by hand."""
+"""A run over time, against counts of each interval by hand."""
 
 import pytest
 from hypothesis import given
@@ -15,13 +15,13 @@ RECORDS = st.lists(
 
 
 @given(RECORDS)
-def test_stretches_have_the_tokens_and_the_requests_of_their_time(drawn: list[tuple]) -> None:
+def test_intervals_have_the_tokens_and_the_requests_of_their_time(drawn: list[tuple]) -> None:
     records = []
     for sent, gaps, num_tokens in drawn:
         times = [sent + sum(gaps[: place + 1]) for place in range(len(gaps))]
         records.append(RequestRecord(sent, sent, times, 1, num_tokens=num_tokens))
     found = timeline(records)
-    width, rates, running = found["stretch_s"], found["output_tokens_per_s"], found["running"]
+    width, rates, running = found["interval_s"], found["output_tokens_per_s"], found["running"]
     assert sum(rates) * width == pytest.approx(sum(record.output_len for record in records))
     assert len(rates) == len(running)
     for place, number in enumerate(running):

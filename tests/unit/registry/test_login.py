@@ -16,7 +16,7 @@ from trtllm_lite.registry import Reference, parse_reference, pull_engine, push_e
 from trtllm_lite.registry.credentials import find_credentials
 from trtllm_lite.registry.session import RepositoryClient
 
-ADDRESS = "127.0.0.2"  # of this machine, and none of those that are talked to without https
+ADDRESS = "127.0.0.2"  # an address of this machine that is only reached by https
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_without_the_right_login_nothing_goes(
 
 
 def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path: Path, certificate: Path) -> None:
-    del trusted  # whose certificate this server has, too
+    del trusted  # its certificate is that of this server, too
     with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
         reference = parse_reference(f"{host}/team/tiny:1")
         save(tmp_path, auths(host, "wrong"))
@@ -89,7 +89,7 @@ def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path
 def test_answers_that_hold_no_token_are_errors(
     token: bytes, message: str, trusted: Reference, tmp_path: Path, certificate: Path
 ) -> None:
-    del trusted  # whose certificate this server has, too
+    del trusted  # its certificate is that of this server, too
     with answer_with_tokens({}, ADDRESS, certificate, token) as host:
         save(tmp_path, auths(host, "secret"))
         with pytest.raises(RegistryError, match=rf"does not answer as a registry does \({message}.*\): check the name"):
@@ -116,7 +116,7 @@ def test_no_login_of_netrc_is_shown_by_plain_http(engine: Path, tmp_path: Path) 
 def test_a_login_of_netrc_takes_no_tokens_place(
     trusted: Reference, engine: Path, tmp_path: Path, certificate: Path
 ) -> None:
-    del trusted  # whose certificate this server has, too
+    del trusted  # its certificate is that of this server, too
     with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
         save(tmp_path, auths(host, "secret"))
         pull_engine(parse_reference(f"{host}/team/tiny:1"), tmp_path / "engine", ignore)
@@ -160,7 +160,7 @@ def test_no_password_goes_over_plain_http(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_login_is_shown_to_its_registry_alone() -> None:
     """And not to a store elsewhere, which a registry names as the place for uploads."""
-    with answer({"/store": b"stored"}) as elsewhere:  # which answers 400 to whoever shows a login
+    with answer({"/store": b"stored"}) as elsewhere:  # it answers 400 to requests with a login
         client = RepositoryClient(parse_reference("registry.example.com/a:1"), insecure=False)
         client.auth._shown = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}
         assert client.do_request(f"http://{elsewhere}/store").content == b"stored"

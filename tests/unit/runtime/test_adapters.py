@@ -69,7 +69,7 @@ class Handle:
 class World:
     """A manager over stand-ins; ``running`` has what each running request calls at its end.
 
-    With ``has_slots`` the device has memory of its own, of which ``slots`` says what lies where.
+    With ``has_slots`` the device has memory of its own, and ``slots`` says which adapter is in which slot.
     """
 
     max_loras: int

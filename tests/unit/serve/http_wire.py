@@ -12,7 +12,7 @@ from trtllm_lite.serve.http.server import HttpServer
 
 Handler = Callable[[Request], Awaitable[Response | None]]
 
-_MAX_TURNS = 1000  # of the loop, after which a condition is taken never to come
+_MAX_TURNS = 1000  # turns of the loop after which a condition counts as never met
 
 
 @dataclass

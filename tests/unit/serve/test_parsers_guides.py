@@ -252,7 +252,7 @@ def test_any_text_that_is_forced_is_read_as_calls(name):
         for function, arguments in found:
             assert function == "get_it"
             jsonschema.validate(json.loads(arguments), DRAWN)
-    assert num_ended > 5  # of a form that ends by a line break, which is rarely drawn, few do
+    assert num_ended > 5  # a format that ends with a line break, which is rarely drawn, ends rarely
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))

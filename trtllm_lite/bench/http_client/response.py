@@ -7,7 +7,7 @@ from trtllm_lite.errors import ServerError, shown
 
 _MAX_HEAD = 64 << 10
 _MAX_CHUNK_LINE = 1 << 10
-_MAX_BODY = 64 << 20  # of a body that is no stream, which is kept whole
+_MAX_BODY = 64 << 20  # bound on bodies that are not streams, which are kept whole
 
 NO_RESPONSE = "connection closed without a response"
 

@@ -56,19 +56,19 @@ def _over_time(report: Report, earlier: Report | None) -> Iterator[Chart]:
     if "timeline" not in report:
         return
     time = Axis("time", seconds)
-    rates = [Curve("now", _stretches(report, "output_tokens_per_s"))]
+    rates = [Curve("now", _intervals(report, "output_tokens_per_s"))]
     ceiling = plain_figure("ceiling_output_tokens_per_s")(report)
     if ceiling is not None:
         rates.append(Curve("ceiling", [(x, ceiling) for x, _ in rates[0].points], 2, "floor"))
-    running = [Curve("now", _stretches(report, "running"))]
+    running = [Curve("now", _intervals(report, "running"))]
     if earlier is not None and "timeline" in earlier:
-        rates.append(Curve("earlier run", _stretches(earlier, "output_tokens_per_s"), 1, "earlier"))
-        running.append(Curve("earlier run", _stretches(earlier, "running"), 1, "earlier"))
+        rates.append(Curve("earlier run", _intervals(earlier, "output_tokens_per_s"), 1, "earlier"))
+        running.append(Curve("earlier run", _intervals(earlier, "running"), 1, "earlier"))
     yield Chart("Output tokens per second", time, Axis("", tokens_per_s), rates)
     yield Chart("Requests under way", time, Axis("", number), running)
 
 
-def _stretches(report: Report, name: str) -> list[Point]:
-    """A point in the middle of each stretch of time."""
-    width = report["timeline"]["stretch_s"]
+def _intervals(report: Report, name: str) -> list[Point]:
+    """A point in the middle of each interval of time."""
+    width = report["timeline"]["interval_s"]
     return [((place + 0.5) * width, float(value)) for place, value in enumerate(report["timeline"][name])]

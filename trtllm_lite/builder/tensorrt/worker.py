@@ -33,7 +33,7 @@ def main(package: str) -> None:
     """Build what the request asks for."""
     fixed = _fix_addresses()
     ctypes.c_int.in_dll(ctypes.CDLL(None), "steady_heap")  # an error if the heap was not loaded
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, and ends it by dying too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, which also ends if the parent dies
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with messages

@@ -34,7 +34,7 @@ _BUCKETS, _MOST_DISTANCE = 32, 128
 
 
 def bucket(distance: int) -> int:
-    """The bucket of a key that many tokens after its query (negative: before it), as transformers rounds it.
+    """The bucket of a key ``distance`` tokens after its query (negative: before it), as transformers rounds it.
 
     Half of the buckets are for keys after the query. In each half the first buckets hold one distance each, and the
     others grow wider up to _MOST_DISTANCE.

@@ -49,6 +49,6 @@ def _matrix(
     layer.find("weight_scale", stored_scale, 2)
     layer.expect("weight_scale", (rows, -(-2 * half // size)))
     if 2 * half % size:
-        raise layer.error(f"rows of {2 * half} weights are not groups of {size}, which is not supported")
+        raise layer.error(f"rows of {2 * half} weights cannot be divided into groups of {size}, which is not supported")
     parts = {"weight": lambda: in_pairs(layer.load(elements), axis=-1).view(NUMPY[FP4]), "weight_scale": scales}
     return Matrix((rows, 2 * half), Blocks(FP4, size, scale_dtype), parts, (elements, "weight_scale", *others))

@@ -18,7 +18,7 @@ struct MaskThread;
 
 // Masks of a text that MaskThreads is to make, and those that it has made.
 struct MaskOrder {
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards what follows
   std::vector<std::int32_t> drafts;
   std::span<std::uint32_t> masks;
   bool is_open = false;          // whether somebody waits for it

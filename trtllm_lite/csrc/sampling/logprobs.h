@@ -17,7 +17,7 @@ struct TokenLogprob {
 
 struct RowLogprobs {
   TokenLogprob chosen;
-  int rank;                       // of the chosen token: 1 + the number of tokens of larger logit
+  int rank;                       // rank of the chosen token: 1 + the number of tokens with a larger logit
   std::vector<TokenLogprob> top;  // most likely first, ties by lower id
 };
 

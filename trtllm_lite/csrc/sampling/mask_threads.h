@@ -35,7 +35,7 @@ bool has_waited_enough(const MasksLeft& left, std::size_t num_rows, std::chrono:
 // One of MaskThreads'.
 struct MaskThread {
   std::thread thread;
-  std::atomic<int> id = 0;  // as the system numbers it; 0 before it runs
+  std::atomic<int> id = 0;  // the system's number of the thread; 0 before it runs
   bool is_slow = false;     // it makes masks of slow texts
 };
 
@@ -46,7 +46,7 @@ class MaskThreads {
     std::shared_ptr<GuidedText> text;
     std::span<const std::int32_t> drafts;  // as GuidedText::fill_masks, whose masks these are
     std::span<std::uint32_t> masks;
-    int slot = 0;  // of the text's request
+    int slot = 0;  // slot of the text's request
   };
 
   // As many threads as the machine has cores for them, for masks of `num_words`.
@@ -84,7 +84,7 @@ class MaskThreads {
   std::vector<Late> ordered_;  // that were started last, in the order of these
   std::vector<Late> late_;     // that were closed too early
   std::atomic<std::size_t> num_left_ = 0, num_fresh_ = 0;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable has_texts_, all_made_;
   std::deque<std::shared_ptr<GuidedText>> texts_, slow_texts_;  // that no thread has taken up
   bool stopping_ = false;

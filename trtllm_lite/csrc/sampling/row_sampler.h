@@ -22,7 +22,7 @@ struct RequestParams : SlotParams {
   std::uint32_t sequence_index =
       0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
   std::optional<BeamSearchParams> beams;   // search instead of sampling; generation_logits does not go with it
-  std::shared_ptr<const Grammar> grammar;  // of the generated text; does not go with beams
+  std::shared_ptr<const Grammar> grammar;  // the grammar of the generated text; not with beams
   std::shared_ptr<const Adapter> adapter;  // changes the model; of the engine that the loop runs
   bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
@@ -39,12 +39,12 @@ struct RequestOutputs : RowOutputs {
   explicit RequestOutputs(std::size_t num_logits) : vocab_size(num_logits) {}
 
   std::size_t vocab_size;
-  std::vector<RowLogprobs> logprobs;         // of each sampled token
+  std::vector<RowLogprobs> logprobs;         // one for each sampled token
   std::vector<float> generation_logits;      // [sampled tokens, vocab_size], what they were sampled from
   int first_position = 0;                    // of the prompt positions below
   LogitRows context_logits;                  // of prompt positions
-  std::vector<RowLogprobs> prompt_logprobs;  // of the prompt tokens that follow the positions
-  std::vector<BeamHypothesis> hypotheses;    // of a beam search at its end, best first
+  std::vector<RowLogprobs> prompt_logprobs;  // one for each prompt token that follows a position
+  std::vector<BeamHypothesis> hypotheses;    // results of a beam search at its end, best first
 };
 
 // The extras of the row, which are made when they are first needed.

@@ -23,7 +23,7 @@ class ByteRun {
   void replace(std::string& text);
 
   std::string unfinished_;
-  std::size_t num_shown_ = 0;  // how many of the unfinished bytes
+  std::size_t num_shown_ = 0;  // unfinished bytes that have been shown
   bool is_broken_ = false;
 };
 

@@ -36,7 +36,7 @@ class WordMatcher {
 
  private:
   struct Node {
-    Symbol symbol;  // leads here
+    Symbol symbol;  // the symbol that leads to this node
     std::uint32_t depth;
     State shorter;  // the next shorter suffix that is a prefix of a word
     int found;

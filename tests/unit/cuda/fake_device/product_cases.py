@@ -111,7 +111,7 @@ def test_algorithms_of_another_version_of_the_library_are_errors(fake_library: c
 
 
 def test_rows_beyond_the_engines_are_not_asked_about(fake_library: ctypes.CDLL, tmp_path: Path) -> None:
-    assert MAX_NUM_TOKENS < 25  # which the hungry algorithm refuses, as it does 18 and none between
+    assert MAX_NUM_TOKENS < 25  # the hungry algorithm refuses 25 and 18 tokens, and no number between
     before = runs(fake_library, HUNGRY, MAX_NUM_TOKENS)
     run_all_sizes(make_executor(tmp_path, WIDE, algorithm(18, ANY), algorithm(31, HUNGRY)))
     assert runs(fake_library, HUNGRY, MAX_NUM_TOKENS) > before

@@ -75,7 +75,7 @@ def test_the_device_knows_what_ends_a_sequence(
     before = fake_driver.fake_count(b"ended")
     loop = EventLoop(executor, **LIMITS)
     [answer] = run(loop, [([1, 2, 3], greedy(9, stop_token_ids=[*others, tokens[4]]))])
-    run(loop, [([4], greedy(1))])  # whose step ends after the one that followed the end
+    run(loop, [([4], greedy(1))])  # its step ends after the step that followed the end
     loop.shut_down()
     assert answer.tokens == tokens[:5]
     assert answer.end is not None

@@ -98,8 +98,8 @@ TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count
 // Multiplies one chunk by all rows of p, while the next chunk is prefetched into the L1 cache.
 template <typename Weight, typename Scales>
 TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* dequantized) {
-  // Half of the lines in each of the first two passes. A row of bytes is one line; a row of words is prefetched over 8
-  // rows.
+  // The lines of a row that each pass prefetches: half of them in each of the first two passes. A row of bytes is one
+  // line; the lines of a row of words are prefetched during 8 rows.
   constexpr int kLines = kElements<Weight> == 1 && kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
   const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
   const std::int64_t bytes = items * static_cast<std::int64_t>(sizeof(Weight));

@@ -16,7 +16,7 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // the most that a block may have without requesting it
-constexpr std::int64_t kLargestAlignment = 16;          // to which a parameter that is a struct may be padded
+constexpr std::int64_t kLargestAlignment = 16;          // alignment to which a struct parameter may be padded
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

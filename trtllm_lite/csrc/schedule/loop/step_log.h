@@ -15,7 +15,7 @@ namespace tl {
 // A step from the results of the one before it, or from the end of an idle time, to its own results.
 struct StepRecord {
   Clock::time_point begin, end;
-  double host_seconds;     // of these, spent by the loop itself and not waiting for the device
+  double host_seconds;     // the part that the loop computed instead of waiting for the device
   double compute_seconds;  // measured on the device; 0 if unknown
   std::int64_t num_rows, num_tokens, num_decode_tokens;
 };
