@@ -3,8 +3,8 @@
 // for them.
 //
 // Bytes over the link: 4 * elements of each other rank. Floor: two barriers, about 3 us, or bytes / bandwidth of the
-// link; one barrier if rows are stored already. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks; one
-// block if rows are stored already. `part`, the features of a rank, is a multiple of 4. Macros: TL_MEETING_BLOCKS.
+// link; one barrier if rows are stored already. Launch: a grid of at most TL_BARRIER_BLOCKS, the same on all ranks; one
+// block if rows are stored already. `part`, the features of a rank, is a multiple of 4. Macros: TL_BARRIER_BLOCKS.
 #include "cuda/ranks.cuh"
 
 namespace tl {
@@ -31,8 +31,8 @@ extern "C" __global__ void all_gather(float* y, const float* x, const tl::RankTa
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
-  BlockMeeting meeting(ranks, flags, site);
-  meeting.meet(0);
+  BlockBarrier barrier(ranks, flags, site);
+  barrier.sync(0);
   const int in_row = part / 4, stride = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x;
   for (int rank = 0; rank < static_cast<int>(ranks->count); ++rank) {
     const float4* from = reinterpret_cast<const float4*>(in_arena(ranks, x, rank));
@@ -50,11 +50,11 @@ extern "C" __global__ void all_gather(float* y, const float* x, const tl::RankTa
       }
     }
   }
-  meeting.meet(1);
+  barrier.sync(1);
 }
 
 extern "C" __global__ void rows_are_there(const tl::RankTable* ranks, int* flags, int site) {
   tl::wait_for_previous_kernel();
   tl::allow_next_kernel();
-  tl::BlockMeeting(ranks, flags, site).meet_once();
+  tl::BlockBarrier(ranks, flags, site).sync_once();
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..cuda.ranks import MEETING_BLOCKS
+from ..cuda.ranks import BARRIER_BLOCKS
 from ..launch import Buffer, Collective, Command, features, kernel, launch
 
 _SOURCE = "all_gather/cuda.cuh"
-_THREADS, _MEETING_THREADS = 512, 32
+_THREADS, _BARRIER_THREADS = 512, 32
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -15,15 +15,15 @@ def lower(op: Lowering) -> list[Command]:
     x = op.rows("x")
     if not op.has("ranks"):
         return _by_library(op, x, op.result("y"))
-    where, defines = (op.state("ranks"), op.state("rank_flags"), op.collective), {"TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    where, defines = (op.state("ranks"), op.state("rank_flags"), op.collective), {"TL_BARRIER_BLOCKS": BARRIER_BLOCKS}
     if op.attribute("in_place"):
         op.place("y", x)
-        return [launch(kernel(_SOURCE, "rows_are_there", _MEETING_THREADS, 0, defines), (1,), *where)]
+        return [launch(kernel(_SOURCE, "rows_are_there", _BARRIER_THREADS, 0, defines), (1,), *where)]
     y = op.result("y")
     if x.dtype != "float32" or y.dtype != "float32":
         op.refuse("expected logits, which alone are gathered")
     specialised = kernel(_SOURCE, "all_gather", _THREADS, 0, defines)
-    return [launch(specialised, (MEETING_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]
+    return [launch(specialised, (BARRIER_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]
 
 
 def _by_library(op: Lowering, x: Buffer, y: Buffer) -> list[Command]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..cuda.ranks import MEETING_BLOCKS
+from ..cuda.ranks import BARRIER_BLOCKS
 from ..cuda.row_norm import RowNorm
 from ..cuda.row_scales import row_type
 from ..launch import Collective, Command, launch
@@ -35,6 +35,6 @@ def lower(op: Lowering) -> list[Command]:
         assert isinstance(rank_rows, int)
         stored = {"TL_STORED": 1, "TL_RANK_ROWS": rank_rows}
     owned = {"TL_OWNED": int(op.attribute("owned")), "TL_SUM_EVERYWHERE": int(op.attribute("sum_everywhere"))}
-    defines |= {"TL_RANKS": others + 1, "TL_MEETING_BLOCKS": MEETING_BLOCKS, **stored, **owned}
+    defines |= {"TL_RANKS": others + 1, "TL_BARRIER_BLOCKS": BARRIER_BLOCKS, **stored, **owned}
     specialised = rows.kernel("all_reduce/pull.cuh", "all_reduce_pull", **defines)
-    return [launch(specialised, (MEETING_BLOCKS,), *norm, op.state("rank_flags"), op.collective, count)]
+    return [launch(specialised, (BARRIER_BLOCKS,), *norm, op.state("rank_flags"), op.collective, count)]

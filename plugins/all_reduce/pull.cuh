@@ -7,9 +7,9 @@
 //
 // Bytes over the link: 2 * elements from each other rank; with TL_OWNED an N-th of that (with TL_STORED sent by the
 // product while it multiplies), and as many bytes of results to each rank. Floor: two barriers, about 3 us, or bytes /
-// bandwidth of the link (two H200s: 331 GB/s to read, 360 to write). Launch: a grid of at most TL_MEETING_BLOCKS, the
+// bandwidth of the link (two H200s: 331 GB/s to read, 360 to write). Launch: a grid of at most TL_BARRIER_BLOCKS, the
 // same on all ranks, TL_THREADS threads; a block takes a row at a time and prefetches the next one. Macros: the above,
-// TL_NORM (0 or 1), TL_MEETING_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
+// TL_NORM (0 or 1), TL_BARRIER_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
 #include "cuda/norm_row.cuh"
 #include "cuda/ranks.cuh"
 
@@ -74,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
 #endif
   wait_for_previous_kernel();
   allow_next_kernel();
-  BlockMeeting meeting(ranks, flags, site);
-  meeting.meet(0);  // x of all ranks is there
+  BlockBarrier barrier(ranks, flags, site);
+  barrier.sync(0);  // x of all ranks is there
   const Places y_places{ranks, TL_OWNED}, sum_places{ranks, TL_OWNED && (!TL_NORM || TL_SUM_EVERYWHERE)};
   const int first = TL_OWNED ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
   const int stride = TL_OWNED ? gridDim.x * TL_RANKS : gridDim.x;
@@ -93,5 +93,5 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     __syncthreads();
 #endif
   }
-  meeting.meet(1);  // all ranks have read x and written their results
+  barrier.sync(1);  // all ranks have read x and written their results
 }

@@ -5,7 +5,7 @@
 
 namespace tl {
 
-constexpr int kMeetingBlocks = TL_MEETING_BLOCKS;
+constexpr int kBarrierBlocks = TL_BARRIER_BLOCKS;
 
 __device__ __forceinline__ void store_release(int* to, int value) {
   asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
@@ -18,24 +18,24 @@ __device__ __forceinline__ int load_acquire(const int* from) {
 }
 
 // Barriers of one block with the blocks of its number on the other ranks, in collective `site`. The grid is the same on
-// all ranks and has at most kMeetingBlocks blocks. `flags` are int32 [2 * kMeetingBlocks * kMaxRanks], then
-// [kMeetingBlocks] counts of barriers so far, all zero initially.
-class BlockMeeting {
+// all ranks and has at most kBarrierBlocks blocks. `flags` are int32 [2 * kBarrierBlocks * kMaxRanks], then
+// [kBarrierBlocks] counts of barriers so far, all zero initially.
+class BlockBarrier {
  public:
-  __device__ __forceinline__ BlockMeeting(const RankTable* ranks, int* flags, int site)
+  __device__ __forceinline__ BlockBarrier(const RankTable* ranks, int* flags, int site)
       : ranks_(ranks),
         flags_(flags),
-        epoch_(flags + 2 * kMeetingBlocks * kMaxRanks + blockIdx.x),
+        epoch_(flags + 2 * kBarrierBlocks * kMaxRanks + blockIdx.x),
         number_(*epoch_ + 1),
         site_(site) {}
 
   // Waits until all ranks have come here, with `phase` 0, then 1. Writes of a rank before it are visible to all after
   // it.
-  __device__ __forceinline__ void meet(int phase) {
+  __device__ __forceinline__ void sync(int phase) {
     __syncthreads();
     const int other = threadIdx.x;
     if (other < static_cast<int>(ranks_->count)) {
-      int* own = flags_ + (phase * kMeetingBlocks + blockIdx.x) * kMaxRanks;
+      int* own = flags_ + (phase * kBarrierBlocks + blockIdx.x) * kMaxRanks;
       store_release(in_state(ranks_, own, other) + ranks_->rank, number_);
       RankWait wait(ranks_, other, site_);
       while (load_acquire(own + other) - number_ < 0 && !wait.is_over()) {
@@ -46,8 +46,8 @@ class BlockMeeting {
   }
 
   // A barrier with a single phase.
-  __device__ __forceinline__ void meet_once() {
-    meet(0);
+  __device__ __forceinline__ void sync_once() {
+    sync(0);
     end();
   }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trtllm_lite.common.vocabulary import MAX_TP_SIZE
 
-MEETING_BLOCKS = 128  # the most blocks of a kernel
+BARRIER_BLOCKS = 128  # the most blocks of a kernel
 # Words of the states that such kernels read: the RankTable (int64) and the flags (int32).
 RANKS_WORDS = 7 + 2 * MAX_TP_SIZE
-FLAG_WORDS = 2 * MEETING_BLOCKS * MAX_TP_SIZE + MEETING_BLOCKS
+FLAG_WORDS = 2 * BARRIER_BLOCKS * MAX_TP_SIZE + BARRIER_BLOCKS
 INBOX_TURNS = 3  # places of each row of an inbox, used in rotation
 _INBOX_ROWS = 512  # total over all other ranks
 

@@ -9,11 +9,11 @@ namespace tl {
 
 constexpr int kHalfDim = kLatentDim / 2;  // columns of a warpgroup
 
-// Named barriers. kMeeting: all consumer threads synchronize. kLeft: the first warpgroup has left data for the second.
+// Named barriers. kAll: all consumer threads synchronize. kLeft: the first warpgroup has left data for the second.
 // kTaken: the second has read it.
-constexpr int kMeeting = 1, kLeft = 2, kTaken = 3;
+constexpr int kAll = 1, kLeft = 2, kTaken = 3;
 __device__ __forceinline__ void consumer_sync() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kMeeting), "n"(kConsumerThreads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(kAll), "n"(kConsumerThreads) : "memory");
 }
 template <int kBarrier>
 __device__ __forceinline__ void wait_for_other() {

@@ -9,7 +9,7 @@ from tests.gpu.device import Argument, Launchable
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.memory import DTYPES
 from tests.gpu.ranks import TIMEOUT, Layout, Rank, Ranks
-from trtllm_lite.plugins.cuda.ranks import INBOX_TURNS, MEETING_BLOCKS, inbox_rows
+from trtllm_lite.plugins.cuda.ranks import BARRIER_BLOCKS, INBOX_TURNS, inbox_rows
 from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
 EPSILON = 1e-5
@@ -36,7 +36,7 @@ class AllReduce(Ranks):
         norm: bool,
         y_scales: RowScales | None = None,
         threads: int = THREADS,
-        blocks: int = MEETING_BLOCKS,
+        blocks: int = BARRIER_BLOCKS,
         timeout: float = TIMEOUT,
     ) -> None:
         self.hidden, self.max_rows, self.dtype, self.norm = hidden, max_rows, dtype, norm
@@ -74,7 +74,7 @@ class AllReduce(Ranks):
             defines["TL_INBOX_ROWS"] = self.inbox_rows
             return self.kernels("all_reduce/push.cuh", "all_reduce_push", self.threads, defines)
         defines |= {"TL_OWNED": int(way != PULL), "TL_STORED": int(way == STORED), "TL_RANK_ROWS": self.rank_rows}
-        defines |= {"TL_RANKS": len(self.ranks), "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+        defines |= {"TL_RANKS": len(self.ranks), "TL_BARRIER_BLOCKS": BARRIER_BLOCKS}
         defines["TL_SUM_EVERYWHERE"] = int(self.shows_sums(way))
         return self.kernels("all_reduce/pull.cuh", "all_reduce_pull", self.threads, defines)
 
@@ -103,12 +103,12 @@ class AllGather(Ranks):
         max_rows: int,
         *,
         threads: int = THREADS,
-        blocks: int = MEETING_BLOCKS,
+        blocks: int = BARRIER_BLOCKS,
         timeout: float = TIMEOUT,
     ) -> None:
         self.part, self.features, self.max_rows, self.blocks = part, features, max_rows, blocks
         super().__init__(cards, {"x": (torch.float32, (max_rows, part))}, {}, timeout)
-        defines: dict[str, int | str] = {"TL_MEETING_BLOCKS": MEETING_BLOCKS}
+        defines: dict[str, int | str] = {"TL_BARRIER_BLOCKS": BARRIER_BLOCKS}
         self._kernels = self.kernels("all_gather/cuda.cuh", "all_gather", threads, defines)
 
     def launch(self, y: torch.Tensor, rank: Rank, rows: int) -> None:

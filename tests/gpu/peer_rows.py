@@ -11,7 +11,7 @@ from tests.gpu.memory import NAMES, Memory
 from tests.gpu.ranks import TIMEOUT, Layout, Rank, Ranks
 from trtllm_lite.plugins.cuda.few_rows import FewRows, few_rows_config
 from trtllm_lite.plugins.cuda.peer_rows import PeerRows, on_first_rank, on_owners
-from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
+from trtllm_lite.plugins.cuda.ranks import BARRIER_BLOCKS
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
@@ -104,7 +104,7 @@ def check_stored_logits(cards: Cards, shape: Shape, rows: int, leaves: int = 0) 
     logits: Layout = {"logits": (torch.float32, (shape.capacity, features))}
     ranks = _Products(cards, shape, logits, {})
     prepared = []
-    waits = ranks.kernels("all_gather/cuda.cuh", "rows_are_there", 32, {"TL_MEETING_BLOCKS": MEETING_BLOCKS})
+    waits = ranks.kernels("all_gather/cuda.cuh", "rows_are_there", 32, {"TL_BARRIER_BLOCKS": BARRIER_BLOCKS})
     for rank in ranks.ranks:
         rank.arena.fill_(_UNWRITTEN)
         memory = Memory()

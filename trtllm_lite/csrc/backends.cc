@@ -31,8 +31,8 @@ std::chrono::nanoseconds timeout_of(const OpenOptions& options) {
 
 std::unique_ptr<LogitsExecutor> open_cpu_stage(std::span<const Engine* const> ranks, const OpenOptions& options) {
   if (ranks.size() > 1) {
-    auto meeting = std::make_unique<RankMeeting>(static_cast<int>(ranks.size()), timeout_of(options));
-    return std::make_unique<CpuGroup>(ranks, options.num_threads, options.num_blocks, std::move(meeting));
+    auto rendezvous = std::make_unique<RankRendezvous>(static_cast<int>(ranks.size()), timeout_of(options));
+    return std::make_unique<CpuGroup>(ranks, options.num_threads, options.num_blocks, std::move(rendezvous));
   }
   const Engine& engine = *ranks.front();
   const auto* features_of = dynamic_cast<const CpuExecutor*>(options.features_of);

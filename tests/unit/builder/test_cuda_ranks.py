@@ -20,7 +20,7 @@ from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.builder.sharding import shard
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.writer import Weight
-from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
+from trtllm_lite.plugins.cuda.ranks import BARRIER_BLOCKS
 from trtllm_lite.plugins.launch import Launch
 
 TP_SIZE = 2
@@ -83,7 +83,7 @@ def test_rows_of_large_steps_are_stored_on_their_owners() -> None:
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_STORED") == [0, 1, 1, 1, 1]
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_OWNED") == [0, 1, 1, 1, 1]
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_SUM_EVERYWHERE") == [0, 0, 1, 0, 0]
-    assert _launches(lowered, "mixed", "rows_are_there", "TL_MEETING_BLOCKS") == [MEETING_BLOCKS]
+    assert _launches(lowered, "mixed", "rows_are_there", "TL_BARRIER_BLOCKS") == [BARRIER_BLOCKS]
 
 
 def test_rows_of_few_tokens_are_sent_by_all_reduce() -> None:
@@ -98,5 +98,5 @@ def test_other_targets_read_rows_where_they_are() -> None:
     model = quantized(cuda_shape(tied=False), "full_prec")
     lowered = _lowered(_ranks(model)[0], LARGE, "sm_80")
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_STORED") == [0] * 5
-    assert _launches(lowered, "mixed", "all_gather", "TL_MEETING_BLOCKS") == [MEETING_BLOCKS]
+    assert _launches(lowered, "mixed", "all_gather", "TL_BARRIER_BLOCKS") == [BARRIER_BLOCKS]
     assert _launches(lowered, "decode_2", "linear", "TL_ROWS_ON")[-1] == ON_FIRST_RANK

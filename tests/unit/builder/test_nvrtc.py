@@ -73,9 +73,9 @@ HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
-    "all_gather/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
+    "all_gather/cuda.cuh": {"TL_BARRIER_BLOCKS": 128},
     "all_gather/side_by_side.cuh": {},
-    "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_MEETING_BLOCKS": 128, "TL_RANKS": 8} | OWNED,
+    "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_BARRIER_BLOCKS": 128, "TL_RANKS": 8} | OWNED,
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "errors.h"
 #include "ranks/collectives.h"
-#include "ranks/rank_meeting.h"
+#include "ranks/rank_rendezvous.h"
 
 namespace {
 
@@ -23,10 +23,10 @@ constexpr std::int64_t kRows = 3, kFeatures = 700;  // more elements than are ad
 std::byte* bytes(Floats& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
 // Runs `work(rank)` on a thread for each rank, as one step.
-void run_step(tl::RankMeeting& meeting, const std::function<void(int)>& work) {
-  meeting.begin();
+void run_step(tl::RankRendezvous& rendezvous, const std::function<void(int)>& work) {
+  rendezvous.begin();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < meeting.num_ranks(); ++rank) {
+  for (int rank = 0; rank < rendezvous.num_ranks(); ++rank) {
     threads.emplace_back([&, rank] {
       std::exception_ptr error;
       try {
@@ -34,12 +34,12 @@ void run_step(tl::RankMeeting& meeting, const std::function<void(int)>& work) {
       } catch (...) {
         error = std::current_exception();
       }
-      meeting.end(rank, error);
+      rendezvous.end(rank, error);
     });
   }
   std::exception_ptr failure;
   try {
-    meeting.supervise();
+    rendezvous.supervise();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -47,17 +47,17 @@ void run_step(tl::RankMeeting& meeting, const std::function<void(int)>& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// One collective of a step, with both of its meetings.
-void compute(tl::RankMeeting& meeting, int rank, bool reduces, Floats& x, Floats& y, std::int64_t y_features) {
+// One collective of a step, with both of its rendezvous.
+void compute(tl::RankRendezvous& rendezvous, int rank, bool reduces, Floats& x, Floats& y, std::int64_t y_features) {
   const tl::CollectiveSite site{0, "sum of x"};
   const tl::RankOperands own{bytes(x), bytes(y)};
-  const std::span<const tl::RankOperands> all = meeting.meet(rank, own, site);
+  const std::span<const tl::RankOperands> all = rendezvous.meet(rank, own, site);
   if (reduces) {
     tl::all_reduce(rank, all, kRows * kFeatures);
   } else {
     tl::all_gather(rank, all, kRows, kFeatures, y_features);
   }
-  meeting.part(rank, site);
+  rendezvous.part(rank, site);
 }
 
 Floats random_floats(std::uint64_t seed) {
@@ -90,7 +90,7 @@ void check_gathered(const std::vector<Floats>& x, const Floats& y, std::int64_t 
 
 TEST(collectives_give_all_ranks_the_same) {
   for (const int num_ranks : {1, 2, 3, 7}) {
-    tl::RankMeeting meeting(num_ranks, 60s);
+    tl::RankRendezvous rendezvous(num_ranks, 60s);
     const std::int64_t gathered = num_ranks * kFeatures - 5;  // the last rank's features end with padding
     for (std::uint64_t step = 0; step < 20; ++step) {
       std::vector<Floats> x, sums, rows;
@@ -99,11 +99,11 @@ TEST(collectives_give_all_ranks_the_same) {
         sums.emplace_back(x.back().size());
         rows.emplace_back(static_cast<std::size_t>(kRows * gathered));
       }
-      run_step(meeting, [&](int rank) {
+      run_step(rendezvous, [&](int rank) {
         const auto own = static_cast<std::size_t>(rank);
         for (std::uint64_t i = (step * 7 + own) % 5; i > 0; --i) std::this_thread::yield();
-        compute(meeting, rank, true, x[own], sums[own], kFeatures);
-        compute(meeting, rank, false, x[own], rows[own], gathered);
+        compute(rendezvous, rank, true, x[own], sums[own], kFeatures);
+        compute(rendezvous, rank, false, x[own], rows[own], gathered);
       });
       for (const Floats& sum : sums) check_sum(x, sum);
       for (const Floats& row : rows) check_gathered(x, row, gathered);
@@ -112,46 +112,46 @@ TEST(collectives_give_all_ranks_the_same) {
 }
 
 TEST(a_rank_that_throws_ends_the_step_alone) {
-  tl::RankMeeting meeting(3, 60s);
+  tl::RankRendezvous rendezvous(3, 60s);
   std::vector<Floats> x(3, random_floats(1)), y(3, x[0]);
   const auto step = [&](bool fails) {
-    run_step(meeting, [&](int rank) {
+    run_step(rendezvous, [&](int rank) {
       const auto own = static_cast<std::size_t>(rank);
-      compute(meeting, rank, true, x[own], y[own], kFeatures);
+      compute(rendezvous, rank, true, x[own], y[own], kFeatures);
       if (fails && rank == 1) throw std::runtime_error("out of memory");
-      compute(meeting, rank, true, y[own], x[own], kFeatures);
+      compute(rendezvous, rank, true, y[own], x[own], kFeatures);
     });
   };
   for (int i = 0; i < 10; ++i) {
     CHECK_THROWS(std::runtime_error, step(true), "out of memory");
-    CHECK(!meeting.gave_up());
+    CHECK(!rendezvous.gave_up());
     step(false);
   }
 }
 
 TEST(a_rank_that_stalls_is_named_and_given_up) {
   for (const int late : {0, 2}) {
-    tl::RankMeeting meeting(3, 500ms);
+    tl::RankRendezvous rendezvous(3, 500ms);
     std::vector<Floats> x(3, random_floats(1)), y(3, x[0]);
     std::atomic<bool> goes_on = false;
-    meeting.begin();
+    rendezvous.begin();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 3; ++rank) {
       threads.emplace_back([&, rank] {
         if (rank == late) goes_on.wait(false);
         try {
           const auto own = static_cast<std::size_t>(rank);
-          compute(meeting, rank, true, x[own], y[own], kFeatures);
+          compute(rendezvous, rank, true, x[own], y[own], kFeatures);
         } catch (const tl::DeviceError&) {  // the others', and its own when it comes at last
         }
-        meeting.end(rank, nullptr);
+        rendezvous.end(rank, nullptr);
       });
     }
     const std::string message =
         "rank " + std::to_string(late) + " of 3 did not come to collective 0 (sum of x) of step 1";
-    CHECK_THROWS(tl::DeviceError, meeting.supervise(), message.c_str());
-    CHECK(meeting.gave_up());
-    CHECK_THROWS(tl::DeviceError, meeting.begin(), "load the engine again");
+    CHECK_THROWS(tl::DeviceError, rendezvous.supervise(), message.c_str());
+    CHECK(rendezvous.gave_up());
+    CHECK_THROWS(tl::DeviceError, rendezvous.begin(), "load the engine again");
     goes_on = true;
     goes_on.notify_all();
     for (std::thread& thread : threads) thread.join();

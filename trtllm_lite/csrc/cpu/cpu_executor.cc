@@ -18,8 +18,8 @@
 namespace tl {
 namespace {
 
-void check_meeting(const RankMapping& mapping, const RankMeeting* meeting) {
-  const std::int64_t num_ranks = meeting == nullptr ? 1 : meeting->num_ranks();
+void check_rendezvous(const RankMapping& mapping, const RankRendezvous* rendezvous) {
+  const std::int64_t num_ranks = rendezvous == nullptr ? 1 : rendezvous->num_ranks();
   if (mapping.tp_size == num_ranks) return;
   throw EngineError("expected an engine of " + std::to_string(num_ranks) + " ranks, found rank " +
                     std::to_string(part_of(mapping)) + " of " + std::to_string(mapping.tp_size) +
@@ -29,7 +29,7 @@ void check_meeting(const RankMapping& mapping, const RankMeeting* meeting) {
 }  // namespace
 
 CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
-                         const CpuExecutor* features_of, RankMeeting* meeting)
+                         const CpuExecutor* features_of, RankRendezvous* rendezvous)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),
@@ -44,8 +44,8 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
       features_(borrowed_features(features_of)),
       inputs_(step_limits(engine, num_blocks_)),
       rank_(part_of(engine.manifest().mapping)),
-      meeting_(meeting) {
-  check_meeting(engine.manifest().mapping, meeting);
+      rendezvous_(rendezvous) {
+  check_rendezvous(engine.manifest().mapping, rendezvous);
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
   for (const auto& [_, index] : plan_.received) received_.push_back(row_values(index, places));
@@ -234,14 +234,14 @@ void CpuExecutor::run_collective(const Call& call) {
   const Tensor &x = operands_[call.first_input], &y = operands_[call.first_output];
   const RankOperands own{x.as<const std::byte>(), y.as<std::byte>()};
   const CollectiveSite& site = sites_[num_met_++];
-  const bool is_alone = meeting_ == nullptr;
-  const std::span<const RankOperands> ranks = is_alone ? std::span(&own, 1) : meeting_->meet(rank(), own, site);
+  const bool is_alone = rendezvous_ == nullptr;
+  const std::span<const RankOperands> ranks = is_alone ? std::span(&own, 1) : rendezvous_->meet(rank(), own, site);
   if (call.collective->op == CollectiveOp::kAllReduce) {
     all_reduce(rank(), ranks, x.shape[0] * x.shape[1]);
   } else {
     all_gather(rank(), ranks, x.shape[0], x.shape[1], y.shape[1]);
   }
-  if (!is_alone) meeting_->part(rank(), site);
+  if (!is_alone) rendezvous_->part(rank(), site);
 }
 
 StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {

@@ -19,7 +19,7 @@
 #include "host/step_inputs.h"
 #include "host/thread_pool.h"
 #include "host/timed_step.h"
-#include "ranks/rank_meeting.h"
+#include "ranks/rank_rendezvous.h"
 
 namespace tl {
 
@@ -27,10 +27,10 @@ class CpuExecutor final : public OneStageExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's number; isa: "auto" for the
   // best. A draft engine that reads features borrows the executor that keeps them, which must have as many blocks. An
-  // engine of several ranks borrows the meeting of their steps. Throws LimitError, ArgumentError about features, or
-  // EngineError if this build lacks a kernel or the meeting is for another number of ranks.
+  // engine of several ranks borrows the rendezvous of their steps. Throws LimitError, ArgumentError about features, or
+  // EngineError if this build lacks a kernel or the rendezvous is for another number of ranks.
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
-              const CpuExecutor* features_of = nullptr, RankMeeting* meeting = nullptr);
+              const CpuExecutor* features_of = nullptr, RankRendezvous* rendezvous = nullptr);
 
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
@@ -113,7 +113,7 @@ class CpuExecutor final : public OneStageExecutor {
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const std::int64_t rank_;
-  RankMeeting* meeting_;               // null if there is one rank
+  RankRendezvous* rendezvous_;         // null if there is one rank
   std::vector<CollectiveSite> sites_;  // sites of the collectives, in order
   std::size_t num_met_ = 0;            // collectives so far in the current step
   std::vector<Rows> received_, made_;  // values from the previous stage, and values for the next

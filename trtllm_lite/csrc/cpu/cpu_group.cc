@@ -7,13 +7,13 @@
 namespace tl {
 
 CpuGroup::CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
-                   std::unique_ptr<RankMeeting> meeting)
+                   std::unique_ptr<RankRendezvous> rendezvous)
     : ranks_(std::make_shared<Ranks>()) {
-  ranks_->meeting = std::move(meeting);
+  ranks_->rendezvous = std::move(rendezvous);
   const std::int64_t threads_each = std::max<std::int64_t>(resolve_num_threads(num_threads) / std::ssize(engines), 1);
   for (const Engine* engine : engines) {
     ranks_->executors.push_back(
-        std::make_unique<CpuExecutor>(*engine, threads_each, num_blocks, "auto", nullptr, ranks_->meeting.get()));
+        std::make_unique<CpuExecutor>(*engine, threads_each, num_blocks, "auto", nullptr, ranks_->rendezvous.get()));
   }
   for (std::size_t rank = 0; rank < engines.size(); ++rank) threads_.emplace_back(work, ranks_, rank);
 }
@@ -24,7 +24,7 @@ CpuGroup::~CpuGroup() {
     ranks_->stopping = true;
   }
   ranks_->changed.notify_all();
-  const bool gave_up = ranks_->meeting->gave_up();
+  const bool gave_up = ranks_->rendezvous->gave_up();
   for (std::thread& thread : threads_) {
     if (home_.is_this() && !gave_up) {
       thread.join();
@@ -47,12 +47,12 @@ void CpuGroup::work(const std::shared_ptr<Ranks>& ranks, std::size_t rank) {
     } catch (...) {  // supervise() rethrows it
       error = std::current_exception();
     }
-    ranks->meeting->end(static_cast<int>(rank), error);
+    ranks->rendezvous->end(static_cast<int>(rank), error);
   }
 }
 
 void CpuGroup::compute(const StepRequest& request, const LogitsUse& use) {
-  ranks_->meeting->begin();
+  ranks_->rendezvous->begin();
   {
     const std::lock_guard lock(ranks_->mutex);
     ranks_->request = request;
@@ -60,7 +60,7 @@ void CpuGroup::compute(const StepRequest& request, const LogitsUse& use) {
     ++ranks_->num_steps;
   }
   ranks_->changed.notify_all();
-  ranks_->meeting->supervise();
+  ranks_->rendezvous->supervise();
 }
 
 std::size_t CpuGroup::block_bytes() const {

@@ -13,7 +13,7 @@
 
 #include "cpu/cpu_executor.h"
 #include "host/logits_executor.h"
-#include "ranks/rank_meeting.h"
+#include "ranks/rank_rendezvous.h"
 
 namespace tl {
 
@@ -22,7 +22,7 @@ class CpuGroup final : public OneStageExecutor {
   // Borrows the engines (check_ranks), one for each rank in order. Divides num_threads among them. Throws as
   // CpuExecutor does.
   CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
-           std::unique_ptr<RankMeeting> meeting);
+           std::unique_ptr<RankRendezvous> rendezvous);
   ~CpuGroup() override;
 
   std::size_t block_bytes() const override;
@@ -40,7 +40,7 @@ class CpuGroup final : public OneStageExecutor {
  private:
   // State of the ranks' threads. A rank that has been given up keeps it alive.
   struct Ranks {
-    std::unique_ptr<RankMeeting> meeting;
+    std::unique_ptr<RankRendezvous> rendezvous;
     std::vector<std::unique_ptr<CpuExecutor>> executors;
     std::mutex mutex;
     std::condition_variable changed;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ranks/rank_meeting.h"
+#include "ranks/rank_rendezvous.h"
 
 namespace tl {
 

@@ -18,14 +18,14 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-class StallingMeeting final : public RankMeeting {
+class StallingRendezvous final : public RankRendezvous {
  public:
-  StallingMeeting(int num_ranks, std::chrono::nanoseconds timeout, int rank, int collective)
-      : RankMeeting(num_ranks, timeout), rank_(rank), collective_(collective) {}
+  StallingRendezvous(int num_ranks, std::chrono::nanoseconds timeout, int rank, int collective)
+      : RankRendezvous(num_ranks, timeout), rank_(rank), collective_(collective) {}
 
   std::span<const RankOperands> meet(int rank, RankOperands operands, const CollectiveSite& site) override {
     if (rank == rank_ && site.number == collective_) stall();
-    return RankMeeting::meet(rank, operands, site);
+    return RankRendezvous::meet(rank, operands, site);
   }
 
  private:
@@ -43,7 +43,8 @@ std::unique_ptr<CpuGroup> stalling_group(const std::vector<const Engine*>& ranks
                                          double timeout) {
   const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout));
   const int num_ranks = static_cast<int>(ranks.size());
-  return std::make_unique<CpuGroup>(ranks, 1, 0, std::make_unique<StallingMeeting>(num_ranks, limit, rank, collective));
+  return std::make_unique<CpuGroup>(ranks, 1, 0,
+                                    std::make_unique<StallingRendezvous>(num_ranks, limit, rank, collective));
 }
 
 // Two stages, the second of which stalls.
@@ -52,8 +53,10 @@ std::unique_ptr<CpuPipeline> stalling_pipeline(const std::vector<const Engine*>&
   const auto half = static_cast<std::ptrdiff_t>(ranks.size() / 2);
   const std::vector<const Engine*> first(ranks.begin(), ranks.begin() + half), last(ranks.begin() + half, ranks.end());
   std::vector<std::unique_ptr<LogitsExecutor>> stages;
-  const auto meeting = [&] { return std::make_unique<RankMeeting>(static_cast<int>(half), std::chrono::seconds(30)); };
-  stages.push_back(std::make_unique<CpuGroup>(first, 1, 0, meeting()));
+  const auto rendezvous = [&] {
+    return std::make_unique<RankRendezvous>(static_cast<int>(half), std::chrono::seconds(30));
+  };
+  stages.push_back(std::make_unique<CpuGroup>(first, 1, 0, rendezvous()));
   stages.push_back(stalling_group(last, rank, collective, timeout));
   return std::make_unique<CpuPipeline>(std::move(stages));
 }

@@ -26,14 +26,14 @@ struct CollectiveSite {
   std::string name;
 };
 
-class RankMeeting {
+class RankRendezvous {
  public:
   // A rank has failed if it comes to a collective later than another by more than `timeout`; this is noticed within
   // another eighth of it.
-  RankMeeting(int num_ranks, std::chrono::nanoseconds timeout);
-  RankMeeting(const RankMeeting&) = delete;
-  RankMeeting& operator=(const RankMeeting&) = delete;
-  virtual ~RankMeeting() = default;
+  RankRendezvous(int num_ranks, std::chrono::nanoseconds timeout);
+  RankRendezvous(const RankRendezvous&) = delete;
+  RankRendezvous& operator=(const RankRendezvous&) = delete;
+  virtual ~RankRendezvous() = default;
 
   int num_ranks() const { return static_cast<int>(operands_.size()); }
 
@@ -67,11 +67,11 @@ class RankMeeting {
   mutable std::mutex mutex_;
   std::condition_variable met_, ended_or_failed_;
   std::vector<RankOperands> operands_;
-  std::vector<char> here_;   // ranks at the current meeting
+  std::vector<char> here_;   // ranks at the current rendezvous
   std::vector<char> ended_;  // the step
-  CollectiveSite site_;      // site of the current meeting
+  CollectiveSite site_;      // site of the current rendezvous
   Clock::time_point since_;  // when the first rank came to it
-  std::uint64_t num_meetings_ = 0;
+  std::uint64_t num_rendezvous_ = 0;
   std::int64_t num_steps_ = 0;
   std::exception_ptr failure_;
   bool gave_up_ = false;

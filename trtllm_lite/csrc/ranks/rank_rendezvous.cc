@@ -1,4 +1,4 @@
-#include "ranks/rank_meeting.h"
+#include "ranks/rank_rendezvous.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,18 +11,18 @@ namespace {
 
 constexpr char kNo = 0, kYes = 1;
 
-// When a step fails, ranks that wait in a meeting leave it at once; the others have this long to notice.
+// When a step fails, ranks that wait in a rendezvous leave it at once; the others have this long to notice.
 constexpr std::chrono::seconds kGrace{1};
 
 }  // namespace
 
-RankMeeting::RankMeeting(int num_ranks, std::chrono::nanoseconds timeout)
+RankRendezvous::RankRendezvous(int num_ranks, std::chrono::nanoseconds timeout)
     : timeout_(timeout),
       operands_(static_cast<std::size_t>(num_ranks)),
       here_(static_cast<std::size_t>(num_ranks)),
       ended_(static_cast<std::size_t>(num_ranks), kYes) {}
 
-void RankMeeting::begin() {
+void RankRendezvous::begin() {
   const Lock lock(mutex_);
   if (gave_up_) throw DeviceError(kRankGivenUp);
   ++num_steps_;
@@ -31,8 +31,8 @@ void RankMeeting::begin() {
   std::ranges::fill(ended_, kNo);
 }
 
-// The end of a step is its last meeting; only the supervisor waits at it.
-void RankMeeting::end(int rank, std::exception_ptr error) {
+// The end of a step is its last rendezvous; only the supervisor waits at it.
+void RankRendezvous::end(int rank, std::exception_ptr error) {
   const Lock lock(mutex_);
   ended_[static_cast<std::size_t>(rank)] = kYes;
   if (error) {
@@ -43,26 +43,26 @@ void RankMeeting::end(int rank, std::exception_ptr error) {
   ended_or_failed_.notify_all();
 }
 
-std::span<const RankOperands> RankMeeting::meet(int rank, RankOperands operands, const CollectiveSite& site) {
+std::span<const RankOperands> RankRendezvous::meet(int rank, RankOperands operands, const CollectiveSite& site) {
   Lock lock(mutex_);
   operands_[static_cast<std::size_t>(rank)] = operands;
   wait_for_all(lock, rank, site);
   return operands_;
 }
 
-void RankMeeting::part(int rank, const CollectiveSite& site) {
+void RankRendezvous::part(int rank, const CollectiveSite& site) {
   Lock lock(mutex_);
   wait_for_all(lock, rank, site);
 }
 
-void RankMeeting::wait_for_all(Lock& lock, int rank, const CollectiveSite& site) {
-  const std::uint64_t before = num_meetings_;
+void RankRendezvous::wait_for_all(Lock& lock, int rank, const CollectiveSite& site) {
+  const std::uint64_t before = num_rendezvous_;
   arrive(rank, site);
-  met_.wait(lock, [&] { return num_meetings_ > before || failure_ != nullptr; });
-  if (num_meetings_ == before) throw DeviceError("another rank failed");
+  met_.wait(lock, [&] { return num_rendezvous_ > before || failure_ != nullptr; });
+  if (num_rendezvous_ == before) throw DeviceError("another rank failed");
 }
 
-void RankMeeting::arrive(int rank, const CollectiveSite& site) {
+void RankRendezvous::arrive(int rank, const CollectiveSite& site) {
   if (std::ranges::count(here_, kYes) == 0) {
     site_ = site;
     since_ = Clock::now();
@@ -70,23 +70,23 @@ void RankMeeting::arrive(int rank, const CollectiveSite& site) {
   here_[static_cast<std::size_t>(rank)] = kYes;
   if (std::ranges::count(here_, kNo) == 0) {
     std::ranges::fill(here_, kNo);
-    ++num_meetings_;
+    ++num_rendezvous_;
     met_.notify_all();
   }
 }
 
-void RankMeeting::fail(std::exception_ptr error) {
+void RankRendezvous::fail(std::exception_ptr error) {
   if (!failure_) failure_ = std::move(error);
   met_.notify_all();
 }
 
-bool RankMeeting::is_done() const { return std::ranges::count(ended_, kNo) == 0; }
+bool RankRendezvous::is_done() const { return std::ranges::count(ended_, kNo) == 0; }
 
-bool RankMeeting::is_overdue() const {
+bool RankRendezvous::is_overdue() const {
   return std::ranges::count(here_, kYes) > 0 && Clock::now() >= since_ + timeout_;
 }
 
-void RankMeeting::supervise() {
+void RankRendezvous::supervise() {
   Lock lock(mutex_);
   while (!is_done() && !failure_) {
     ended_or_failed_.wait_for(lock, timeout_ / 8);
@@ -96,7 +96,7 @@ void RankMeeting::supervise() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-std::string RankMeeting::missing() const {
+std::string RankRendezvous::missing() const {
   std::string ranks;
   int count = 0;
   for (std::size_t rank = 0; rank < here_.size(); ++rank) {
@@ -109,7 +109,7 @@ std::string RankMeeting::missing() const {
                       static_cast<std::uint64_t>(num_steps_), timeout_);
 }
 
-bool RankMeeting::gave_up() const {
+bool RankRendezvous::gave_up() const {
   const Lock lock(mutex_);
   return gave_up_;
 }
