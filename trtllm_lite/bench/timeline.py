@@ -25,7 +25,7 @@ def timeline(records: Sequence[RequestRecord]) -> dict[str, Any]:
         [np.full(len(one.token_times_s), one.output_len / len(one.token_times_s)) for one in records]
     )
     counts, _ = np.histogram(times, edges, weights=tokens)
-    middles = edges[:-1] + width / 2
+    middles = (np.arange(_INTERVALS) + 0.5) * width
     spans = np.array([(record.sent_s, record.token_times_s[-1]) for record in records])
     running = ((spans[:, :1] <= middles) & (middles < spans[:, 1:])).sum(axis=0)
     return {"interval_s": width, "output_tokens_per_s": (counts / width).tolist(), "running": running.tolist()}
