@@ -335,7 +335,7 @@ UP = "model.layers.0.mlp.up_proj"
             "compressed-tensors int4",
             "weight_scale",
             torch.ones(192, 3),
-            "rows of 128 weights are not 3 groups of one",
+            "rows of 128 weights cannot be divided into 3 groups of equal length",
         ),
         ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
         ("modelopt int8", "weight", torch.zeros(192, 0, dtype=torch.int8), r"above 0, found int8 \[192, 0\]"),
