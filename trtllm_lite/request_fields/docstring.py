@@ -14,14 +14,14 @@ _WIDTH = 116
 def documented(declared: Declared) -> Declared:
     """A decorator: puts a list for each group of fields in place of ``{fields}`` in the docstring."""
     if declared.__doc__:  # there is none under python -OO
-        groups = [group for group in reversed(declared.__mro__) if set(_own(group)) & set(fields_of(declared))]
+        groups = [
+            group
+            for group in reversed(declared.__mro__)
+            if set(inspect.get_annotations(group)) & set(fields_of(declared))
+        ]
         text = "\n\n".join(map(_listed, groups[:-1] if groups[-1] is declared else groups))
         declared.__doc__ = inspect.cleandoc(declared.__doc__).replace(_PLACE, text)
     return declared
-
-
-def _own(group: type) -> dict[str, object]:
-    return vars(group).get("__annotations__", {})
 
 
 def _listed(group: type) -> str:
