@@ -23,7 +23,7 @@ from trtllm_lite.registry.session import RepositoryClient, first_bytes, log_in_r
 
 _PIECE = 1 << 20
 _MAX_PROBLEM_BYTES = 1 << 16
-_BYTES = {"Content-Type": "application/octet-stream"}
+_BYTES = "application/octet-stream"
 
 
 class Registry:
@@ -49,7 +49,7 @@ class Registry:
         """Store the manifest ``text`` under the reference's tag."""
         url = self._client.url(f"manifests/{self.reference.tag}")
         with self._errors():
-            self._client.do_request(url, "PUT", data=text.encode(), headers={"Content-Type": MANIFEST_TYPE}).close()
+            self._put(url, text.encode(), MANIFEST_TYPE)
 
     def push(self, path: str, sent: Callable[[int], None]) -> str:
         """Send a file unless the registry has it; returns its digest. ``sent`` gets the size of each piece."""
@@ -58,11 +58,10 @@ class Registry:
         with self._errors():
             if not self._has(digest):
                 url = self._client.url("blobs/uploads/")
-                with self._client.do_request(url, "POST", headers=_BYTES) as response:
+                with self._client.do_request(url, "POST", headers={"Content-Type": _BYTES}) as response:
                     place = urljoin(url, response.headers["Location"])
                 with _Upload(path, sent) as upload:
-                    place = append_url_params(place, {"digest": digest})
-                    self._client.do_request(place, "PUT", data=upload, headers=_BYTES).close()
+                    self._put(append_url_params(place, {"digest": digest}), upload, _BYTES)
         return digest
 
     def _has(self, digest: str) -> bool:
@@ -71,8 +70,15 @@ class Registry:
         except requests.HTTPError as error:
             if error.response.status_code != requests.codes.not_found:
                 raise
+            error.response.close()
             return False
         return True
+
+    def _put(self, url: str, data: "bytes | _Upload", content_type: str) -> None:
+        """Store ``data`` at ``url``. Raises ValueError if the answer is another than that it was created."""
+        with self._client.do_request(url, "PUT", data=data, headers={"Content-Type": content_type}) as response:
+            if response.status_code != requests.codes.created:
+                raise ValueError(f"status {response.status_code} for what should be created")
 
     def pull(self, blob: Descriptor) -> Iterator[bytes]:
         """Yield a blob in pieces. Raises EngineError, at the latest after the last one, if it differs from ``blob``."""
@@ -103,7 +109,8 @@ class Registry:
         try:
             yield
         except requests.HTTPError as error:
-            raise RegistryError(self._refusal(error.response)) from error
+            with error.response:
+                raise RegistryError(self._refusal(error.response)) from error
         except requests.exceptions.SSLError as error:
             raise RegistryError(
                 f"cannot reach {host} by https ({one_line(str(error))}): check the name, trust its certificate "
@@ -133,6 +140,13 @@ class _Upload(io.FileIO):
         piece = super().read(size) or b""
         self._sent(len(piece))
         return piece
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to another place; pieces that will be read again are taken back."""
+        before = self.tell()
+        after = super().seek(offset, whence)
+        self._sent(after - before)
+        return after
 
     def __len__(self) -> int:
         return os.fstat(self.fileno()).st_size

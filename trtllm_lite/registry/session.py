@@ -1,17 +1,18 @@
 """Sends requests to one repository of a registry, by the package ``oras``, with the login that the registry asks for.
 
-The package knows the addresses of a registry, what its challenges say and how tokens are fetched:
-https://distribution.github.io/distribution/spec/auth/token/. Here it sends nothing twice, keeps logins from plain http
-and other hosts, and reads no more of an answer than is needed.
+The package knows the addresses of a registry and how tokens are fetched:
+https://distribution.github.io/distribution/spec/auth/token/. Here logins are kept from plain http and from other hosts,
+and no more of an answer is read than is needed.
 """
 
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import parse_http_list
 
 import requests
 from oras.auth.token import TokenAuth
-from oras.auth.utils import get_basic_auth, parse_auth_header
+from oras.auth.utils import authHeader, get_basic_auth
 from oras.container import Container
 from oras.provider import Registry as OrasRegistry
 
@@ -19,7 +20,7 @@ from trtllm_lite.errors import RegistryError
 from trtllm_lite.registry.credentials import find_credentials
 from trtllm_lite.registry.reference import Reference
 
-_HUB = {"docker.io": "registry-1.docker.io"}
+_HUB, _HOST_OF_HUB = "docker.io", "registry-1.docker.io"
 _TIMEOUT = 300.0  # seconds without a byte; a registry may hash a large blob before it answers
 _PIECE = 1 << 20
 _MAX_ANSWER_BYTES = 1 << 20  # bound on answers that are not streamed; one with a token has some thousand bytes
@@ -33,14 +34,16 @@ class RepositoryClient(OrasRegistry):
     """
 
     def __init__(self, reference: Reference, insecure: bool) -> None:
-        host = _HUB.get(reference.host, reference.host)
+        is_hub = reference.host == _HUB
+        host = _HOST_OF_HUB if is_hub else reference.host
+        name = f"library/{reference.name}" if is_hub and "/" not in reference.name else reference.name
         super().__init__(host, insecure=insecure)
         self._reference = reference
         self.session = _Session()
         self.auth = _Login(reference)
         self.auth.session, self.auth.prefix, self.auth._tls_verify = self.session, self.prefix, True
         # The package finds a host only by its dot or port, which "localhost" may lack.
-        self.container = Container(f"registry.invalid/{reference.name}:{reference.tag}")
+        self.container = Container(f"registry.invalid/{name}:{reference.tag}")
         self.container.registry, self.container.digest = host, reference.digest
 
     def url(self, path: str) -> str:
@@ -56,24 +59,30 @@ class RepositoryClient(OrasRegistry):
         json: Any = None,
         stream: bool = True,
     ) -> requests.Response:
-        """The answer to a request, which is sent again with a login if the registry asks for one.
+        """The answer to a request, which is sent again with a login if the registry itself asks for one.
 
-        ``data`` that is read while it is sent must not need a login that no request before has shown.
+        ``data`` is bytes or a file, which is then read from its beginning again.
         """
         headers = dict(headers or {})
-        if urlsplit(url).netloc == self.container.registry:
+        if self._is_at_registry(url):
             headers |= self.auth.get_auth_header()
         response = self.session.request(method, url, data=data, json=json, headers=headers, stream=stream)
-        if response.status_code == requests.codes.unauthorized:
+        if response.status_code == requests.codes.unauthorized and self._is_at_registry(response.url):
             with response:
                 headers, changed = self.auth.authenticate_request(response, headers, refresh=True)
             if changed:
+                if hasattr(data, "seek"):
+                    data.seek(0)
                 response = self.session.request(method, url, data=data, json=json, headers=headers, stream=stream)
             if response.status_code == requests.codes.unauthorized:
                 host, name = self._reference.host, self._reference.name
                 raise RegistryError(f"{host} wants another login for {name}: {log_in_remedy(self._reference)}")
         response.raise_for_status()
         return response
+
+    def _is_at_registry(self, url: str) -> bool:
+        """Whether a login may be shown at ``url``: it has the registry's host and port, and is no less secret."""
+        return not self.session.should_strip_auth(self.url(""), url)
 
 
 def log_in_remedy(reference: Reference) -> str:
@@ -108,39 +117,53 @@ class _Login(TokenAuth):
     ) -> tuple[dict[str, str], bool]:
         """The headers with which a refused request may be allowed, and whether they are others than before."""
         del refresh  # a token that was refused, as of another scope, is of no use
-        challenge = original.headers.get("Www-Authenticate", "")
+        challenges = _challenges(original.headers.get("Www-Authenticate", ""))
         credentials = find_credentials(self._reference.host)
-        if challenge.lower().startswith("basic"):
-            self._require_https(str(original.request.url))
-            answer = None if credentials is None else f"Basic {get_basic_auth(*credentials)}"
+        is_secret = urlsplit(str(original.request.url)).scheme == "https"
+        if credentials is not None and challenges and not is_secret:
+            host = self._reference.host
+            raise RegistryError(f"{host} wants a password, which plain http shows to everybody: use https")
+        if "bearer" in challenges:
+            answer = self._bearer(challenges["bearer"], credentials, is_secret)
         else:
-            answer = self._bearer(parse_auth_header(challenge), credentials)
+            answer = f"Basic {get_basic_auth(*credentials)}" if credentials and "basic" in challenges else None
         if answer is None or headers.get("Authorization") == answer:
             return headers, False
         self._shown = {"Authorization": answer}
         return {**headers, **self._shown}, True
 
-    def _bearer(self, challenge: Any, credentials: tuple[str, str] | None) -> str | None:
-        if not challenge.realm:
-            raise ValueError("a challenge without a realm")
+    def _bearer(self, challenge: dict[str, str], credentials: tuple[str, str] | None, is_secret: bool) -> str | None:
+        realm = urlsplit(challenge["realm"])
+        # A registry behind a proxy that encrypts may not know that it does.
+        realm = realm._replace(scheme="https") if is_secret else realm
+        wanted = authHeader({**challenge, "realm": urlunsplit(realm)})
         if credentials is None:
-            token = self.request_anonymous_token(challenge)
+            token = self.request_anonymous_token(wanted)
         else:
-            self._require_https(challenge.realm)
             self.set_basic_auth(*credentials)
-            token = self.request_token(challenge)
+            token = self.request_token(wanted)
         return f"Bearer {token}" if token else None
 
-    def _require_https(self, url: str) -> None:
-        if urlsplit(url).scheme != "https":
-            host = self._reference.host
-            raise RegistryError(f"{host} wants a password, which plain http shows to everybody: use https")
+
+def _challenges(header: str) -> dict[str, dict[str, str]]:
+    """The parameters of each scheme in a WWW-Authenticate header, all names in lower case: RFC 9110, section 11.6.1."""
+    found: dict[str, dict[str, str]] = {}
+    parameters: dict[str, str] = {}
+    for item in parse_http_list(header):
+        scheme, _, rest = item.partition(" ")
+        if "=" not in scheme:
+            parameters, item = found.setdefault(scheme.lower(), {}), rest
+        name, equals, value = item.partition("=")
+        if equals:
+            parameters[name.strip().lower()] = value.strip().strip('"')
+    return found
 
 
 class _Session(requests.Session):
     """A session that sends a registry only what the request has: no login of ~/.netrc, no cookies.
 
-    Proxies and certificates of the environment apply. Answers that are not streamed are read up to _MAX_ANSWER_BYTES.
+    Proxies and certificates of the environment apply. Answers that are not streamed, those with tokens, are read up to
+    _MAX_ANSWER_BYTES.
     """
 
     def __init__(self) -> None:
@@ -149,7 +172,11 @@ class _Session(requests.Session):
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        """The answer to a request. Raises ValueError if it is too large for one that is not streamed."""
+        """The answer to a request.
+
+        One that is not streamed raises ValueError if it is too large, and HTTPError for a status other than success and
+        a refused login.
+        """
         response = super().request(*args, **{**kwargs, "stream": True, "timeout": _TIMEOUT})
         if not kwargs.get("stream"):
             with response:
@@ -157,6 +184,8 @@ class _Session(requests.Session):
             if len(data) > _MAX_ANSWER_BYTES:
                 raise ValueError(f"an answer of more than {_MAX_ANSWER_BYTES:,} bytes")
             response._content = data  # requests would store it there without a bound
+            if response.status_code not in (requests.codes.unauthorized, requests.codes.forbidden):
+                response.raise_for_status()
         return response
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:

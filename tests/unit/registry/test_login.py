@@ -150,9 +150,13 @@ def test_an_unknown_certificate_is_not_trusted(
         push_engine(engine, locked, ignore)
 
 
-def test_no_password_goes_over_plain_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "challenge", ['Basic realm="test"', 'Bearer realm="https://tokens.example/token",scope="repository:a:pull"']
+)
+def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor to where an answer by plain http, which anybody may have written, says that tokens are."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with answer({}, challenge='Basic realm="test"') as host:
+    with answer({}, challenge=challenge) as host:
         (tmp_path / "config.json").write_text(json.dumps(auths(host, "secret")))
         with pytest.raises(RegistryError, match="wants a password, which plain http shows to everybody: use https"):
             pull_engine(parse_reference(f"{host}/a:1"), tmp_path / "engine", ignore)

@@ -44,7 +44,7 @@ result_options = together(
         "--trace",
         "trace_path",
         metavar="FILE",
-        help="Also write when each request waited and each step ran, and kernels, as JSON for ui.perfetto.dev.",
+        help="Also write requests and steps (latency: kernels, too) over time, as JSON for ui.perfetto.dev.",
     ),
     click.option(
         "--compare",

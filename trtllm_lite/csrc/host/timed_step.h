@@ -15,7 +15,7 @@ struct TimedStepShape {
   int past_len = 0;
 
   std::int32_t token(int row, int place, std::int64_t vocab_size) const {
-    return static_cast<std::int32_t>((row * 7919 + place * 104729) % vocab_size);
+    return static_cast<std::int32_t>((std::int64_t{row} * 7919 + std::int64_t{place} * 104729) % vocab_size);
   }
 };
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtllm_lite.engine.outline import ArenaBox, Outline
+from trtllm_lite.pages.charts import NUM_COLORS
 
-NUM_COLORS = 8
 BAR_WIDTH = 1000.0
 
 _COLUMN = 40

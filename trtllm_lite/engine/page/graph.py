@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trtllm_lite.engine.outline import ArenaBox, Outline, Step
-from trtllm_lite.engine.page.charts import NUM_COLORS
+from trtllm_lite.pages.charts import NUM_COLORS
 
 _ROW = 26
 _TOP = 8
@@ -94,7 +94,7 @@ def _lane_numbers(boxes: Sequence[ArenaBox]) -> Iterator[int]:
 def _lane(steps: Sequence[Step], box: ArenaBox, x: int, color: int) -> Lane:
     touched = [place for place in range(box.first, box.last + 1) if box.tensor in steps[place].tensors]
     ys = tuple(map(_middle, touched or (box.first, box.last)))
-    return Lane(box, x, ys[0], ys[-1], ys, color % NUM_COLORS)
+    return Lane(box, x, _middle(box.first), _middle(box.last), ys, color % NUM_COLORS)
 
 
 def _node(number: int, step: Step, x: int, lanes: Sequence[Lane]) -> Node:

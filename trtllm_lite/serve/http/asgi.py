@@ -12,8 +12,7 @@ from trtllm_lite.serve.http.messages import Request, Response, announced_bytes, 
 class AsgiServer:
     """Answers requests of an ASGI server, as HttpServer answers those of its own connections.
 
-    Only ``limits`` of bodies apply; the ASGI server has to bound heads,
-    connections and times.
+    Only ``limits`` of bodies apply; the ASGI server has to bound heads, connections and times.
     """
 
     def __init__(self, app: HttpApplication, limits: HttpLimits) -> None:
