@@ -5,7 +5,7 @@ Arrays are C-contiguous and of exactly the dtypes given here: nothing is convert
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -485,8 +485,19 @@ def compute(
 ) -> None:
     """Like ``step``, but all results stay on the device, for :meth:`DeviceExecutor.output`."""
 
+@overload
 def time_step(
-    executor: CpuExecutor | CudaExecutor,
+    executor: CpuExecutor, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
+) -> list[tuple[str, float]]:
+    """Name and seconds of each instruction of a step, in order: medians of ``repeats`` runs after one to warm up.
+
+    The step has ``num_rows`` sequences with ``past_len`` tokens in the cache, which is overwritten, and ``num_tokens``
+    new tokens each. No other step may be in progress. Raises LimitError if the engine has no such step.
+    """
+
+@overload
+def time_step(
+    executor: CudaExecutor,
     *,
     num_rows: int,
     num_tokens: int = 1,
@@ -494,12 +505,7 @@ def time_step(
     repeats: int = 5,
     adapters: Sequence[Adapter] = (),
 ) -> list[tuple[str, float]]:
-    """Name and seconds of each instruction of a step, in order: medians of ``repeats`` runs after one to warm up.
-
-    The step has ``num_rows`` sequences with ``past_len`` tokens in the cache, which is overwritten, and ``num_tokens``
-    new tokens each. On a GPU the sequences have ``adapters``, which are in their slots, in turn; on CPUs adapters
-    cannot be given. No other step may be in progress. Raises LimitError if the engine has no such step.
-    """
+    """Like that of CPUs; the sequences have ``adapters``, which are in their slots, in turn."""
 
 CPU_STEP_SECONDS: float
 """Seconds that a step on a CPU should take at most: whoever comes meanwhile waits for its end."""

@@ -25,17 +25,17 @@ def _is_real(node: ast.stmt) -> bool:
     return not (isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases))
 
 
-def _declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """The public names that a module or class of a stub declares, with their declarations."""
-    found: dict[str, ast.stmt] = {}
+def _declared(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """The public names that a module or class of a stub declares, with their declarations: several are overloads."""
+    found: dict[str, list[ast.stmt]] = {}
     for node in filter(_is_real, body):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found[node.name] = node
+            found.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node
+            found[node.target.id] = [node]
         elif isinstance(node, ast.Assign):
-            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
-    return {name: node for name, node in found.items() if name in _public(found)}
+            found |= {target.id: [node] for target in node.targets if isinstance(target, ast.Name)}
+    return {name: nodes for name, nodes in found.items() if name in _public(found)}
 
 
 def _parameters(signature: str) -> list[str]:
@@ -56,21 +56,21 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
     return [argument for argument in arguments if argument.arg != "self"]
 
 
-def _differences(declared: list[ast.stmt], found: Any, where: str) -> Iterator[str]:
-    names, own = _declared(declared), _public(vars(found))
+def _differences(body: list[ast.stmt], found: Any, where: str) -> Iterator[str]:
+    names, own = _declared(body), _public(vars(found))
     if found is _core.sampling.SamplingParams:
         own -= set(NUMBERS)  # of which the stub has __getattr__, as there is a schema
     yield from (f"{where}.{name} is not in the stub" for name in own - set(names))
     yield from (f"{where}.{name} is in the stub alone" for name in set(names) - own)
     for name in own & set(names):
-        node, value = names[name], getattr(found, name)
-        if isinstance(node, ast.ClassDef):
-            yield from _differences(node.body, value, f"{where}.{name}")
-        elif isinstance(node, ast.FunctionDef) and hasattr(value, "__nb_signature__"):
-            wanted = [argument.arg for argument in _arguments(node)]
-            overloads = [_parameters(signature) for signature, *_ in value.__nb_signature__]
-            if wanted not in overloads:
-                yield f"{where}.{name} has the parameters {wanted} in the stub, and {overloads}"
+        nodes, value = names[name], getattr(found, name)
+        if isinstance(nodes[0], ast.ClassDef):
+            yield from _differences(nodes[0].body, value, f"{where}.{name}")
+        elif isinstance(nodes[0], ast.FunctionDef) and hasattr(value, "__nb_signature__"):
+            declared = {tuple(argument.arg for argument in _arguments(node)) for node in nodes}
+            overloads = {tuple(_parameters(signature)) for signature, *_ in value.__nb_signature__}
+            if declared != overloads:
+                yield f"{where}.{name} has the parameters {declared} in the stub, and {overloads}"
 
 
 @pytest.mark.parametrize("module", [_core, _testing], ids=["core", "testing"])
