@@ -87,7 +87,7 @@ def test_texts_leave_a_kept_grammar_as_it_was():
 
 
 def test_what_compiling_leaves_and_kept_grammars_that_make_room_is_given_back(monkeypatch):
-    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 1)
+    monkeypatch.setattr(grammars, "MAX_KEPT", 1)
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     compile_fields(made, structural_tag=many_tags(1))
     before = resident()

@@ -231,8 +231,8 @@ def test_more_than_compile_at_once_take_turns_or_are_told(monkeypatch):
 def test_kept_grammars_are_bounded_in_memory(monkeypatch):
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     sources = [source_of(json={"type": "object", "properties": {f"a{i}": {"type": "string"}}}) for i in range(3)]
-    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 1)
     first = made.compile(sources[0])
+    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", made._kept._num_bytes * 3 // 2)  # room for one
     assert made.compile(sources[0]) is first
     made.compile(sources[1])
     assert made.compile(sources[0]) is not first
@@ -240,6 +240,16 @@ def test_kept_grammars_are_bounded_in_memory(monkeypatch):
     again = made.compile(sources[0])
     made.compile(sources[2])
     assert made.compile(sources[0]) is again
+
+
+def test_a_grammar_for_which_there_is_never_room_is_refused(monkeypatch):
+    made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
+    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 1 << 20)
+    with pytest.raises(
+        LimitError, match=r"choice of guided_decoding: .* at most 1 MiB when compiled, found one of \d+ MiB"
+    ):
+        made.compile(source_of(choice=[f"{i * 7919} and more of it" for i in range(8000)]))
+    assert made._kept._num_bytes == 0
 
 
 def _process(made: Any) -> Any:

@@ -24,9 +24,9 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 MAX_KEPT = 64
 """Most compiled grammars that are kept."""
 MAX_KEPT_BYTES = 48 << 20
-"""Most bytes that kept grammars take with their texts; the latest grammar is always kept.
+"""Most bytes that kept grammars take with their texts, and so a single one: a larger grammar is refused.
 
-With forced tokens a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
+With drafts a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
 ``MAX_KEPT`` of the usual ones fit. Hostile ones fill it after some dozens; with fragments of memory between the kept
 ones and the text of the latest, a process has then grown by at most 192 MiB, which the fuzz target ``grammar`` holds.
 """
@@ -97,7 +97,15 @@ class Grammars:
         return grammar
 
     def _make_room(self, num_bytes: int) -> None:
-        """Drop older grammars before the next one is compiled, which would else be scattered between what they hold."""
+        """Drop older grammars before the next one is compiled, which would else be scattered between what they hold.
+
+        Raises LimitError for one that does not fit.
+        """
+        if num_bytes > MAX_KEPT_BYTES:
+            raise LimitError(
+                f"expected a grammar that takes at most {MAX_KEPT_BYTES >> 20} MiB when compiled, found one of "
+                f"{num_bytes / (1 << 20):.0f} MiB; simplify it"
+            )
         if self._kept.make_room(num_bytes):
             core().return_free_memory()
 
