@@ -12,7 +12,7 @@ FILES = {
     "gemma-3-270m": "gemma-3-270m.Q4_K_M.gguf",
     "all-minilm-l6-v2": "all-MiniLM-L6-v2",
 }
-# Of the engine of SmolLM2 that tests share.
+# Limits of the engine of SmolLM2 that tests share.
 SMOLLM2_LIMITS = {
     **{"max_batch_size": 64, "max_input_len": 128, "max_seq_len": 256, "max_num_tokens": 256},
     "tokens_per_block": 16,
