@@ -19,9 +19,8 @@ from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import EngineError, RegistryError
 from trtllm_lite.registry.artifact import MANIFEST_TYPE, MAX_MANIFEST_BYTES, Descriptor
 from trtllm_lite.registry.reference import Reference
-from trtllm_lite.registry.session import RepositoryClient, first_bytes, log_in_remedy
+from trtllm_lite.registry.session import PIECE_BYTES, RepositoryClient, first_bytes, log_in_remedy
 
-_PIECE = 1 << 20
 _MAX_PROBLEM_BYTES = 1 << 16
 _BYTES = "application/octet-stream"
 
@@ -84,7 +83,7 @@ class Registry:
         """Yield a blob in pieces. Raises EngineError, at the latest after the last one, if it differs from ``blob``."""
         with self._errors(), self._client.do_request(self._client.url(f"blobs/{blob.digest}")) as response:
             num_bytes, found = 0, hashlib.sha256()
-            for piece in response.iter_content(_PIECE):
+            for piece in response.iter_content(PIECE_BYTES):
                 num_bytes += len(piece)
                 if num_bytes > blob.size:
                     break

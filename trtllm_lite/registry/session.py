@@ -1,6 +1,6 @@
 """Sends requests to one repository of a registry, by the package ``oras``, with the login that the registry asks for.
 
-The package knows the addresses of a registry and how tokens are fetched:
+The package knows how tokens are fetched:
 https://distribution.github.io/distribution/spec/auth/token/. Here logins are kept from plain http and from other hosts,
 and no more of an answer is read than is needed.
 """
@@ -13,7 +13,6 @@ from urllib.request import parse_http_list
 import requests
 from oras.auth.token import TokenAuth
 from oras.auth.utils import authHeader, get_basic_auth
-from oras.container import Container
 from oras.provider import Registry as OrasRegistry
 
 from trtllm_lite.errors import RegistryError
@@ -22,7 +21,8 @@ from trtllm_lite.registry.reference import Reference
 
 _HUB, _HOST_OF_HUB = "docker.io", "registry-1.docker.io"
 _TIMEOUT = 300.0  # seconds without a byte; a registry may hash a large blob before it answers
-_PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
+"""Bytes of an answer that are read at a time."""
 _MAX_ANSWER_BYTES = 1 << 20  # bound on answers that are not streamed; one with a token has some thousand bytes
 
 
@@ -42,13 +42,11 @@ class RepositoryClient(OrasRegistry):
         self.session = _Session()
         self.auth = _Login(reference)
         self.auth.session, self.auth.prefix, self.auth._tls_verify = self.session, self.prefix, True
-        # The package finds a host only by its dot or port, which "localhost" may lack.
-        self.container = Container(f"registry.invalid/{name}:{reference.tag}")
-        self.container.registry, self.container.digest = host, reference.digest
+        self._address = f"{self.prefix}://{host}/v2/{name}"
 
     def url(self, path: str) -> str:
         """The address of ``path`` in the repository, as in "manifests/latest"."""
-        return f"{self.prefix}://{self.container.registry}/v2/{self.container.api_prefix}/{path}"
+        return f"{self._address}/{path}"
 
     def do_request(
         self,
@@ -93,7 +91,7 @@ def log_in_remedy(reference: Reference) -> str:
 def first_bytes(response: requests.Response, count: int) -> bytes:
     """The first ``count`` bytes of a streamed answer, or all if there are fewer."""
     data = b""
-    for piece in response.iter_content(_PIECE):
+    for piece in response.iter_content(PIECE_BYTES):
         data += piece
         if len(data) >= count:
             break
