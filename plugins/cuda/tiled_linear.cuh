@@ -37,24 +37,38 @@ struct ProductScales {
   float x;
 
   __device__ __forceinline__ float of_row(int row) const { return TL_ROW_SCALES ? rows[row] : kByteRows ? x : 1.0f; }
+  // The scales of two rows, 8 apart, or of the last row where there are fewer rows.
+  __device__ __forceinline__ float2 of_rows(int row, int end) const {
+    if constexpr (!kScaledRows) return make_float2(1.0f, 1.0f);
+    return make_float2(of_row(min_of(row, end - 1)), of_row(min_of(row + 8, end - 1)));
+  }
   // Prefetches the scales of kCount weight rows from `first` on into the L1 cache while a tile is multiplied.
   template <int kCount>
   __device__ __forceinline__ void warm(int first, int rows) const {
     const int row = threadIdx.x * 32;
-    if (row < min_of(kCount, rows)) {
+    if (kScaledRows && row < min_of(kCount, rows)) {
       asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(weight + first + row)));
     }
   }
-  // Multiplies the sums of two rows, 8 apart, by their scales, from weight row `first` on. `present` fragments exist.
+  // Multiplies the sums of two rows by their scales and by those of the features from `column` on, in matrix `part` of
+  // the weights. Sums of features that do not exist take the scales of the last ones: loads without branches are
+  // requested together.
   template <int kFirst, int kCount, int kAll>
-  __device__ __forceinline__ void apply(float (&sums)[kAll][4], int first, int present, float upper,
-                                        float lower) const {
+  __device__ __forceinline__ void apply(float (&sums)[kAll][4], int part, int column, float2 of_rows) const {
+    constexpr int kTogether = 16;
+    const float* from = weight + part * TL_OUT + threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int f = 0; f < kCount; ++f) {
-      if (f >= present) break;
-      const float2 both = reinterpret_cast<const float2*>(weight + first)[f * 4 + threadIdx.x % 4];
+    for (int start = 0; start < kCount; start += kTogether) {
+      float2 both[kTogether];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[kFirst + f][i] *= (i % 2 == 0 ? both.x : both.y) * (i < 2 ? upper : lower);
+      for (int f = start; f < min_of(start + kTogether, kCount); ++f)
+        both[f - start] = *reinterpret_cast<const float2*>(from + min_of(column + f * 8, TL_OUT - 8));
+#pragma unroll
+      for (int f = start; f < min_of(start + kTogether, kCount); ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sums[kFirst + f][i] *= (i % 2 == 0 ? both[f - start].x : both[f - start].y) * (i < 2 ? of_rows.x : of_rows.y);
+      }
     }
   }
 };
@@ -189,21 +203,26 @@ struct TileConsumer {
       float slice[kSlice][4];
       const int tile = Places::first();
       const Place place = tiles.at(tile);
+      float2 row_scales{};
       if (tile < tiles.count()) {
-        if constexpr (kScaledRows) op.warm(place.column);
+        op.warm(place.column);
+        row_scales = op.scales.of_rows(place.row + below, place.rows);
         multiply(sums, ring);
       }
       exchange(sums, slice, ring.base);
       if (tile >= tiles.count()) return;
       const int first = place.column + member.split * kSlice * 8;
-      op.finish(slice, place.row + below, first, place.rows, min_of(place.column + kTileColumns, TL_OUT));
+      const int end = min_of(place.column + kTileColumns, TL_OUT);
+      op.finish(slice, place.row + below, first, place.rows, end, row_scales);
     } else {
       for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
         const Place place = tiles.at(tile);
         const auto& here = Places::at(op, place);
-        if constexpr (kScaledRows) here.warm(place.column);
+        here.warm(place.column);
+        // Loaded before the tile is multiplied, so that nobody waits for them afterwards.
+        const float2 row_scales = here.scales.of_rows(place.row + below, place.rows);
         multiply(sums, ring);
-        here.finish(sums, place.row + below, place.column, place.rows, TL_OUT);
+        here.finish(sums, place.row + below, place.column, place.rows, TL_OUT, row_scales);
       }
     }
   }

@@ -52,14 +52,13 @@ struct TiledGatedOp {
     }
   }
   template <int kBoth>
-  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
+  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns,
+                                         float2 row_scales) const {
     constexpr int kCount = kBoth / 2;
     const int lane = threadIdx.x % 32;
     if constexpr (kScaledRows) {
-      const int last = rows - 1, whole = (TL_OUT - column) / 8;
-      const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
-      scales.apply<0, kCount>(sums, column, whole, upper, lower);
-      scales.apply<kCount, kCount>(sums, TL_OUT + column, whole, upper, lower);
+      scales.apply<0, kCount>(sums, 0, column, row_scales);
+      scales.apply<kCount, kCount>(sums, 1, column, row_scales);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

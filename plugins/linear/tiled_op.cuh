@@ -88,12 +88,9 @@ struct TiledLinearOp {
     }
   }
   template <int kCount>
-  __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
-    if constexpr (kScaledRows) {
-      const int last = rows - 1;
-      const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
-      scales.apply<0, kCount>(sums, column, (TL_OUT - column) / 8, upper, lower);
-    }
+  __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns,
+                                         float2 row_scales) const {
+    if constexpr (kScaledRows) scales.apply<0, kCount>(sums, 0, column, row_scales);
     if (TL_BIAS) add_bias(sums, column);
     if constexpr (TL_ACTIVATION != 0) {
 #pragma unroll

@@ -49,9 +49,9 @@ struct TiledQkvOp {
   __device__ __forceinline__ static float2 two(const float* from, int at) {
     return *reinterpret_cast<const float2*>(from + at);
   }
-  __device__ __forceinline__ TokenRow token_row(int row, int rows) const {
+  __device__ __forceinline__ TokenRow token_row(int row, int rows, float scale) const {
     const int token = min_of(row, rows - 1);
-    return {token, targets.slots[token], scales.of_row(token), row < rows};
+    return {token, targets.slots[token], scale, row < rows};
   }
   // `within`: the place of the lane's first element in either run of the chunk.
   __device__ __forceinline__ PairOperands load(const Chunk& chunk, int within, const TokenRow (&tokens)[2]) const {
@@ -93,10 +93,11 @@ struct TiledQkvOp {
   // Handles some pairs of fragments at a time: loads all operands before it stores, so that a thread waits only once
   // for them. The number is smaller if sums take many registers.
   template <int kCount>
-  __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
+  __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns,
+                                         float2 row_scales) const {
     static_assert(kCount * 8 % kChunk == 0);
     constexpr int kPairs = kCount / 2, kTogether = kFragments <= 16 ? 4 : kFragments <= 24 ? 2 : 1;
-    const TokenRow tokens[2] = {token_row(row, rows), token_row(row + 8, rows)};
+    const TokenRow tokens[2] = {token_row(row, rows, row_scales.x), token_row(row + 8, rows, row_scales.y)};
     HeadTarget to[2];  // the destinations of the chunk
     const int present = (columns - column) / 16, lane_element = threadIdx.x % 4 * 2;
 #pragma unroll
