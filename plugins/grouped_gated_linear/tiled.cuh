@@ -16,7 +16,8 @@ struct BiasedGatedOp : TiledGatedOp {
   const float* bias;  // [2, TL_OUT], of the tile's expert
 
   template <int kBoth>
-  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
+  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns,
+                                         float2 row_scales) const {
     if constexpr (TL_BIAS != 0) {
       static_assert(!kScaledRows, "scales would be applied to the bias");
       constexpr int kCount = kBoth / 2;
@@ -31,7 +32,7 @@ struct BiasedGatedOp : TiledGatedOp {
         for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
       }
     }
-    TiledGatedOp::finish(sums, row, column, rows, columns);
+    TiledGatedOp::finish(sums, row, column, rows, columns, row_scales);
   }
 };
 
