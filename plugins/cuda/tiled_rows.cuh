@@ -3,22 +3,9 @@
 #pragma once
 
 #include "cuda/byte_rows.cuh"
+#include "cuda/transpose.cuh"
 
 namespace tl {
-
-// Transposes within each four lanes: lane q's new pieces[i] is lane i's pieces[q].
-__device__ __forceinline__ void transpose_quad(u32 (&pieces)[4], int lane) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool high = lane & bit;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-      const u32 got = __shfl_xor_sync(0xffffffffu, high ? pieces[i] : pieces[i + bit], bit);
-      (high ? pieces[i] : pieces[i + bit]) = got;
-    }
-  }
-}
 
 // The rows of two neighbouring quads of lanes, which store 128 bytes of each row together.
 struct RowPair {
@@ -81,15 +68,15 @@ struct RowPart {
       for (int f = 0; f < kPaired; f += 8) {
         u32 a[4] = {pieces[f], pieces[f + 1], pieces[f + 2], pieces[f + 3]};
         u32 b[4] = {pieces[f + 4], pieces[f + 5], pieces[f + 6], pieces[f + 7]};
-        transpose_quad(a, lane);
-        transpose_quad(b, lane);
+        transpose(a, lane);
+        transpose(b, lane);
         pair.store(a, b, f, lane);
       }
     }
 #pragma unroll
     for (int f = kPaired; f + 4 <= kCount; f += 4) {
       u32 mine[4] = {pieces[f], pieces[f + 1], pieces[f + 2], pieces[f + 3]};
-      transpose_quad(mine, lane);
+      transpose(mine, lane);
       const int at = f + lane % 4;
       if (at < present) reinterpret_cast<uint4*>(row)[at] = make_uint4(mine[0], mine[1], mine[2], mine[3]);
     }
@@ -106,7 +93,7 @@ struct RowPart {
       uint4 got = make_uint4(0, 0, 0, 0);
       if (at < present) got = __ldcg(reinterpret_cast<const uint4*>(row) + at);
       u32 mine[4] = {got.x, got.y, got.z, got.w};
-      transpose_quad(mine, lane);
+      transpose(mine, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) pieces[f + i] = mine[i];
     }
@@ -135,7 +122,7 @@ struct ByteRowPart {
 #pragma unroll
     for (int f = 0; f < kWhole; f += 8) {
       u32 mine[4] = {pairs[f / 2], pairs[f / 2 + 1], pairs[f / 2 + 2], pairs[f / 2 + 3]};
-      transpose_quad(mine, lane);
+      transpose(mine, lane);
       const int at = f + lane % 4 * 2;  // this lane's fragments: at and at + 1
       const uint2 first = make_uint2(__byte_perm(mine[0], mine[1], 0x5410), __byte_perm(mine[2], mine[3], 0x5410));
       const uint2 second = make_uint2(__byte_perm(mine[0], mine[1], 0x7632), __byte_perm(mine[2], mine[3], 0x7632));

@@ -1,5 +1,5 @@
-// Dequantizes 8-bit or 4-bit weights to 16-bit elements, for products of many rows that are computed by a library
-// because no tiled kernel fits.
+// Dequantizes 8-bit or 4-bit weights to 16-bit elements, for products of many rows: where no tiled kernel fits, and
+// where dequantizing once is faster than in each tile.
 //
 // Bytes: 3 * N * K, or 2.5 * N * K for 4-bit weights. Floor: those over the memory bandwidth. Launch: TL_THREADS
 // threads, sixteen bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of the elements in sixteen
@@ -7,6 +7,7 @@
 // offsets of blocks in rows8 (plugins/README.md).
 #include "cuda/async.cuh"
 #include "cuda/small_floats.cuh"
+#include "cuda/transpose.cuh"
 
 namespace tl {
 
@@ -45,16 +46,21 @@ __device__ __forceinline__ void elements_of(const u32 (&words)[4], float (&eleme
   }
 }
 
-// Stores the groups of eight elements from kEight on. They all belong to one block.
+// Dequantizes the groups of eight elements from kEight on. They all belong to one block.
 template <int kEight>
-__device__ __forceinline__ void store_eights(uint4* to, const u32 (&words)[4], float factor, float summand) {
+__device__ __forceinline__ void dequantize_eights(u32 (&groups)[4][kPiece / 8], const u32 (&words)[4], float factor,
+                                                  float summand) {
   if constexpr (kEight < kPiece / 8) {
     float values[8];
     elements_of<kEight>(words, values);
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] = factor * values[j] + summand;
-    to[kEight] = pack8(values);
-    store_eights<kEight + 1>(to, words, factor, summand);
+    const uint4 eight = pack8(values);
+    groups[0][kEight] = eight.x;
+    groups[1][kEight] = eight.y;
+    groups[2][kEight] = eight.z;
+    groups[3][kEight] = eight.w;
+    dequantize_eights<kEight + 1>(groups, words, factor, summand);
   }
 }
 
@@ -65,12 +71,25 @@ extern "C" __global__ void dequantize(tl::u16* weight, const void* stored, const
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
-  constexpr int kPieces = TL_IN / kPiece;
-  const u64 piece = static_cast<u64>(blockIdx.x) * TL_THREADS + threadIdx.x;
-  const int row = static_cast<int>(piece / kPieces), k = static_cast<int>(piece % kPieces) * kPiece;
-  if (row >= rows) return;
-  const float factor = number_at(scale, row, k), summand = TL_OFFSETS ? number_at(offset, row, k) : 0.0f;
-  const uint4 loaded = static_cast<const uint4*>(stored)[piece];
-  const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-  store_eights<0>(reinterpret_cast<uint4*>(weight) + piece * (kPiece / 8), words, factor, summand);
+  constexpr int kPieces = TL_IN / kPiece, kEights = kPiece / 8;
+  const u64 piece = static_cast<u64>(blockIdx.x) * TL_THREADS + threadIdx.x, count = static_cast<u64>(rows) * kPieces;
+  u32 groups[4][kEights] = {};
+  if (piece < count) {
+    const int row = static_cast<int>(piece / kPieces), k = static_cast<int>(piece % kPieces) * kPiece;
+    const float factor = number_at(scale, row, k), summand = TL_OFFSETS ? number_at(offset, row, k) : 0.0f;
+    const uint4 loaded = static_cast<const uint4*>(stored)[piece];
+    const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    dequantize_eights<0>(groups, words, factor, summand);
+  }
+  // Lanes beside each other store 16 bytes each that follow each other: memory writes whole sectors.
+  const int lane = threadIdx.x % 32, place = lane % kEights;
+#pragma unroll
+  for (int part = 0; part < 4; ++part) transpose(groups[part], lane);
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    const u64 from = piece - place + i;
+    if (from < count)
+      reinterpret_cast<uint4*>(weight)[from * kEights + place] =
+          make_uint4(groups[0][i], groups[1][i], groups[2][i], groups[3][i]);
+  }
 }

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
+from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Launch
@@ -11,6 +12,13 @@ from trtllm_lite.plugins.launch import Launch
 def _kernels(plan: Plan, program: int) -> list[str]:
     instructions = plan.programs[program].instructions
     return [plan.kernels[i.kernel].name for i in instructions if isinstance(i, LaunchInstruction)]
+
+
+def _kernels_by_program(engine: Lowered) -> dict[str, set[str]]:
+    return {
+        program.name: {command.kernel.name for command in program.commands if isinstance(command, Launch)}
+        for program in engine.programs
+    }
 
 
 def test_soft_caps_of_logits_run_as_rowwise() -> None:
@@ -74,11 +82,18 @@ def test_a_table_of_too_few_positions_is_refused() -> None:
 @pytest.mark.parametrize("qformat", ["fp8", "int8_sq"])
 def test_rows_of_bytes_are_tiled_where_they_are_not_streamed(qformat: str) -> None:
     """This includes the product of queries, keys and values, with its rotation."""
-    programs = lowered(cuda_shape(), qformat=qformat, max_batch_size=24).programs
-    kernels = {
-        program.name: {command.kernel.name for command in program.commands if isinstance(command, Launch)}
-        for program in programs
-    }
+    kernels = _kernels_by_program(lowered(cuda_shape(), qformat=qformat, max_batch_size=24))
     assert {"qkv_linear", "gated_linear", "linear"} <= kernels["decode_16"]
     assert {"linear_tiled", "gated_linear_tiled", "qkv_linear_tiled"} <= kernels["step_64"]
     assert "rope_cache" not in kernels["step_64"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_steps_of_many_rows_dequantize_a_weight_once(deterministic: bool) -> None:
+    """Engines whose rows must have the same bits in every program dequantize in each tile."""
+    shape, rows = cuda_shape(inter=128), 2048
+    engine = lowered(shape, qformat="int4_wo", max_num_tokens=rows, max_batch_size=64, deterministic=deterministic)
+    kernels = _kernels_by_program(engine)
+    assert "linear_tiled" in kernels["step_1024"]
+    assert "dequantize" not in kernels["step_1024"]
+    assert ("dequantize" in kernels["mixed"]) == (not deterministic)

@@ -13,6 +13,9 @@ DECODE_BUCKETS = (1, 2, 4, 8, 16)
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # Number of rows at which products of all larger steps are compared.
 LARGEST_STEP = 8192
+# In programs for steps of more rows than this, weights are dequantized once for a product. Writing and reading a weight
+# in 16 bits takes as long as tiled kernels that dequantize lose in about 800 rows (an H200, int4, shapes of 8B).
+DEQUANTIZE_ONCE = 1024
 MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
 _ROWS = "max_batch_size * (1 + max_draft_len)"
 MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run one block per SM

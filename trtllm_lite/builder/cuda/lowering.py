@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.limits import Bucket, size_class
+from trtllm_lite.builder.cuda.limits import DEQUANTIZE_ONCE, Bucket, size_class
 from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
@@ -267,12 +267,19 @@ class _OpLowering:
 
     def _implement(self, site: DenseSite) -> list[Command]:
         first: list[Command] = []
-        configs = site.tile_configs(size_class(self._program.kind.bucket), self.device)
-        if form_of(site.weight).is_dequantized and not configs and not self.deterministic:
+        if form_of(site.weight).is_dequantized and not self.deterministic and self._dequantizes_once(site):
             dequantized = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
             first = [dequantize(dequantized, site.weight)]
             site = replace(site, weight=WeightBuffers(dequantized))
         return [*first, *site.implement(self._program.choose(site), self.device)]
+
+    def _dequantizes_once(self, site: DenseSite) -> bool:
+        """Whether a kernel of its own dequantizes the weight, instead of each tile of the product."""
+        bucket = self._program.kind.bucket
+        has_all_rows = site.rows == symbol(NUM_TOKENS)
+        return (has_all_rows and bucket.above >= DEQUANTIZE_ONCE) or not site.tile_configs(
+            size_class(bucket), self.device
+        )
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")
