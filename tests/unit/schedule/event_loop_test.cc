@@ -285,20 +285,22 @@ TEST(blocks_are_back_within_a_step_of_a_cancellation) {
 }
 
 TEST(timeouts_end_waiting_and_running_requests) {
+  std::atomic<int> steps = 0;  // each takes 10 ms on the loop's clock, which stands still otherwise
   tl::EventLoopConfig config = loop_config(1);
-  Service service(config, [](FakeExecutor& executor) {
-    executor.on_wait = [](const tl::StepBatch&) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
-  });
+  config.clock = [&] { return tl::Clock::time_point(std::chrono::milliseconds(10 * steps)); };
+  Service service(config, [&](FakeExecutor& executor) { executor.on_wait = [&](const tl::StepBatch&) { ++steps; }; });
+  service.gate.close();
   tl::RequestSpec spec = spec_of({1, 2}, 90);
-  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens, and always the first one
+  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens
   const RequestId running = service.loop.submit(spec);
   const RequestId waiting = service.loop.submit(spec);
   spec.timeout = tl::Clock::duration::max();
   spec.max_new_tokens = 3;
   const RequestId patient = service.loop.submit(spec);
+  service.gate.open();
   CHECK(service.client.wait_for(running).reason == FinishReason::kTimedOut);
   CHECK(service.client.wait_for(waiting).reason == FinishReason::kTimedOut);
-  CHECK(!service.client.tokens[running].empty() && service.client.tokens[waiting].empty());
+  CHECK(service.client.tokens[running].size() == 40 && service.client.tokens[waiting].empty());
   CHECK(service.client.wait_for(patient).reason == FinishReason::kLength);
   service.check_all_returned();
 }

@@ -44,11 +44,12 @@ std::optional<StepError> attempt(Fn&& call) {
 
 EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor)
     : limits_(limits_of(config)),
+      clock_(config.clock),
       executor_(std::move(executor)),
       inbox_(config.max_requests),
       scheduler_(config.scheduler, config.cache, *executor_),
       batches_(static_cast<std::size_t>(executor_->num_stages()) + 1),
-      now_(Clock::now()),
+      now_(clock_()),
       last_results_(now_),
       thread_([this] { run(); }) {}
 
@@ -59,7 +60,7 @@ EventLoop::~EventLoop() {
 
 RequestId EventLoop::submit(RequestSpec spec) {
   validate(spec, limits_);
-  return inbox_.submit(std::move(spec));
+  return inbox_.submit(std::move(spec), clock_());
 }
 
 PollStatus EventLoop::poll(EventBatch& out, Clock::duration timeout) {
@@ -89,7 +90,7 @@ void EventLoop::run() {
 // One iteration launches the device's next step, then takes the results of a finished one. Returns false when the loop
 // is shut down and all requests have ended.
 bool EventLoop::iterate() {
-  now_ = Clock::now();
+  now_ = clock_();
   if (inbox_.has_mail()) take_mail();
   if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, staged_);
   scheduler_.expire(now_, staged_);
@@ -101,7 +102,7 @@ bool EventLoop::iterate() {
     if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
     if (inbox_.draining() && !inbox_.has_mail()) return false;
     inbox_.wait_for_mail();
-    count_from(Clock::now());  // idle time belongs to no step
+    count_from(clock_());  // idle time belongs to no step
   }
   return true;
 }
@@ -148,7 +149,7 @@ void EventLoop::collect_oldest() {
 
 std::optional<StepError> EventLoop::wait_for_oldest() {
   const std::size_t num_rows = batches_[oldest_].rows.size();
-  const Clock::time_point before = Clock::now();
+  const Clock::time_point before = clock_();
   --owed_;
   std::optional<StepError> error = attempt([&] {
     executor_->wait(result_);
@@ -157,7 +158,7 @@ std::optional<StepError> EventLoop::wait_for_oldest() {
                       std::to_string(num_rows));
     }
   });
-  now_ = Clock::now();
+  now_ = clock_();
   waited_ += now_ - before;
   return error;
 }

@@ -1,6 +1,7 @@
 // The thread that owns scheduler, KV cache and executor, and keeps the device busy.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,8 @@ struct EventLoopConfig {
   int vocab_size = 0;
   int max_input_len = 0;
   int max_requests = 4096;  // the most outstanding requests; see Inbox
+  // Tells the time, from any thread. (Tests have clocks of their own.)
+  std::function<Clock::time_point()> clock = Clock::now;
 };
 
 // Step n+1 is prepared and launched while step n is in flight, before the results of n are read, unless n is awaited.
@@ -69,6 +72,7 @@ class EventLoop {
   void publish();
 
   const RequestLimits limits_;
+  const std::function<Clock::time_point()> clock_;
   std::unique_ptr<StepExecutor> executor_;
   Inbox inbox_;
   EventQueue events_;

@@ -7,8 +7,8 @@
 
 namespace tl {
 
-RequestId Inbox::submit(RequestSpec spec) {
-  auto request = std::make_unique<Request>(0, std::move(spec), Clock::now());
+RequestId Inbox::submit(RequestSpec spec, Clock::time_point now) {
+  auto request = std::make_unique<Request>(0, std::move(spec), now);
   const std::lock_guard lock(mutex_);
   if (draining_) throw LimitError("this model was shut down and takes no more requests: load it again");
   const bool extra = request->spec.extra;

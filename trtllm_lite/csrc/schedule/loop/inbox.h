@@ -31,9 +31,9 @@ class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}
 
-  // Called from any thread. Throws OverloadedError at once if too many are outstanding, LimitError if the loop is
-  // shutting down.
-  RequestId submit(RequestSpec spec);
+  // Called from any thread, at the time `now`. Throws OverloadedError at once if too many are outstanding, LimitError
+  // if the loop is shutting down.
+  RequestId submit(RequestSpec spec, Clock::time_point now);
   // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
   // Called from any thread. A second call can only change kDrain to kCancel.
