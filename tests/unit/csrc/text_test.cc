@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "check.h"
 #include "text/text_pump.h"
 #include "text/utf8.h"
 
@@ -153,7 +154,7 @@ void threads_share_what_they_may() {
 }  // namespace
 
 int main() {
-  for (std::uint32_t seed = 0; seed < 3000; ++seed) pieces_are_whole_and_do_not_depend_on_runs(seed);
+  for (std::uint32_t seed = 0; seed < rounds(3000); ++seed) pieces_are_whole_and_do_not_depend_on_runs(seed);
   gaps_are_counted_by_delivery();
   threads_share_what_they_may();
   return 0;

@@ -1,6 +1,5 @@
 """The reader of GPU plans refuses values that must not reach a driver."""
 
-import copy
 import json
 import random
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.documents import mutate
+from tests.rounds import rounds
 from tests.unit.csrc.reader_harness import verdicts
 from tests.unit.csrc.tiny_engine import TinyEngine
 from tests.unit.cuda.toy_engine import (
@@ -172,7 +172,7 @@ OF_ADAPTERS: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("case", [*CASES, *OF_ADAPTERS])
 def test_refuses(tmp_path: Path, case: str) -> None:
     change, message = (CASES | OF_ADAPTERS)[case]
-    engine = copy.deepcopy(make_toy_engine() if case in CASES else make_toy_engine_of_adapters())
+    engine = (make_toy_engine() if case in CASES else make_toy_engine_of_adapters()).copy()
     change(engine)
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(engine))
@@ -190,10 +190,9 @@ def test_accepts_the_toy_engine(tmp_path: Path) -> None:
 
 
 def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) -> None:
-    rng = random.Random(0)
-    files = []
-    for number in range(1000):
-        engine = copy.deepcopy(rng.choice((make_toy_engine, make_toy_engine_of_adapters))())
+    rng, toys, files = random.Random(0), (make_toy_engine(), make_toy_engine_of_adapters()), []
+    for number in range(rounds(1000)):
+        engine = rng.choice(toys).copy()
         product()(engine)
         instruction(engine, 0, 0)["args"].append(boxed())
         mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
