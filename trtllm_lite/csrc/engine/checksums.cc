@@ -71,8 +71,8 @@ void check_header_checksum(std::string_view header, const JsonView& metadata) {
 }
 
 void check_entry_checksums(const Container& container, const JsonView& checksums, int num_threads) {
-  const Json json = parse_json(checksums.string(), checksums.path());
-  const JsonView expected(json, checksums.path());
+  const std::shared_ptr<const Json> json = parse_json(checksums.string(), checksums.path());
+  const JsonView expected(*json, checksums.path());
   if (expected.members().size() != container.entries.size()) {
     throw EngineError(checksums.path() + ": expected " + std::to_string(container.entries.size()) +
                       " checksums, found " + std::to_string(expected.members().size()));

@@ -103,8 +103,8 @@ const Entry& Container::at(const std::string& name) const {
 
 Container read_container(std::span<const std::byte> file, int num_threads) {
   const std::string_view header = read_header(file);
-  const Json json = parse_json(header, "header");
-  const JsonView view(json, "header");
+  const std::shared_ptr<const Json> json = parse_json(header, "header");
+  const JsonView view(*json, "header");
   const JsonView metadata = view.at("__metadata__");
   // The version is checked first, because a newer format may differ in everything else.
   check_format(metadata);

@@ -75,11 +75,11 @@ EngineContents read_engine(std::span<const std::byte> file, int num_threads) {
   contents.container = read_container(file, num_threads);
   check_plan_version(contents.container.plan_version);
   const Entry& manifest = contents.container.at("manifest");
-  const Json manifest_json = parse_json(manifest.text(), "manifest");
-  contents.manifest = read_manifest(view_of(manifest, manifest_json, "manifest"));
+  const std::shared_ptr<const Json> manifest_json = parse_json(manifest.text(), "manifest");
+  contents.manifest = read_manifest(view_of(manifest, *manifest_json, "manifest"));
   const Entry& plan = contents.container.at("plan");
-  const Json plan_json = parse_json(plan.text(), "plan");
-  const JsonView plan_view = view_of(plan, plan_json, "plan");
+  const std::shared_ptr<const Json> plan_json = parse_json(plan.text(), "plan");
+  const JsonView plan_view = view_of(plan, *plan_json, "plan");
   contents.plan = read_plan(plan_view);
   check_entry_names(contents);
   contents.value_bounds = check_plan(contents.plan, contents.manifest, contents.container);

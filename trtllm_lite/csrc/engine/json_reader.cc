@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "errors.h"
 
@@ -76,7 +77,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view what) {
+std::shared_ptr<const Json> parse_json(std::string_view text, std::string_view what) {
   if (text.size() > kMaxJsonBytes) {
     throw EngineError(std::string(what) + ": expected at most " + std::to_string(kMaxJsonBytes) +
                       " bytes of JSON, found " + std::to_string(text.size()));
@@ -87,7 +88,7 @@ Json parse_json(std::string_view text, std::string_view what) {
   } catch (const Json::exception& error) {
     throw EngineError(std::string(what) + ": expected JSON, found a syntax error (" + error.what() + ")");
   }
-  return builder.take();
+  return std::make_shared<const Json>(builder.take());
 }
 
 JsonView JsonView::at(const std::string& key) const {
@@ -120,6 +121,14 @@ std::vector<JsonView> JsonView::elements() const {
   }
   return result;
 }
+
+bool JsonView::is_string() const { return value_->is_string(); }
+
+bool JsonView::is_integer() const { return value_->is_number_integer(); }
+
+bool JsonView::is_null() const { return value_->is_null(); }
+
+bool JsonView::has(const std::string& key) const { return value_->is_object() && value_->contains(key); }
 
 const std::string& JsonView::string() const {
   if (!value_->is_string()) fail("a string");
