@@ -42,10 +42,11 @@ _OF_ENGINES = {  # parts of caches and drafts that read engines
     *(CSRC / "caches" / "borrowed_features.cc", CSRC / "caches" / "kv_cache_size.cc"),
     CSRC / "drafts" / "draft_model.cc",
 }
+_BATCHING = ("caches", "drafts", "schedule")
 # Sources by part; paths of generated ones are relative.
 PARTS: dict[str, Sequence[Path]] = {
-    **{name: sorted((CSRC / name).rglob("*.cc")) for name in ("schedule", "sampling", "text", "cpu")},
-    **{name: sorted({*(CSRC / name).glob("*.cc")} - _OF_ENGINES) for name in ("caches", "drafts")},
+    **{name: sorted((CSRC / name).rglob("*.cc")) for name in ("sampling", "text", "cpu")},
+    "batching": sorted({*(path for name in _BATCHING for path in (CSRC / name).rglob("*.cc"))} - _OF_ENGINES),
     "process": _PROCESS,
     "ranks": sorted({*(CSRC / "ranks").glob("*.cc")} - {_RANK_FILES}),
     "engine": [*sorted((CSRC / "engine").rglob("*.cc")), Path("op_schemas.cc"), Path("records.cc")],

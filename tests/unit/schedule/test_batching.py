@@ -27,4 +27,4 @@ def _cases() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("variant", "name"), [pytest.param(*case, id="-".join(case)) for case in _cases()])
 def test_cpp(sanitized: Sanitized, variant: str, name: str) -> None:
     sources = [*TESTS[variant], HERE / "tests_main.cc"]
-    sanitized.run(sanitized.program(variant, "batching_tests", sources, ["caches", "schedule", "drafts"]), name)
+    sanitized.run(sanitized.program(variant, "batching_tests", sources, ["batching"]), name)

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+std::uint64_t extend_hash(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0xff51afd7ed558ccdull;
   return hash ^ (hash >> 32);
 }
@@ -17,8 +17,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 // A collision with another prompt costs time but changes no result.
 std::uint64_t KnownOutputs::key_of(std::span<const std::int32_t> prompt, const std::string& salt) {
-  std::uint64_t hash = mix(prompt.size(), std::hash<std::string>()(salt));
-  for (const std::int32_t token : prompt) hash = mix(hash, static_cast<std::uint32_t>(token));
+  std::uint64_t hash = extend_hash(prompt.size(), std::hash<std::string>()(salt));
+  for (const std::int32_t token : prompt) hash = extend_hash(hash, static_cast<std::uint32_t>(token));
   return hash;
 }
 
@@ -59,7 +59,7 @@ void SyntheticDrafter::draft(std::span<const std::int32_t> tokens, int most, Tok
   const auto same = [&](std::size_t i) { return (*known_)[i] == generated[i]; };
   while (num_checked_ < generated.size() && same(num_checked_)) ++num_checked_;
   if (num_checked_ < generated.size()) return;
-  std::mt19937_64 random(mix(key_, generated.size()));
+  std::mt19937_64 random(extend_hash(key_, generated.size()));
   const double drawn = std::uniform_real_distribution<double>()(random);
   const std::size_t num_places = std::min(options_.acceptance_rates.size(), known_->size() - generated.size());
   for (std::size_t i = 0; i < std::min(num_places, static_cast<std::size_t>(most)); ++i) {
