@@ -4,6 +4,7 @@ import importlib.util
 import secrets
 import subprocess
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -58,6 +59,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             if REASON:
                 item.add_marker(pytest.mark.skip(reason=REASON))
+
+
+class _WithoutParameters(pytest.Item):
+    """A test function that is skipped once: skipping it with each of its parameters would take seconds."""
+
+    line: int
+
+    def runtest(self) -> None:
+        raise AssertionError("this needs a GPU")
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.line, self.name
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
+    if not (REASON and isinstance(collector, pytest.Module) and isinstance(obj, FunctionType)):
+        return None
+    if not collector.funcnamefilter(name):
+        return None
+    item = _WithoutParameters.from_parent(collector, name=name)
+    item.line = obj.__code__.co_firstlineno - 1
+    return item
 
 
 @pytest.fixture(scope="session")
