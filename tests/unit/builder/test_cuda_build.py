@@ -16,7 +16,7 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, l
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
-from trtllm_lite.builder import build, build_engine, nvrtc, plan_memory
+from trtllm_lite.builder import build, build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.manifest import Target
@@ -123,10 +123,9 @@ def test_lower_limits_compile_nothing_again() -> None:
         assert sources(**limits) <= compiled
 
 
-def test_another_max_seq_len_changes_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the width of block tables and the room for logit edits change. Cubins are compared by key: none is made."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(nvrtc, "_compile", lambda *_: b"\x7fELF")
+@pytest.mark.usefixtures("no_machine_code")
+def test_another_max_seq_len_changes_no_results(tmp_path: Path) -> None:
+    """Only the width of block tables and the room for logit edits change; cubins are compared by key."""
     engine = save_cuda_engine(tmp_path, cuda_shape(vocab=2000))
     build_engine(tmp_path / "checkpoint", tmp_path / "shorter", **{**LIMITS, "max_seq_len": 32}, target="sm_90")
     comparison = compare_paths(engine.path, tmp_path / "shorter")

@@ -177,6 +177,7 @@ def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> No
         assert kernels.count("grouped_linear_tiled") == 3
 
 
+@pytest.mark.usefixtures("no_machine_code")
 def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
     """Kernels ask the rank for its experts, so that all ranks share one plan."""
     network_of("mixtral", tmp_path, num_local_experts=8)
@@ -220,6 +221,7 @@ def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) ->
         assert ["TL_MAX_SEQS" in defines for defines in attend] == [False] * 3
 
 
+@pytest.mark.usefixtures("no_machine_code")
 def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
     network_of("deepseek_v2", tmp_path)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, tp_size=2, **LIMITS)
