@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "state.h"
@@ -6,18 +5,21 @@
 namespace emulated {
 namespace {
 
+constexpr u32 kOfCluster = kNamedBarriers;  // the number of the cluster's barrier among those of a thread
+
+bool has_arrived(const NamedBarrier& barrier, u32 id) { return me().rounds[id] == barrier.round; }
+
 // Returns whether this arrival completes the barrier.
-bool arrive_at(NamedBarrier& barrier, u32 threads) {
-  if (!barrier.arrived.empty() && barrier.threads != threads) {
+bool arrive_at(NamedBarrier& barrier, u32 id, u32 threads) {
+  if (barrier.arrived > 0 && barrier.threads != threads) {
     fail("a barrier of %u threads, at which others arrived for %u", threads, barrier.threads);
   }
-  if (std::find(barrier.arrived.begin(), barrier.arrived.end(), &me()) != barrier.arrived.end()) {
-    fail("arrived twice at a barrier, before all others did");
-  }
+  if (has_arrived(barrier, id)) fail("arrived twice at a barrier, before all others did");
   barrier.threads = threads;
-  barrier.arrived.push_back(&me());
-  if (barrier.arrived.size() < threads) return false;
-  barrier.arrived.clear();
+  me().rounds[id] = barrier.round;
+  if (++barrier.arrived < threads) return false;
+  barrier.arrived = 0;
+  ++barrier.round;
   wake(barrier.waiting);
   return true;
 }
@@ -32,24 +34,24 @@ NamedBarrier& named_barrier(u32 id, u32 threads) {
 
 void barrier_sync(u32 id, u32 threads) {
   NamedBarrier& barrier = named_barrier(id, threads);
-  if (arrive_at(barrier, threads)) return;
+  if (arrive_at(barrier, id, threads)) return;
   barrier.waiting.push_back(&me());
   wait("barrier", id);
 }
 
 void barrier_arrive(u32 id, u32 threads) {
-  arrive_at(named_barrier(id, threads), threads);
+  arrive_at(named_barrier(id, threads), id, threads);
   pause();
 }
 
 void cluster_arrive() {
   const Launch& launch = *my_block().launch;
-  arrive_at(my_block().cluster->barrier, launch.cluster * launch.block.x);
+  arrive_at(my_block().cluster->barrier, kOfCluster, launch.cluster * launch.block.x);
 }
 
 void cluster_wait() {
   NamedBarrier& barrier = my_block().cluster->barrier;
-  if (std::find(barrier.arrived.begin(), barrier.arrived.end(), &me()) == barrier.arrived.end()) return;
+  if (!has_arrived(barrier, kOfCluster)) return;
   barrier.waiting.push_back(&me());
   wait("the cluster's barrier");
 }

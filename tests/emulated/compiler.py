@@ -79,7 +79,7 @@ def _runtime() -> Path:
     """
     text = "\n".join(f'#include "{_HERE / name}.cc"' for name in _RUNTIME)
     content = _headers() + "".join((_HERE / f"{name}.cc").read_text() for name in _RUNTIME)
-    return _built("machine.so", content, _COMPILER, *_FLAGS, "-O2", "-shared", "-x", "c++", "-", text=text)
+    return _built("machine.so", content, _COMPILER, *_FLAGS, "-O3", "-shared", "-x", "c++", "-", text=text)
 
 
 @cache

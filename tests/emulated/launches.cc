@@ -16,9 +16,8 @@ void end_block(Block& block) {
   }
   for (int id = 0; id < kNamedBarriers; ++id) {
     const NamedBarrier& barrier = block.barriers[id];
-    if (barrier.arrived.empty()) continue;
-    fail("the block ends when %zu of %u threads have arrived at barrier %d", barrier.arrived.size(), barrier.threads,
-         id);
+    if (barrier.arrived == 0) continue;
+    fail("the block ends when %u of %u threads have arrived at barrier %d", barrier.arrived, barrier.threads, id);
   }
   const u32 size = block.launch->shared_bytes;
   for (u32 i = 0; i < kGuardBytes; ++i) {

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 
 namespace emulated {
 
@@ -94,8 +93,7 @@ void copy_commit();
 void copy_wait(u32 groups_under_way);
 void copy_arrive(u32 barrier);  // arrives when this thread's copies so far have landed; a counted arrival
 
-// Asynchronous work of a warp's tensor cores, done in order and in groups; called from within meet() only.
-void issue(std::function<void()> work);
+// Groups of the asynchronous work of a warp's tensor cores (state.h); called from within meet() only.
 void issue_commit();
 void issue_wait(u32 groups_under_way);
 

@@ -1,9 +1,12 @@
 #include "matrices.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "state.h"
 
 namespace emulated {
 namespace {
@@ -22,9 +25,18 @@ void unpack(u32 word, float* two) {
 }
 
 // Writes a lane's four words of a fragment of a 16x16 matrix.
-template <bool kHalf, int kDepth>
-void put_a(float (&matrix)[16][kDepth], int lane, const u32 (&words)[4]) {
+template <bool kHalf>
+void put_a(float (&matrix)[16][16], int lane, const u32 (&words)[4]) {
   for (int i = 0; i < 4; ++i) unpack<kHalf>(words[i], &matrix[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8]);
+}
+
+// The sums of a column for 16 rows at a time, which the compiler adds up side by side: each in the order of `k`.
+// a[k] has the elements of all rows.
+template <int kDepth, class Rows>
+void add_products(float (&sums)[16], const Rows& a, const float* b) {
+  for (int k = 0; k < kDepth; ++k) {
+    for (int row = 0; row < 16; ++row) sums[row] += a[k][row] * b[k];
+  }
 }
 
 // A matrix descriptor of wgmma. `k` numbers the 16 elements along the depth, `other` the rows of A or the columns of B.
@@ -90,17 +102,12 @@ void load(const Descriptor& matrix, int first, int count, float (*to)[kRowBytes]
   }
 }
 
-struct WgmmaLane {
-  std::vector<float*> d;
-  u32 a[4];
-};
-
 struct Wgmma {
   int columns, first_row;
   u64 a_matrix, b_matrix;
-  bool in_registers, a_transposed, b_transposed;
-  std::vector<float> d;  // [lanes][columns / 2] before the product
-  WgmmaLane lanes[kLanes];
+  bool in_registers, accumulate, a_transposed, b_transposed;
+  std::vector<float*> d;  // [lanes][columns / 2]
+  u32 a[kLanes][4];
 };
 
 template <Element kElement>
@@ -111,7 +118,7 @@ void run(const Wgmma& product) {
     for (int lane = 0; lane < kLanes; ++lane) {
       for (int byte = 0; byte < 16; byte += Number::kBytes) {
         const int word = byte / 4, k = (lane % 4 * 4 + byte % 4 + word / 2 * 16) / Number::kBytes;
-        const char* from = reinterpret_cast<const char*>(product.lanes[lane].a) + byte;
+        const char* from = reinterpret_cast<const char*>(product.a[lane]) + byte;
         a[lane / 4 + word % 2 * 8][k] = Number::at(from);
       }
     }
@@ -121,27 +128,55 @@ void run(const Wgmma& product) {
   }
   float b[kMaxColumns][kRowBytes];
   load<kElement>(Descriptor(product.b_matrix, product.b_transposed), 0, product.columns, b);
+  float of_rows[kRowBytes][16];
+  for (int k = 0; k < Number::kCount; ++k) {
+    for (int row = 0; row < 16; ++row) of_rows[k][row] = a[row][k];
+  }
   const int per_lane = product.columns / 2;
   for (int n = 0; n < product.columns; ++n) {
+    float *d[16], before[16], sums[16];
     for (int row = 0; row < 16; ++row) {
       const int lane = row % 8 * 4 + n % 8 / 2, i = n / 8 * 4 + row / 8 * 2 + n % 2;
-      const float before = product.d[lane * per_lane + i];
-      float sum = kElement == Element::kInt8 ? 0.0f : before;
-      for (int k = 0; k < Number::kCount; ++k) sum += a[row][k] * b[n][k];
+      d[row] = product.d[lane * per_lane + i];
+      before[row] = product.accumulate ? *d[row] : 0.0f;
+      sums[row] = kElement == Element::kInt8 ? 0.0f : before[row];
+    }
+    add_products<Number::kCount>(sums, of_rows, b[n]);
+    for (int row = 0; row < 16; ++row) {
       // A sum of 32 products of int8 is exact in float32.
-      const int whole = std::bit_cast<int>(before) + static_cast<int>(kElement == Element::kInt8 ? sum : 0.0f);
-      *product.lanes[lane].d[i] = kElement == Element::kInt8 ? std::bit_cast<float>(whole) : sum;
+      const int whole = std::bit_cast<int>(before[row]) + static_cast<int>(kElement == Element::kInt8 ? sums[row] : 0);
+      *d[row] = kElement == Element::kInt8 ? std::bit_cast<float>(whole) : sums[row];
     }
   }
 }
 
 }  // namespace
 
-float from_e4m3(u16 bits) {
+namespace {
+
+float computed_from_e4m3(int bits) {
   const int exponent = bits >> 3 & 15, fraction = bits & 7;
   const float size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
   return bits & 0x80 ? -size : size;
 }
+
+// The value of each code, because the processor may not convert them itself.
+const auto kOfE4m3 = [] {
+  std::array<float, 256> values;
+  for (int bits = 0; bits < 256; ++bits) values[bits] = computed_from_e4m3(bits);
+  return values;
+}();
+const auto kOfHalf = [] {
+  std::vector<float> values(1 << 16);
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    values[bits] = static_cast<float>(std::bit_cast<_Float16>(static_cast<u16>(bits)));
+  }
+  return values;
+}();
+
+}  // namespace
+
+float from_e4m3(u16 bits) { return kOfE4m3[bits & 0xff]; }
 
 template <>
 float to_float<false>(u16 bits) {
@@ -157,7 +192,7 @@ u16 from_float<false>(float value) {
 
 template <>
 float to_float<true>(u16 bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(bits));
+  return kOfHalf[bits];
 }
 
 template <>
@@ -173,13 +208,15 @@ void multiply_m16n8k16(void* const* lanes) {
     put_a<kHalf>(a, lane, mine.a);
     for (int i = 0; i < 2; ++i) unpack<kHalf>(mine.b[i], &b[lane / 4][lane % 4 * 2 + i * 8]);
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < 4; ++i) {
-      const float* row = a[lane / 4 + i / 2 * 8];
-      const float* column = b[lane % 4 * 2 + i % 2];
-      float sum = 0.0f;
-      for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
-      *of<MmaOperands>(lanes, lane).c[i] += sum;
+  float of_rows[16][16];
+  for (int k = 0; k < 16; ++k) {
+    for (int row = 0; row < 16; ++row) of_rows[k][row] = a[row][k];
+  }
+  for (int n = 0; n < 8; ++n) {
+    float sums[16] = {};
+    add_products<16>(sums, of_rows, b[n]);
+    for (int row = 0; row < 16; ++row) {
+      *of<MmaOperands>(lanes, row % 8 * 4 + n / 2).c[row / 8 * 2 + n % 2] += sums[row];
     }
   }
 }
@@ -219,10 +256,12 @@ void issue_wgmma(int columns, void* const* lanes) {
   const auto& first = of<WgmmaOperands>(lanes, 0);
   Wgmma product;
   product.columns = columns;
+  product.d.reserve(kLanes * columns / 2);
   product.first_row = static_cast<int>(here->thread.x) / kLanes % 4 * 16;
   product.a_matrix = first.a_matrix;
   product.b_matrix = first.b_matrix;
   product.in_registers = first.in_registers;
+  product.accumulate = first.accumulate;
   product.a_transposed = first.a_transposed;
   product.b_transposed = first.b_transposed;
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -230,15 +269,10 @@ void issue_wgmma(int columns, void* const* lanes) {
     if (mine.a_matrix != first.a_matrix || mine.b_matrix != first.b_matrix || mine.accumulate != first.accumulate) {
       fail("wgmma: lanes of a warp have different descriptors");
     }
-    product.lanes[lane].d.assign(mine.d, mine.d + columns / 2);
-    std::memcpy(product.lanes[lane].a, mine.a, sizeof mine.a);
+    product.d.insert(product.d.end(), mine.d, mine.d + columns / 2);
+    std::memcpy(product.a[lane], mine.a, sizeof mine.a);
   }
-  issue([product = std::move(product), accumulate = first.accumulate]() mutable {
-    for (const WgmmaLane& lane : product.lanes) {
-      for (float* d : lane.d) product.d.push_back(accumulate ? *d : 0.0f);
-    }
-    run<kElement>(product);
-  });
+  issue([product = std::move(product)] { run<kElement>(product); });
 }
 
 template void multiply_m16n8k16<false>(void* const*);

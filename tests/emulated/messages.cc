@@ -55,7 +55,7 @@ std::string deadlock() {
     for (int id = 0; id < kNamedBarriers; ++id) {
       const NamedBarrier& barrier = block->barriers[id];
       if (barrier.waiting.empty()) continue;
-      found += text("\n  barrier %d has %zu of %u threads", id, barrier.arrived.size(), barrier.threads);
+      found += text("\n  barrier %d has %u of %u threads", id, barrier.arrived, barrier.threads);
     }
   }
   return found;

@@ -1,9 +1,9 @@
 // The PTX instructions that kernels use, as functions: ptx.py turns asm statements into calls of them. A function has
 // the instruction's name with every dot and colon replaced by an underscore; operands come in PTX's order, {...} as a
 // group, [...] as an address.
+// Each kernel is compiled with it: headers of the standard library that take long to load are included elsewhere.
 #pragma once
 
-#include <algorithm>
 #include <array>
 
 #include "cuda.h"
@@ -41,7 +41,9 @@ inline void mov_b32(Group<2, u16> halves, u32 word) {
   *halves[1] = static_cast<u16>(word >> 16);
 }
 inline void cvt_rni_s32_f32(u32& to, float x) { to = static_cast<u32>(static_cast<int>(std::nearbyint(x))); }
-inline u32 saturated_byte(u32 whole) { return static_cast<u32>(std::clamp(static_cast<int>(whole), -128, 127)) & 0xff; }
+inline u32 saturated_byte(u32 whole) {
+  return static_cast<u32>(std::max(-128, std::min(static_cast<int>(whole), 127))) & 0xff;
+}
 inline void cvt_pack_sat_s8_s32_b32(u32& to, u32 second, u32 first, u32 above) {
   to = above << 16 | saturated_byte(second) << 8 | saturated_byte(first);
 }

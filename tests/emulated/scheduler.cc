@@ -1,3 +1,5 @@
+#include <ucontext.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -26,11 +28,12 @@ __attribute__((noinline)) void resume(Fiber& fiber) {
   }
   if (fiber.started) _longjmp(fiber.state, 1);
   fiber.started = true;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = machine->stack_of.at(&fiber);
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  makecontext(&fiber.context, run_fiber, 0);
-  setcontext(&fiber.context);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = machine->stack_of.at(&fiber);
+  context.uc_stack.ss_size = kStackBytes;
+  makecontext(&context, run_fiber, 0);
+  setcontext(&context);
 }
 
 }  // namespace
@@ -90,7 +93,7 @@ void wake(std::vector<Fiber*>& fibers) {
 
 void meet(const char* what, void* mine, void (*act)(void* const*)) {
   Warp& warp = *me().warp;
-  if (warp.met > 0 && std::strcmp(warp.meeting, what) != 0) {
+  if (warp.met > 0 && warp.meeting != what && std::strcmp(warp.meeting, what) != 0) {
     fail("%s, while other lanes of the warp are at %s", what, warp.meeting);
   }
   warp.meeting = what;

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <setjmp.h>
-#include <ucontext.h>
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -21,7 +21,8 @@ constexpr u32 kGuardBytes = 4096;  // after the dynamic shared memory; the kerne
 constexpr u32 kStaticBytes = 48 * 1024;
 constexpr int kPoison = 0xff;  // a byte that makes NaN in every type
 constexpr u64 kBarrierMark = 0x6d62617272696572;
-constexpr std::size_t kStackBytes = 128 * 1024;
+// Stacks begin in different sets of the processor's caches: with a power of two their tops would evict each other.
+constexpr std::size_t kStackBytes = 129 * 1024 + 64;
 constexpr int kNamedBarriers = 16;
 
 struct Block;
@@ -35,7 +36,6 @@ struct ThreadCopy {
 struct Fiber : Place {
   enum Status { kReady, kWaiting, kDone } status = kReady;
   jmp_buf state;
-  ucontext_t context;
   bool started = false;
   Warp* warp;
   int lane;
@@ -43,6 +43,7 @@ struct Fiber : Place {
   u32 number;
   std::vector<ThreadCopy> copies;
   u32 copy_group = 0;
+  std::array<u32, kNamedBarriers + 1> rounds{};  // the last at each barrier of the block, and at the cluster's
 };
 
 struct Work {
@@ -65,7 +66,8 @@ struct Warp {
 
 struct NamedBarrier {
   u32 threads = 0;
-  std::vector<Fiber*> arrived, waiting;
+  u32 arrived = 0, round = 1;  // each round ends when all threads have arrived
+  std::vector<Fiber*> waiting;
 };
 
 struct MBarrier {
@@ -164,7 +166,8 @@ MBarrier& mbarrier_at(Block& from, u32 address, const char* what);
 void end_phase_if_complete(MBarrier& barrier);
 
 // copies.cc
-void land_any();                        // completes one of the bulk copies under way
-void finish_work(Warp& warp, u32 end);  // completes the groups before `end`
+void land_any();                         // completes one of the bulk copies under way
+void issue(std::function<void()> work);  // asynchronous work of a warp's tensor cores, done in order and in groups
+void finish_work(Warp& warp, u32 end);   // completes the groups before `end`
 
 }  // namespace emulated
