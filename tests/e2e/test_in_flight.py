@@ -1,4 +1,4 @@
-"""In-flight batching on SmolLM2: many different requests at once get exactly the tokens that each gets alone."""
+"""In-flight batching: many different requests at once get exactly the tokens that each gets alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.models import save_tiny_model
 from tests.real_models import SMOLLM2_LIMITS
 from trtllm_lite.bench.serving import Run, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -28,9 +31,28 @@ KINDS = (
 )
 
 
+# As wide as SmolLM2, with fewer layers and a smaller vocabulary.
+SHAPE = {
+    **{"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3},
+    **{"num_hidden_layers": 3, "vocab_size": 4096, "max_position_embeddings": SMOLLM2_LIMITS["max_seq_len"]},
+}
+
+
 @pytest.fixture(scope="module")
-def session(smollm2_engine: Path) -> Session:
-    return ModelRunner.from_dir(smollm2_engine, kv_cache_enable_block_reuse=True).session
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of a random model with the matrices of SmolLM2; of SmolLM2 itself with ``--all-combinations``."""
+    if request.config.getoption("all_combinations"):
+        return request.getfixturevalue("smollm2_engine")
+    directory = tmp_path_factory.mktemp("in_flight")
+    save_tiny_model("llama", directory / "model", **SHAPE)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+    build_engine(directory / "checkpoint", directory / "engine", **SMOLLM2_LIMITS)
+    return directory / "engine"
+
+
+@pytest.fixture(scope="module")
+def session(engine: Path) -> Session:
+    return ModelRunner.from_dir(engine, kv_cache_enable_block_reuse=True).session
 
 
 def planned(session: Session, **fields: Any) -> list[PlannedRequest]:
@@ -76,12 +98,10 @@ def uncapped(session: Session, requests: list[PlannedRequest]) -> Run:
 
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
 def test_a_quarter_of_the_cache_changes_neither_tokens_nor_order(
-    session: Session, smollm2_engine: Path, requests: list[PlannedRequest], uncapped: Run, policy: str
+    session: Session, engine: Path, requests: list[PlannedRequest], uncapped: Run, policy: str
 ) -> None:
     quarter = demand(requests, session.limits.tokens_per_block) // 4
-    runner = ModelRunner.from_dir(
-        smollm2_engine, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy
-    )
+    runner = ModelRunner.from_dir(engine, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy)
     capped = serve(runner.session, requests)
     assert capped.outputs == uncapped.outputs
     begun = [
