@@ -178,13 +178,13 @@ def schemas() -> Iterator[dict[str, Any]]:
             }
 
 
-def test_what_a_real_model_writes_is_valid(smollm2_gguf: Path) -> None:
+def test_what_a_real_model_writes_is_valid(smollm2_engine: Path) -> None:
     made = list(schemas())
     params = [
         SamplingParams(temperature=1.0, seed=number, max_tokens=64, guided_decoding=GuidedDecodingParams(json=schema))
         for number, schema in enumerate(made)
     ]
-    with LLM(smollm2_gguf, max_batch_size=8, max_input_len=64, max_seq_len=128) as llm:
+    with LLM(smollm2_engine) as llm:
         outputs = llm.generate(["An example of a record as JSON:\n"] * len(made), params)
     written = [(schema, output.outputs[0]) for schema, output in zip(made, outputs, strict=True)]
     finished = [(schema, output.text) for schema, output in written if output.finish_reason == "stop"]
