@@ -14,6 +14,11 @@ def configure(config: pytest.Config) -> None:
         os.environ[_ALL_ROUNDS] = "1"
 
 
+def all_run() -> bool:
+    """Whether all rounds run."""
+    return _ALL_ROUNDS in os.environ
+
+
 def rounds(count: int) -> int:
     """How many of ``count`` rounds run."""
-    return count if _ALL_ROUNDS in os.environ else -(-count // _SHARE)
+    return count if all_run() else -(-count // _SHARE)

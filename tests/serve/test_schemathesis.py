@@ -7,7 +7,10 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from tests.rounds import rounds
+from tests.models import save_tiny_model
+from tests.rounds import all_run, rounds
+from tests.serve.distinct_cases import DistinctCases
+from tests.serve.server import serving
 from trtllm_lite.serve.openapi import describe
 from trtllm_lite.serve.routes import ROUTES
 
@@ -19,12 +22,29 @@ CHECKS = (
     openapi_checks.unsupported_method,
     openapi_checks.allow_header_conformance,
 )
+MODEL = "tiny"
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 MESSAGES = [{"role": "system", "content": "Hello"}]  # without it the template writes a longer one
 INPUTS = {"prompt": "Hello", "input": "Hello", "messages": MESSAGES}
 BODIES = {path: route.body for path, found in ROUTES.items() for route in found if route.is_work and route.body}
 
 schema = schemathesis.openapi.from_dict(describe(ROUTES, has_keys=False))
+distinct = DistinctCases(schema.raw_schema)
+
+
+@schema.hook
+def filter_case(context, case):
+    return all_run() or distinct.is_new(context, case)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of a tiny model: thousands of requests each take a step of it."""
+    directory = tmp_path_factory.mktemp("schemathesis")
+    save_tiny_model("llama", directory / "model", max_position_embeddings=1024)
+    options = ("--max_batch_size", 8, "--max_seq_len", 1024, "--max_input_len", 512, "--gather_context_logits")
+    with serving(f"{MODEL}={directory / 'model'}", "--tool_call_parser", "hermes", *options) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -61,5 +81,5 @@ def _workable(path, body):
     names = {field.name for field in msgspec.structs.fields(BODIES[path])}.intersection(LIMITS)
     limits = {name: 1 for name in names if isinstance(body.get(name, 0), int | None)}
     inputs = {name: value for name, value in INPUTS.items() if body.get(name) in ("", [], [{}])}
-    model = {"model": "smollm2"} if isinstance(body.get("model"), str) else {}
+    model = {"model": MODEL} if isinstance(body.get("model"), str) else {}
     return {**body, **limits, **inputs, **model}
