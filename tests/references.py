@@ -5,11 +5,15 @@ the packages that compute it, of what it is computed from, and of this source. A
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import gguf
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -21,10 +25,20 @@ _PACKAGES = ("gguf", "numpy", "torch", "transformers")
 
 def load_reference(file: Path) -> PreTrainedModel:
     """transformers' model of a GGUF file, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
-    )
+    with reading_once():
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
+        )
     return model.eval()
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Let transformers read a GGUF file once: it does for each part of a model, and makes the names of tensors anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GGUFReader", "get_tensor_name_map"):
+            patch.setattr(gguf, name, cache(getattr(gguf, name)))
+        yield
 
 
 class KeptReference:
