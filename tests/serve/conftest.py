@@ -1,6 +1,7 @@
 """A server of SmolLM2, started by one command, and OpenAI's own client of it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -12,10 +13,10 @@ MODEL = "smollm2"
 
 
 @pytest.fixture(scope="package", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An empty engine cache."""
+def cache(shared_by_workers: Path) -> Iterator[None]:
+    """An engine cache of this run of pytest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(shared_by_workers / "cache"))
         yield
 
 
