@@ -1,6 +1,8 @@
 """``quantize`` on tiny models: its output builds, onnxruntime runs it, and schemes follow their papers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -75,27 +77,53 @@ def feeds_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     return {"input_ids": tokens, "position_ids": positions, "past_lens": np.zeros(2, np.int64), **caches}
 
 
+@dataclass(frozen=True)
+class Original:
+    """A model before it is quantized: its folder, onnxruntime's logits for ``feeds``, the bytes of plain weights."""
+
+    directory: Path
+    feeds: dict[str, np.ndarray]
+    logits: np.ndarray
+    weights: int
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Original]:
+    """The same model for each type of its matrices, made once."""
+
+    @cache
+    def original(dtype: str) -> Original:
+        directory = tmp_path_factory.mktemp(dtype)
+        checkpoint = open_checkpoint(converted(directory, "qwen2", dtype, **EVEN))
+        weights = build_engine(checkpoint, directory / "plain", **LIMITS).memory.weights
+        feeds = feeds_of(checkpoint)
+        return Original(directory, feeds, logits(checkpoint.model, feeds), weights)
+
+    return original
+
+
 @pytest.mark.parametrize("qformat", CALIBRATED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_written_builds_and_is_standard_onnx(qformat: str, dtype: str, tmp_path: Path) -> None:
+def test_what_is_written_builds_and_is_standard_onnx(
+    qformat: str, dtype: str, originals: Callable[[str], Original], tmp_path: Path
+) -> None:
     """The engine computes what onnxruntime does with the quantized network, which is close to the original model."""
-    original = open_checkpoint(converted(tmp_path, "qwen2", dtype, **EVEN))
+    original = originals(dtype)
     done: list[str] = []
     quantize_checkpoint(
-        tmp_path / "checkpoint",
+        original.directory / "checkpoint",
         tmp_path / "quantized",
         Recipe(qformat, group_size=16),
-        settings(tmp_path),
+        settings(original.directory),
         lambda stage, *_: done.append(stage),
     )
     assert {"calibrate", "quantize"} <= set(done)
     quantized = open_checkpoint(tmp_path / "quantized")
-    feeds = feeds_of(original)
-    before, after = logits(original.model, feeds), logits(quantized.model, feeds)
+    feeds, before, after = original.feeds, original.logits, logits(quantized.model, original.feeds)
     assert np.corrcoef(before.ravel(), after.ravel())[0, 1] > LEAST_CORRELATION[qformat]
     manifest = build_engine(tmp_path / "quantized", tmp_path / "engine", **LIMITS)
     assert manifest.qformat == qformat == quantized_as(quantized.model)
-    assert manifest.memory.weights < 0.8 * build_engine(original, tmp_path / "plain", **LIMITS).memory.weights
+    assert manifest.memory.weights < 0.8 * original.weights
     runner = SequenceRunner(tmp_path / "engine")
     tokens = feeds["input_ids"].astype(np.int32)
     computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in tokens])
