@@ -78,11 +78,16 @@ def test_ranks_compute_what_one_computes(
         assert_close(many, one)
 
 
+@pytest.fixture(scope="module")
+def even(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A model whose sizes are whole groups."""
+    return checkpoint_of("llama", tmp_path_factory.mktemp("even"), **EVEN)
+
+
 @pytest.mark.parametrize("qformat", sorted(SCHEMES))
-def test_quantized_weights_are_shared_out_with_their_scales(qformat: str, tmp_path: Path) -> None:
-    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
-    model, _ = quantize_network(checkpoint.model, Recipe(qformat, group_size=16), made_up(checkpoint.model))
-    quantized = replace(checkpoint, model=model)
+def test_quantized_weights_are_shared_out_with_their_scales(qformat: str, even: Checkpoint, tmp_path: Path) -> None:
+    model, _ = quantize_network(even.model, Recipe(qformat, group_size=16), made_up(even.model))
+    quantized = replace(even, model=model)
     build_engine(quantized, tmp_path / "one", **LIMITS)
     manifest = build_engine(quantized, tmp_path / "many", tp_size=2, **LIMITS)
     # If each row of activations has its own scale, each rank rounds its part of a row by a scale of its own.
