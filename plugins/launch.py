@@ -58,12 +58,13 @@ Operand = Buffer | Slice
 
 @dataclass(frozen=True)
 class TensorMap:
-    """``operand`` as a row-major matrix [rows, columns] for the copy engine (sm_90 and later).
+    """``operand`` as a row-major matrix [rows, columns] for the copy engine (TMA, sm_90 and later).
 
-    Elements are those of the operand, or the bytes that hold its elements of 4 bits. The engine reads boxes: one of
-    ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by these; what is beyond the
-    matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an operand's offset is constant. As
-    a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
+    Elements are those of the operand, or the bytes that hold its elements of 4 bits. The copy engine copies boxes of
+    ``box_rows`` x ``box_columns`` elements to shared memory. A row of a box has 128 bytes, and the copy has TMA's
+    128-byte swizzle; elements beyond the matrix are copied as zeros. ``rows`` is a number, or the symbol whose bound it
+    takes; an operand's offset is constant. A kernel takes a tensor map as a ``const __grid_constant__`` parameter of
+    128 bytes, aligned to 64.
     """
 
     operand: Operand

@@ -8,7 +8,7 @@ import onnxruntime
 
 from trtllm_lite.network.config import ModelConfig
 
-_POISON = 1e3  # for cache slots and pad tokens: a result that depends on them shows
+_POISON = 1e3  # fills unused cache slots: attention to one changes a result visibly
 
 
 class OnnxRunner:

@@ -71,7 +71,7 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def two_nodes(num_cpus: int, num_gpus: int = 0) -> Iterator[TwoNodes]:
-    """A cluster of two such nodes until the block ends."""
+    """A cluster of two nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each, until the block ends."""
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")

@@ -113,8 +113,8 @@ ROUNDED_TOLERANCES = {
     "bfloat16": Tolerance(cosine=0.9998, relative=3e-2),
 }
 
-# Tolerances for mixtures of experts: features times shares are rounded, too, or what each expert makes of them, and a
-# token's few experts are few to average over.
+# Tolerances for mixtures of experts: their inputs or outputs, weighted by the router, are rounded once more, and the
+# errors of a token's few experts hardly cancel out in their sum.
 MIXTURE_TOLERANCES = {
     "float16": Tolerance(cosine=0.99999, relative=4e-3),
     "bfloat16": Tolerance(cosine=0.9995, relative=5e-2),

@@ -1,6 +1,6 @@
 // Dequantizes 8-bit or 4-bit weights to tiles of 16-bit elements. One warp copies them as stored into a ring of raw
-// stages, with the scales and offsets of their blocks. Two groups of other warps take turns to make steps for wgmma of
-// them: while one waits for its stores, the other computes.
+// stages, with the scales and offsets of their blocks. Two groups of other warps take turns to dequantize them into
+// stages that wgmma reads: while one group waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows, the size that the copy engine and the memory need. It makes two
 // steps of 8-bit weights or four of 4-bit weights. Block scales are applied here, in the 16-bit type; the scales of
@@ -67,7 +67,7 @@ struct PairNumbers {
   PairNumbers() = default;
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
     constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
-    // the constant that raised_int4() adds
+    // kRaised is the constant that raised_int4() adds.
     constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);
     constexpr float kZero = kBytes ? 0.0f : kRaised, kMost = kBytes ? 128.0f : 64.0f;
     const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
@@ -82,7 +82,7 @@ struct PairNumbers {
   }
 };
 
-// A warp that makes steps from raw stages.
+// One of the warps that dequantize: each dequantizes its rows of a raw stage into the stages that wgmma reads.
 template <class Op>
 struct Dequantizer {
   using Places = typename TilesOf<Op>::Type;

@@ -231,7 +231,7 @@ class GroupTiling:
         )
 
     def grid(self) -> tuple[Extent]:
-        """As many blocks as run at a time, because only the GPU knows the number of tiles."""
+        """The number of blocks that run at a time, because only the GPU knows the number of tiles."""
         return (resident_grid(1),)
 
 

@@ -1,5 +1,6 @@
 // Which keys a query sees: those up to its own position, within its window or chunk if there is one, and none before
-// TL_FIRST_POSITION unless that is after its own position (0 for all but draft heads).
+// TL_FIRST_POSITION. (A query before TL_FIRST_POSITION sees its own key alone. Only draft heads set this macro; it is 0
+// by default.)
 //
 // A window moves with the query. If TL_CHUNKED is 1, sequences are instead cut into chunks of that many positions.
 #pragma once

@@ -62,7 +62,7 @@ struct RowOctet {
   // Called after all keys that a warp sees: adds one more key for each of the first num_rows rows, with score `sinks`
   // and value zero. Sums stay finite, because they may be combined with other parts.
   __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
-    constexpr float kMost = 64.0f;  // the largest exponent of a sum
+    constexpr float kMost = 64.0f;  // a sink adds at most 2^kMost to a sum
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = lane % 4 * 2 + j;

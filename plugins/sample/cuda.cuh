@@ -99,7 +99,7 @@ __device__ __forceinline__ u64 best_allowed(const float* logits, const u32* mask
   return row_max(best_allowed_key(logits, mask, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
 }
 
-// As choose(), after the sequence's edits and under its mask.
+// Chooses a token as choose() does, after the sequence's edits and under its mask.
 __device__ __forceinline__ int choose_edited(u64 best, float* logits, const Sequence& sequence, u64* columns) {
   const bool edited = sequence.num_edits > 0 && best != kUnusable;
   if (edited) change_row(sequence, logits);

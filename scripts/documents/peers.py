@@ -38,7 +38,7 @@ def _load(name: str) -> Any:
 
 
 def _rates(title: str, *figures: float | None) -> list[str]:
-    """A row of tokens per second, of which the highest is the best; None was not measured."""
+    """A row of tokens per second, of which the highest is the best; None stands for an engine that was not measured."""
     return _row(title, [None if x is None else f"{x:,.0f} tok/s" for x in figures], figures.index(_most(figures)))
 
 

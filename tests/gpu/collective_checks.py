@@ -97,7 +97,7 @@ def check_missing(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
     reduce.cards.synchronize()
     assert reduce.alarm.view(torch.int32).tolist() == [FIRST + missing.number + 1, SITE]
     for rank in reduce.ranks:
-        assert int(rank["ranks"][-1]) != 0  # is_over
+        assert int(rank["ranks"][-1]) != 0  # RankTable::is_over, the last entry: a rank raised the alarm
 
 
 class _Copies:

@@ -30,7 +30,7 @@ from trtllm_lite.plugins.router import cuda as router
 from trtllm_lite.plugins.router.reference import reference
 
 EPSILON = 1e-5
-TALLY_PLACES = 3  # TALLY_PLACES of router/tally.cuh
+TALLY_PLACES = 3  # kTallyPlaces of router/tally.cuh
 SPARE = 48
 _MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh

@@ -59,7 +59,7 @@ def _files(directory: Path) -> list[str]:
 
 
 def test_builds_that_differ_end_it(tmp_path: Path) -> None:
-    """Such as a build that depends on what older runs left in the cache. Both engines stay, and none is published."""
+    """A build may depend on what older runs left in the cache: then both engines stay, and none is published."""
     (tmp_path / "engine.json").write_text("of an older engine")
     done = _run(tmp_path, _command(tmp_path, 'echo "why: $*"; exit 3'))
     assert done.returncode == 1

@@ -74,10 +74,10 @@ class Registry:
         return True
 
     def _put(self, url: str, data: "bytes | _Upload", content_type: str) -> None:
-        """Store ``data`` at ``url``. Raises ValueError if the answer is another than that it was created."""
+        """Store ``data`` at ``url``. Raises ValueError unless the answer has status 201 (created)."""
         with self._client.do_request(url, "PUT", data=data, headers={"Content-Type": content_type}) as response:
             if response.status_code != requests.codes.created:
-                raise ValueError(f"status {response.status_code} for what should be created")
+                raise ValueError(f"expected status 201 (created), found {response.status_code}")
 
     def pull(self, blob: Descriptor) -> Iterator[bytes]:
         """Yield a blob in pieces. Raises EngineError, at the latest after the last one, if it differs from ``blob``."""

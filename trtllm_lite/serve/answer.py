@@ -38,7 +38,7 @@ class Started:
 async def answer(
     app: Application, request: Request, body: ChatBody, form: "Callable[[Started], Answer]"
 ) -> Response | None:
-    """Generate the answer to a conversation, and send it in a form."""
+    """Generate the answer to a conversation, and send it as ``form`` says: whole or as a stream."""
     model, adapter = app.served(request, body.model, body.request_id)
     with model.admission(body.n):
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.prompts import check_chars, checked_ids
@@ -103,8 +103,9 @@ def _check(body: ChatBody) -> None:
         raise _wrong("tool_choice", "tool_choice asks for a call, and there are no tools: give some, or leave it out")
     if isinstance(body.tool_choice, NamedTool):
         names = [tool.function.name for tool in body.tools or ()]
-        if body.tool_choice.function.name not in names:
-            raise _wrong("tool_choice", "tool_choice names a function that is none of tools")
+        wanted = body.tool_choice.function.name
+        if wanted not in names:
+            raise _wrong("tool_choice", f"tool_choice names {shown(wanted)}: expected one of the tools {shown(names)}")
 
 
 def _tools_for_parser(body: ChatBody) -> list[Tool]:

@@ -202,5 +202,5 @@ class ServedModel(ServedEngine):
                 listener(handle)
 
     def _seconds_in_queue(self) -> float:
-        """The estimated time, at the rate of the last hundred requests."""
+        """The estimated time until a place in the queue is free, at the rate of the last hundred requests."""
         return self.session.stats().recent_latencies.total_seconds * self.settings.max_queue_size / self.max_batch_size

@@ -183,7 +183,8 @@ def test_a_step_has_the_operations_of_its_products_and_of_its_attention() -> Non
     whole, *stages = _stages("cpu")
     shape = LatencyShape(batch_size=3, input_len=20, output_len=5)
     model = whole.manifest.model
-    # A prompt of one token is a row of the step that attends to half a token, as a mean of causal attention.
+    # For a prompt of one token, prompt_flops() counts attention to half a token, the mean of causal attention. A row of
+    # a decode step attends to its whole context instead.
     attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim
     expected = 3 * (prompt_flops(model, 1) - attention / 2 + attention * (20 + 5 / 2))
     assert step_flops(whole, shape) == pytest.approx(expected)

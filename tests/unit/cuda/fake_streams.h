@@ -16,7 +16,7 @@
 
 namespace fake {
 
-// Held by who changes what threads have in common, or runs what is on a stream.
+// The mutex of all shared state of the fake device; whoever runs work of a stream holds it, too.
 inline std::recursive_mutex& device_mutex() {
   static std::recursive_mutex mutex;
   return mutex;

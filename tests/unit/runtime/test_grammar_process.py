@@ -197,7 +197,7 @@ def test_the_process_ends_with_one_that_is_killed():
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs: one that nobody waited for has ended, too."""
+    """Whether a process runs. A zombie, which has ended and whose parent has not waited for it, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -24,7 +24,7 @@ GUIDED = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>"
 
 
 def thinking(special: bool | None) -> tokenizers.Tokenizer:
-    """The tiny tokenizer with tokens for Qwen's and DeepSeek's tags, special ones or not; None: without."""
+    """The tiny tokenizer with tokens for Qwen's and DeepSeek's tags, special ones or not; without them if None."""
     tokenizer = tokenizers.Tokenizer.from_str(tiny_tokenizer().to_str())
     if special is not None:
         tokenizer.add_tokens([AddedToken(tag, special=special) for tag in ("<think>", "</think>")])

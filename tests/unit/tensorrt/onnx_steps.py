@@ -10,7 +10,7 @@ import onnxruntime
 from trtllm_lite.common.vocabulary import LOGITS_INDICES
 
 _TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
-_POISON = 1e3  # in cache slots that no step has written: whatever attends to them shows
+_POISON = 1e3  # fills cache slots that no step has written: attention to one changes a result visibly
 
 
 class OnnxSteps:

@@ -67,7 +67,7 @@ def match_experts(scatter: ir.Node) -> Experts:
 
 
 def _match_weighted(spread: ir.Value) -> tuple[ir.Value, bool]:
-    """The features of experts that the shares ``spread`` weigh, and whether the shares weigh inputs of activations."""
+    """The value that the routing weights ``spread`` multiply, and whether they multiply the experts' inputs."""
     problem = "the shares are not multiplied with the features of the experts"
     products = list(dict.fromkeys(use.node for use in spread.uses()))
     expect(len(products) in (1, 2) and all(node.op_type == "Mul" for node in products), problem)

@@ -1,7 +1,7 @@
 """Reads the blocks of GGUF's quantized tensors as elements, scales and offsets: nothing is rounded.
 
 https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h lays out a block of each type. Elements of five and six
-bits become bytes here. Two-level types (``_K``) multiply small integers by float16 numbers to get scales; these
+bits become bytes here. k-quants (``_K``) multiply small integers by float16 numbers to get scales; these
 products need more bits than float16 has, and are float32.
 """
 
@@ -19,7 +19,7 @@ from trtllm_lite.network.dtypes import NUMPY
 # Arrays [..., count] of elements, of scales, and optionally of offsets, of the blocks of a row.
 _Parts = tuple[NDArray, NDArray, NDArray | None]
 NO_POWER = 255  # the exponent of MXFP4 that stands for NaN
-_SUPER = 256  # elements of a block of a two-level type
+_SUPER = 256  # elements of a super-block of a k-quant
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ class CudaExecutor final : public DeviceExecutor {
   std::vector<ExpertCounts> expert_counts() override;
   void place_adapter(Adapter& adapter, int slot) override;
   int num_loras() const { return adapters_.num_slots(); }
-  // A mutex for callers that run steps by hand or read the cache: each holds it for its turn. (An event loop has the
-  // executor to itself.)
+  // A mutex for callers without an event loop that run steps or read the cache: each holds it for its turn. (An event
+  // loop has the executor to itself.)
   std::mutex& turn() { return turn_; }
 
   // The block after those of requests. Padding rows write to it.
@@ -102,7 +102,7 @@ class CudaExecutor final : public DeviceExecutor {
   void capture(const StepShape& shape, bool draws);
   // Whether steps of this shape are launched as a graph.
   bool has_captured(const StepShape& shape) const { return graphs_of(shape) != nullptr; }
-  // Page-locked memory for the inputs of a step that is run by hand. Only the holder of turn() writes it.
+  // Page-locked memory for the inputs of a step that no event loop runs. Only the holder of turn() writes it.
   std::byte* staged_inputs();
   // Waits for all work on the stream.
   void synchronize() const;
@@ -193,7 +193,7 @@ class CudaExecutor final : public DeviceExecutor {
   AdapterMemory adapters_;
   TimedValues timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
-  PinnedBuffer staged_;  // inputs of steps that are run by hand; made for the first such step
+  PinnedBuffer staged_;  // inputs of steps that no event loop runs; allocated at the first of them
   DevicePtr features_;   // features of tokens, in this KV cache or that of another engine; 0 if there are none
   bool knows_ranks_;     // whether set_ranks() was called; always true for an engine of one rank
   std::vector<CacheTensors> cache_tensors_;

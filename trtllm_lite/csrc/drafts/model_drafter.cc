@@ -154,8 +154,9 @@ void ModelDrafter::open_slots() {
   }
 }
 
-// Computes known tokens and returns their number. Every row has several tokens: for a row of one, a GPU computes
-// logits, and a draft head that computes logits overwrites the target model's features of the token with its own.
+// Runs the draft model over known tokens that it has not computed, and returns their number. No row has only one token:
+// a GPU computes logits for such a row, and a draft head that computes logits overwrites the target model's features of
+// the token with its own.
 int ModelDrafter::catch_up() {
   StepBatch& batch = next_batch();
   for (std::size_t i = 0; i < proposals_.size(); ++i) {

@@ -92,7 +92,7 @@ class ModelDrafter final : public Drafter {
 
   // State of a call. The index of a proposal is its slot in the draft model's executor.
   std::vector<Proposal> proposals_;
-  std::vector<int> drafted_slots_;  // slots of the scheduler, until their rows are launched
+  std::vector<int> drafted_slots_;  // the scheduler's slots of the latest proposals; empty once their rows are launched
   std::array<StepBatch, 2> batches_;
   std::uint64_t num_launched_ = 0;
   int in_flight_ = 0;

@@ -22,8 +22,9 @@ struct LowRankShapes {
   friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
 };
 
-// Throws EngineError if the calls do not number the projections from 0 on, each once, or differ in their rank, or if
-// the adapter slots of a GPU's products do not have the shapes of such matrices.
+// The shapes of adapters that an engine with this plan takes. Throws EngineError if the plan's calls do not number the
+// projections from 0 on, each once, or differ in their rank, or if the adapter slots of a GPU's products do not have
+// the shapes of an adapter's matrices.
 LowRankShapes low_rank_shapes(const Plan& plan);
 
 }  // namespace tl

@@ -18,15 +18,15 @@ struct MaskThread;
 
 // Masks of a text that MaskThreads is to make, and those that it has made.
 struct MaskOrder {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members up to `thread`
   std::vector<std::int32_t> drafts;
   std::span<std::uint32_t> masks;
-  bool is_open = false;          // whether somebody waits for it
+  bool is_open = false;          // whether a step waits for the masks
   bool is_fresh = false;         // the masks are made quickly, as far as is known
   bool is_slow = false;          // the last masks took long, or those that are made now do
-  bool is_taken = false;         // whether a thread is at it, or will be
-  MaskThread* thread = nullptr;  // that is at it
-  // Written by the thread that is at it alone, unlocked.
+  bool is_taken = false;         // whether a thread makes the masks, or will
+  MaskThread* thread = nullptr;  // the thread that makes the masks; null while none does
+  // The members below are written without the mutex, by the thread that makes the masks alone.
   std::vector<std::int32_t> made_for;
   std::vector<std::uint32_t> made;
   bool has_made = false;
@@ -43,15 +43,15 @@ class GuidedText {
   // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
   // done by several threads.
   void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
-  // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those after a draft
-  // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
+  // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Masks after a
+  // draft that the grammar forbids stay as they are: the draft is never drawn. Throws GrammarError.
   void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
 
   MaskOrder order;
 
  private:
   std::unique_ptr<GrammarMatcher> matcher_;
-  std::vector<std::int32_t> drawn_;  // that the matcher has still to take
+  std::vector<std::int32_t> drawn_;  // tokens that the matcher has still to take
 };
 
 }  // namespace tl

@@ -119,7 +119,7 @@ std::vector<int> MaskThreads::take_woken() {
   return slots;
 }
 
-// Makes the thread that is at late masks one for slow texts, and adds another one in its place.
+// Makes the thread that works on late masks one for slow texts, and adds another one in its place.
 void MaskThreads::leave_to_slow(MaskOrder& order) {
   if (order.thread == nullptr) return;
   order.is_slow = true;

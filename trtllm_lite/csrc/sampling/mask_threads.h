@@ -1,6 +1,6 @@
-// Threads that make the masks of guided texts, beside whatever else is done. A text that takes long holds up nobody who
-// stops waiting for it: its masks are made all the same, and are there when they are ordered again. The thread that is
-// at them becomes one for slow texts, which have the lowest priority, and another one takes its place.
+// Threads that make the masks of guided texts while steps run. A text that takes long holds up no step that stops
+// waiting for it: its masks are made all the same, and are ready when they are ordered again. The thread that makes
+// them becomes one for slow texts, which have the lowest priority, and another one takes its place.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct MasksLeft {
 bool has_waited_enough(const MasksLeft& left, std::size_t num_rows, std::chrono::nanoseconds waited,
                        std::chrono::nanoseconds computing, std::chrono::nanoseconds alone);
 
-// One of MaskThreads'.
+// A thread of MaskThreads.
 struct MaskThread {
   std::thread thread;
   std::atomic<int> id = 0;  // the system's number of the thread; 0 before it runs
@@ -44,28 +44,27 @@ class MaskThreads {
  public:
   struct Order {
     std::shared_ptr<GuidedText> text;
-    std::span<const std::int32_t> drafts;  // as GuidedText::fill_masks, whose masks these are
+    std::span<const std::int32_t> drafts;  // an argument of GuidedText::fill_masks, as are the masks
     std::span<std::uint32_t> masks;
     int slot = 0;  // slot of the text's request
   };
 
-  // As many threads as the machine has cores for them, for masks of `num_words`.
+  // Starts as many threads as the machine has cores for, for masks of `num_words`.
   explicit MaskThreads(std::size_t num_words);
-  // A given number of threads.
+  // Starts a given number of threads.
   MaskThreads(int num_threads, std::size_t num_words);
   ~MaskThreads();
   MaskThreads(const MaskThreads&) = delete;
   MaskThreads& operator=(const MaskThreads&) = delete;
 
-  // Begins with the orders, each of another text, that replace those before. A text grows only when its masks have been
-  // made.
+  // Replaces the orders before by these, each of another text. A text grows only when its masks have been made.
   void start(std::span<const Order> orders);
   // Waits until all masks are made, for no longer than `timeout`; returns what is left.
   MasksLeft wait(std::chrono::microseconds timeout);
-  // Whether the masks of order `index` are made; of one that is left they stay as they are, and nobody writes them any
-  // more. `error` is not empty if the grammar cannot be followed any further: then they forbid all tokens.
+  // Whether the masks of order `index` are made. If they are not, they stay as they are, and no thread writes them any
+  // more. `error` is not empty if the grammar cannot be followed any further: then the masks forbid all tokens.
   bool close(std::size_t index, std::string& error);
-  // The slots of orders that were closed too early, and whose masks are there now; each once.
+  // The slots of orders that were closed too early, and whose masks are made now; each once.
   std::vector<int> take_woken();
 
  private:
@@ -81,14 +80,14 @@ class MaskThreads {
   void leave_to_slow(MaskOrder& order);
 
   const std::size_t num_words_;
-  std::vector<Late> ordered_;  // that were started last, in the order of these
-  std::vector<Late> late_;     // that were closed too early
+  std::vector<Late> ordered_;  // texts of the last orders, in their order
+  std::vector<Late> late_;     // texts whose orders were closed too early
   std::atomic<std::size_t> num_left_ = 0, num_fresh_ = 0;
   std::mutex mutex_;  // guards what follows
   std::condition_variable has_texts_, all_made_;
-  std::deque<std::shared_ptr<GuidedText>> texts_, slow_texts_;  // that no thread has taken up
+  std::deque<std::shared_ptr<GuidedText>> texts_, slow_texts_;  // texts that no thread has taken up
   bool stopping_ = false;
-  std::size_t num_slow_ = 0;  // threads
+  std::size_t num_slow_ = 0;  // threads for slow texts
   std::list<MaskThread> threads_;
 };
 

@@ -81,7 +81,7 @@ class RowSampler {
   std::size_t vocab_size() const { return vocab_size_; }
   const RequestParams& params(int slot) const { return *slots_[static_cast<std::size_t>(slot)].params; }
 
-  // As StepExecutor::set_slot. Throws LimitError for parameters that are out of range.
+  // Does what StepExecutor::set_slot says. Throws LimitError for parameters that are out of range.
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt);
   // The sampler's state of the sequence in a slot; null if the slot holds no sequence, or a beam search.

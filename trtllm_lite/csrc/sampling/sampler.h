@@ -42,7 +42,7 @@ class Sampler {
   Sampler(int num_slots, int vocab_size);
 
   // Puts a sequence into a free or occupied slot; its next token is the one after `prompt` and `generated`. Returns
-  // what is wrong with the request, every violation on a line; then the slot is as it was. Empty = accepted.
+  // what is wrong with the request, every violation on a line; then the slot is as it was. An empty text: accepted.
   [[nodiscard]] std::string set_slot(int slot, SamplingParams params, std::span<const TokenId> prompt,
                                      std::span<const TokenId> generated = {}, std::uint32_t sequence_index = 0);
   // Puts a beam search into a slot as set_slot does a sequence. A search takes the rows of all its beams at once, with

@@ -48,7 +48,7 @@ struct SamplingParams : SamplingNumbers {
 std::vector<TokenId> ending_tokens(const SamplingParams& params);
 
 // Everything wrong with `params` for a model of `vocab_size` tokens: one sentence each with the limit, the value found,
-// and the remedy. Empty = valid. A list is reported once, by its first bad entry and the number of bad entries.
+// and the remedy. No sentence: valid. A list is reported once, by its first bad entry and the number of bad entries.
 std::vector<std::string> violations(const SamplingParams& params, int vocab_size);
 
 // The sentence about token ids that lie outside the vocabulary; nothing if all of them are inside.

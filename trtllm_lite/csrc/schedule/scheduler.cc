@@ -238,7 +238,7 @@ void Scheduler::add_table_updates(int slot, const KvSequence& kv, StepBatch& bat
   }
 }
 
-// As KvCacheManager::reserve, but takes only blocks promised to `running` or to no request.
+// Reserves blocks by KvCacheManager::reserve, but takes only those promised to `running` or to no request.
 bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch) {
   if (cache_.is_writable(kv, num_tokens)) return true;
   Promise* promise = running.promise();
@@ -252,7 +252,7 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
   return true;
 }
 
-// As KvCacheManager::leave_behind; released blocks are promised again.
+// Releases blocks by KvCacheManager::leave_behind; released blocks are promised to the request again.
 void Scheduler::leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
   if (!cache_.geometry().has_windows()) return;
   const int num_claimed = cache_.num_claimed();

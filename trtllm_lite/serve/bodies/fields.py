@@ -89,9 +89,9 @@ ROWS = (
     Row(_PROMPT, "betas"),
     Row(_PROMPT, "speed"),
     Row(_MESSAGES, "inference_geo"),
-    # Tools of servers.
+    # Tools that OpenAI or Anthropic run on their servers.
     Row(_CHAT, "web_search_options", is_noted=True),
-    Row(_RESPONSES, "max_tool_calls"),  # bounds the calls of such tools alone
+    Row(_RESPONSES, "max_tool_calls"),  # bounds calls of server tools alone
     Row(_PROMPT, "mcp_servers", ([],), _NO_SERVER_TOOLS),
     Row(_MESSAGES, "container", (), _NO_SERVER_TOOLS),
     Row(("FunctionTool", "ToolOptions"), "allowed_callers", ("direct",), _NO_SERVER_TOOLS, is_list=True),

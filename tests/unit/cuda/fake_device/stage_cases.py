@@ -154,12 +154,12 @@ def test_a_stage_that_ends_ends_all_requests(
     harm: Callable[[Pipeline], None],
     message: str,
 ) -> None:
-    # That a stage has ended shows long before a step is late; that it has stopped shows then.
+    # A stage that has ended is noticed long before a step is late; a stopped one is noticed when a step is late.
     monkeypatch.setattr(gpu_stages, "RANK_SECONDS", 1.0 if harm is stop else SECONDS_TO_AN_EVENT)
     monkeypatch.setattr(gpu_stages, "_ANSWERING_SECONDS", 1.0)
     pipeline = pipelines.open(2)
     harm(pipeline)
-    with held(fake_driver):  # no step ends before the failure shows
+    with held(fake_driver):  # no step ends before the failure is noticed
         answers = run(pipeline.loop, [([number + 1, 2, 3], greedy(30)) for number in range(9)])
     check_failed(answers, "stage 0 of 2, on node child 0, " + message)
     check_failed(run(pipeline.loop, [([1], greedy(3))]), "stage 0 of 2, .* load the engine again")

@@ -73,8 +73,8 @@ class Matmul {
  private:
   // The largest number of rows that may share an algorithm with `rows`.
   std::int64_t largest_alike(std::int64_t rows) const;
-  // Chooses algorithms for all numbers of rows up to `rows.last`, a result of largest_alike(). Those up to `max_rows`
-  // must have one.
+  // Chooses algorithms for all numbers of rows up to `rows.last`, a result of largest_alike(). Numbers up to
+  // `max_rows` must have one.
   void choose(RowRange rows, std::int64_t max_rows);
   std::vector<MatmulAlgorithm> candidates(std::int64_t rows, int count);
   std::optional<std::int64_t> find_refused(const MatmulAlgorithm& algorithm, RowRange rows);

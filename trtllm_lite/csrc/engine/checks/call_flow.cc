@@ -89,7 +89,9 @@ class CallFlow {
     check_collective_operand(collective.x, collective.x_features, collective.dtype);
     check_collective_operand(collective.y, collective.y_features, collective.dtype);
     const int x = collective.x.tensor, y = collective.y.tensor;
-    if (collective.op == CollectiveOp::kAllGatherRows) throw EngineError("collective: expected one of CPUs");
+    if (collective.op == CollectiveOp::kAllGatherRows) {
+      throw EngineError("collective: expected AllReduce or AllGather on a CPU, found AllGatherRows");
+    }
     if (collective.dtype != DType::kFloat32) throw EngineError("collective: expected the dtype float32 on a CPU");
     if (collective.op == CollectiveOp::kAllReduce && collective.x_features != collective.y_features) {
       throw EngineError("collective: expected a sum of as many features as its parts");
