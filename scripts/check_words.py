@@ -18,7 +18,7 @@ NEVER = frozenset(("Of", "Those", "Whose", "Behind", "Beside", "Also"))
 """Words that begin no sentence of this project."""
 BEFORE_A_CLAUSE = frozenset(("From", "By"))
 """Words that may begin a first sentence with a comma: From 64 rows on, tiles are computed."""
-_REFERENCE = re.compile(r"As (?::\w+:)?`")
+_REFERENCE = re.compile(r"As (?:(?::\w+:)?`|\w+(?:::\w+|\(\)))")
 _FIRST_SENTENCE = re.compile(r".*?(?=[.:;](?:\s|$)|$)", re.DOTALL)
 _COMMENT_MARK = {".py": "#", ".pyi": "#", ".sh": "#", ".cc": "//", ".h": "//", ".cuh": "//", ".cu": "//"}
 

@@ -22,19 +22,19 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   const Tally tally{counted};
   __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes for each expert
   __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
-  __shared__ int of_runs[kRuns];
+  __shared__ int of_ep_ranks[kEpSize];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int e = threadIdx.x; e < kLocalExperts; e += TL_ROWS * 32) chosen_by[e] = 0;
-  if (threadIdx.x < kRuns) of_runs[threadIdx.x] = 0;
+  if (threadIdx.x < kEpSize) of_ep_ranks[threadIdx.x] = 0;
   __syncthreads();
   wait_for_previous_kernel();
   allow_next_kernel();
   if (warp < rows) {
     const bool is_left_out = is_padding(cache_slots, spare, warp);
     const Chosen chosen({scores + warp * TL_SCORES, bias, correction, scale}, lane);
-    for (int run = 0; run < kRuns; ++run) {
-      const int choices = choices_of_run(chosen.expert, run, lane);
-      if (lane == 0 && !is_left_out) atomicAdd(&of_runs[run], choices);
+    for (int ep_rank = 0; ep_rank < kEpSize; ++ep_rank) {
+      const int choices = choices_of_ep_rank(chosen.expert, ep_rank, lane);
+      if (lane == 0 && !is_left_out) atomicAdd(&of_ep_ranks[ep_rank], choices);
     }
     if (lane < kTopK) {
       const int expert = is_left_out ? -1 : local_number(chosen.expert, ranks);
@@ -64,5 +64,5 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   if (lane > 0) return;
   list[0] = count;
   tally.add_read(count);
-  tally.add_step(largest_of_runs(of_runs));
+  tally.add_step(largest_of_ep_ranks(of_ep_ranks));
 }

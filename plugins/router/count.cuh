@@ -8,10 +8,10 @@
 
 namespace tl {
 
-constexpr int kRuns = kExperts / kLocalExperts;  // groups of ranks; the ranks of a group have the same experts
+constexpr int kEpSize = kExperts / kLocalExperts;  // ranks with the same experts have the same EP rank
 
-// Whether a row is padding of a decode step. `cache_slots`: the cache slot of each row; padding rows have slots from
-// `spare` on. Null in steps without padding.
+// Whether a row is padding of a decode step. `cache_slots` has the cache slot of each row, and is null in steps without
+// padding; padding rows have slots from `spare` on.
 __device__ __forceinline__ bool is_padding(const int* cache_slots, int spare, int row) {
   return cache_slots != nullptr && cache_slots[row] >= spare;
 }
@@ -33,15 +33,15 @@ struct Tally {
   }
 };
 
-// Counts the choices of a row that are experts of group `run`. Lanes below kTopK have the choices.
-__device__ __forceinline__ int choices_of_run(int expert, int run, int lane) {
-  return __popc(__ballot_sync(0xffffffffu, lane < kTopK && expert / kLocalExperts == run));
+// Counts the choices of a row that are experts of the ranks with an EP rank. Lanes below kTopK have the choices.
+__device__ __forceinline__ int choices_of_ep_rank(int expert, int ep_rank, int lane) {
+  return __popc(__ballot_sync(0xffffffffu, lane < kTopK && expert / kLocalExperts == ep_rank));
 }
 
-__device__ __forceinline__ int largest_of_runs(const int* choices) {
+__device__ __forceinline__ int largest_of_ep_ranks(const int* choices) {
   int largest = 0;
 #pragma unroll
-  for (int run = 0; run < kRuns; ++run) largest = max_of(largest, choices[run]);
+  for (int ep_rank = 0; ep_rank < kEpSize; ++ep_rank) largest = max_of(largest, choices[ep_rank]);
   return largest;
 }
 

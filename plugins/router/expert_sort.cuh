@@ -47,15 +47,16 @@ struct ThreadExperts {
   __device__ __forceinline__ static int expert(int i) { return threadIdx.x * kOfThread + i; }
   __device__ __forceinline__ static int groups_of(int choices) { return ceil_div(choices, TL_GROUP_ROWS); }
 
-  // `totals` [kExperts]: those of this block; other blocks have theirs at the same address. `run`: the rank's group.
-  __device__ __forceinline__ ThreadExperts(const int* totals, int run, int lane) {
+  // `totals` [kExperts]: those of this block; other blocks have theirs at the same address. `ep_rank` is this
+  // rank's.
+  __device__ __forceinline__ ThreadExperts(const int* totals, int ep_rank, int lane) {
     choices = groups = 0;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       all[i] = before[i] = 0;
       if (expert(i) < kExperts) read(i, totals + expert(i));
       choices += all[i];
-      if (expert(i) / kLocalExperts == run) groups += groups_of(all[i]);
+      if (expert(i) / kLocalExperts == ep_rank) groups += groups_of(all[i]);
     }
     add_up(lane);
   }
@@ -105,9 +106,9 @@ struct ExpertSort {
   // first block lists the groups of the rank's experts and updates the tally.
   __device__ __forceinline__ void run(const int* choices, int* places, int count, int* list, Tally tally,
                                       const RankTable* ranks) const {
-    __shared__ int runs[kRuns + 1];  // choices of the experts before each group of ranks
+    __shared__ int before_ep_ranks[kEpSize + 1];  // choices of the experts before those of each EP rank
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int own_run = kRuns == 1 ? 0 : static_cast<int>(ranks->rank) / TL_MOE_TP;
+    const int own_ep_rank = kEpSize == 1 ? 0 : static_cast<int>(ranks->rank) / TL_MOE_TP;
     const int share = ceil_div(count, kSortWarps * 32) * 32;
     const int first = min_of(warp * share, count), end = min_of(first + share, count);
     int* mine = counts + warp * kExperts;
@@ -115,14 +116,14 @@ struct ExpertSort {
     __syncthreads();
     join_warps();
     cluster_sync();
-    const ThreadExperts experts(totals, own_run, lane);
-    find_begins(experts, runs);
+    const ThreadExperts experts(totals, own_ep_rank, lane);
+    find_begins(experts, before_ep_ranks);
     __syncthreads();
     cluster_arrive();  // this block has finished reading other blocks' totals
-    find_places(choices, places, first, end, mine, runs[own_run], own_run, lane);
+    find_places(choices, places, first, end, mine, before_ep_ranks[own_ep_rank], own_ep_rank, lane);
     if (cluster_rank() == 0) {
-      list_groups(experts, list, tally, runs[own_run], own_run, lane);
-      if (threadIdx.x == 0) tally.add_step(largest(runs));
+      list_groups(experts, list, tally, before_ep_ranks[own_ep_rank], own_ep_rank, lane);
+      if (threadIdx.x == 0) tally.add_step(largest(before_ep_ranks));
     }
     cluster_wait();
   }
@@ -156,26 +157,26 @@ struct ExpertSort {
       totals[e] = total;
     }
   }
-  __device__ __forceinline__ void find_begins(const ThreadExperts& experts, int* runs) const {
+  __device__ __forceinline__ void find_begins(const ThreadExperts& experts, int* before_ep_ranks) const {
     int choices = experts.choices;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const int e = experts.expert(i);
       if (e >= kExperts) break;
-      if (e % kLocalExperts == 0) runs[e / kLocalExperts] = choices;
+      if (e % kLocalExperts == 0) before_ep_ranks[e / kLocalExperts] = choices;
       begins[e] = choices + experts.before[i];
       choices += experts.all[i];
-      if (e == kExperts - 1) runs[kRuns] = choices;
+      if (e == kExperts - 1) before_ep_ranks[kEpSize] = choices;
     }
   }
   // Among equal choices in a warp, that of the lower lane comes first.
   __device__ __forceinline__ void find_places(const int* choices, int* places, int first, int end, int* mine,
-                                              int others, int own_run, int lane) const {
+                                              int others, int own_ep_rank, int lane) const {
     for (int begin = first; begin < end; begin += 32) {
       const int at = begin + lane, expert = at < end ? choices[at] : -1;
       const u32 equal = __match_any_sync(0xffffffffu, expert);
       const int before = __popc(equal & ((1u << lane) - 1));
-      const bool is_own = expert >= 0 && expert / kLocalExperts == own_run;
+      const bool is_own = expert >= 0 && expert / kLocalExperts == own_ep_rank;
       const int place = is_own ? begins[expert] - others + mine[expert] + before : -1;
       __syncwarp();
       if (is_own && (equal >> lane) == 1) mine[expert] += before + 1;
@@ -184,13 +185,13 @@ struct ExpertSort {
     }
   }
   __device__ __forceinline__ static void list_groups(const ThreadExperts& experts, int* list, Tally tally, int others,
-                                                     int own_run, int lane) {
+                                                     int own_ep_rank, int lane) {
     int first = experts.choices - others, group = experts.groups;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const int e = experts.expert(i), count = experts.all[i], end = first + count;
-      const bool is_own = e < kExperts && e / kLocalExperts == own_run;
-      const int local = e - own_run * kLocalExperts;
+      const bool is_own = e < kExperts && e / kLocalExperts == own_ep_rank;
+      const int local = e - own_ep_rank * kLocalExperts;
       const u32 chosen = __ballot_sync(0xffffffffu, is_own && count > 0);
       if (lane == 0 && chosen != 0) tally.add_read(__popc(chosen));
       if (is_own) {
@@ -203,11 +204,12 @@ struct ExpertSort {
       first = end;
     }
   }
-  // The choices of the group of ranks that has the most.
-  __device__ __forceinline__ static int largest(const int* runs) {
+  // The choices of the experts of the EP rank that has the most.
+  __device__ __forceinline__ static int largest(const int* before_ep_ranks) {
     int most = 0;
 #pragma unroll
-    for (int run = 0; run < kRuns; ++run) most = max_of(most, runs[run + 1] - runs[run]);
+    for (int ep_rank = 0; ep_rank < kEpSize; ++ep_rank)
+      most = max_of(most, before_ep_ranks[ep_rank + 1] - before_ep_ranks[ep_rank]);
     return most;
   }
 };

@@ -29,11 +29,15 @@ class Backend:
 // Of one line with the line before.
 int rows;  // Those of a block.
 const char* url = "https://example";
+// As Sampler::draw, for a row.
+int draw();
+// As rows are few, this is called once.
+int redraw();  // As draw(), once more.
 """,
     "build.sh": "#!/usr/bin/env bash\n# Also removes the folder.\n# By default, nothing is removed.\nrm x\n",
     "notes.txt": "# Of no language that is checked.\n",
 }
-FOUND = {"module.py": [1, 5, 10, 16], "kernel.cuh": [3], "build.sh": [2]}
+FOUND = {"module.py": [1, 5, 10, 16], "kernel.cuh": [3, 5, 8], "build.sh": [2]}
 
 
 @pytest.fixture
