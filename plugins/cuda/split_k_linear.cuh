@@ -101,7 +101,7 @@ struct PartSums {
     constexpr int kRow = kBlockRowBytes;
     return k * Ring::kItemBytes / kRow * Ring::kColumns * kRow + k * Ring::kItemBytes % kRow;
   }
-  // Makes such offsets additive.
+  // Offsets of turns add up, because a turn of all warpgroups has whole rows of 128 bytes.
   static_assert(kWarpgroups * kSliceK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
   template <int kProduct>
   __device__ __forceinline__ void convert(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {

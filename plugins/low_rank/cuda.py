@@ -15,10 +15,10 @@ _THREADS = 256
 _ENDS = ("first_end", "second_end", "third_end")
 # Depth of a split in steps of few rows: what the warps of a block of shrink.cuh have in flight at once.
 _SPLIT_DEPTH, _MOST_SPLITS = 1024, 16
-_ROWS_OF_ONE_SPLIT = 1024  # steps of that many rows have enough blocks without splits
+_ROWS_OF_ONE_SPLIT = 1024  # rows of a step that has enough blocks without splits
 _ROWS_OF_A_BLOCK = 64  # in larger steps, a block takes several tiles of rows
 _UNIT_COLUMNS, _MOST_UNITS = 32, 4
-_OUTPUTS_OF_A_UNIT = 4096  # products of that many have enough blocks if each warp has one unit
+_OUTPUTS_OF_A_UNIT = 4096  # outputs of a product that has enough blocks if each warp has one unit
 _VECTOR = 8  # 16-bit elements of one load or store
 _SLOTS = symbol("num_loras")
 

@@ -33,7 +33,7 @@ struct Best {
   }
 };
 
-// The values by which a row's experts are chosen, as ranks.
+// The values by which a row's experts are chosen, as integers of the same order.
 struct Candidates {
   u32 ranks[kOfLane];
 

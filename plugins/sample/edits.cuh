@@ -13,8 +13,8 @@ struct Sequence {
   LogitEdit* edits;
   int num_edits;      // at the start of this step
   int num_generated;  // before this step
-  int max_edits;      // that there is room for
-  const u32* mask;    // of the tokens that may be drawn from this row; null: all may
+  int max_edits;      // the number of edits that there is room for
+  const u32* mask;    // a bit for each token, 1 if it may be drawn from this row; null: all may be
 };
 
 // Sums and products are rounded one by one, as on the host.

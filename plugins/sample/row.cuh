@@ -10,7 +10,7 @@
 namespace tl {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kBlocks = TL_HAS_CLUSTERS ? TL_CLUSTER : 1;  // that share a row
+constexpr int kBlocks = TL_HAS_CLUSTERS ? TL_CLUSTER : 1;  // blocks that share a row
 constexpr float kUnit = 0x1p36f;                           // the weight of the most likely token
 constexpr float kNegligible = 26.0f;                       // exp(-26) rounds to no unit
 
@@ -76,7 +76,7 @@ struct Border {
 
 struct Row {
   const float* logits;
-  const u32* mask;  // of the tokens that may be drawn; null: all may
+  const u32* mask;  // a bit for each token, 1 if it may be drawn; null: all may be
   float temperature, max_scaled, min_p;
 
   __device__ __forceinline__ bool allows(int id) const { return is_allowed(mask, id); }

@@ -23,7 +23,7 @@ PROMPTS = [(64, 128), (1, 512), (4, 512), (1, 2048), (4, 2048), (1, 8192), (1, 1
 
 
 class Layers:
-    """Enough layers of one batch's cache to exceed the L2 cache several times."""
+    """Layers of one batch's cache: enough of them to exceed the L2 cache several times."""
 
     def __init__(self, batch: int, lengths: list[int], cache_dtype: torch.dtype | None) -> None:
         shape, dtype = LLAMA_8B, cache_dtype or torch.bfloat16

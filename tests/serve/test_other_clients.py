@@ -12,7 +12,7 @@ QUESTION = "What is the capital of France?"
 
 
 class Place(BaseModel):
-    """Where the user wants to go."""
+    """The place where the user wants to go."""
 
     is_far: bool
 

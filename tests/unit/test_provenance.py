@@ -160,7 +160,7 @@ def test_missing_and_foreign_files_are_named(engine: Path) -> None:
 
 
 def test_a_manifest_of_another_engine_is_refused(engine: Path) -> None:
-    """Even if the statement agrees with the files."""
+    """The engine's own manifest decides, even if the statement agrees with the files."""
     config = json.loads((engine / CONFIG_FILE).read_text())
     config["limits"]["max_batch_size"] = 3
     (engine / CONFIG_FILE).write_text(json.dumps(config))

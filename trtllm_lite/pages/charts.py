@@ -67,7 +67,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a curve, and what is said of it."""
+    """A point of a curve, and the text of its tooltip."""
 
     x: float
     y: float

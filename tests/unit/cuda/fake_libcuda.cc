@@ -26,7 +26,7 @@
 
 namespace {
 
-using fake::Context, fake::count, fake::counted, fake::Lock, fake::Meeting, fake::number_from, fake::run_until,
+using fake::Collective, fake::Context, fake::count, fake::counted, fake::Lock, fake::number_from, fake::run_until,
     fake::Stream, fake::Work;
 constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotReady = 600, kOutOfResources = 701,
@@ -177,9 +177,9 @@ Work attend_of_rank(Arguments& a, unsigned blocks) {
 }
 
 // State shared by the ranks of each engine, by the arena of the first rank.
-std::map<void*, Meeting>& meetings() {
-  static std::map<void*, Meeting> meetings;
-  return meetings;
+std::map<void*, Collective>& collectives() {
+  static std::map<void*, Collective> collectives;
+  return collectives;
 }
 
 struct Sums {
@@ -204,7 +204,7 @@ Work add_up(Arguments& a, unsigned) {
   return [=] {
     if (ranks->is_over != 0) return true;
     const auto rank = static_cast<int>(ranks->rank), count = static_cast<int>(ranks->count);
-    return meetings()[reinterpret_cast<void*>(ranks->arenas[0])].come(rank, count, own.get(), add_sums);
+    return collectives()[reinterpret_cast<void*>(ranks->arenas[0])].come(rank, count, own.get(), add_sums);
   };
 }
 
@@ -585,15 +585,15 @@ void fake_hold(int held) {
 }
 
 // For other libraries: what the streams of several ranks do together, by who comes last.
-Meeting* fake_meeting() { return new Meeting; }
-int fake_meet(Stream* stream, Meeting* meeting, int rank, int count, void* own, Meeting::Together together) {
+Collective* fake_new_collective() { return new Collective; }
+int fake_join(Stream* stream, Collective* collective, int rank, int count, void* own, Collective::Together together) {
   if (stream->context != fake::current()) return kInvalidHandle;
-  return stream->push([=] { return meeting->come(rank, count, own, together); }), 0;
+  return stream->push([=] { return collective->come(rank, count, own, together); }), 0;
 }
 // Ends all waits.
-void fake_abort(Meeting* meeting) {
+void fake_abort(Collective* collective) {
   const Lock lock(fake::device_mutex());
-  meeting->aborted = true;
+  collective->aborted = true;
 }
 
 int cuInit(unsigned) { return 0; }
@@ -644,7 +644,7 @@ int cuMemFree_v2(void* pointer) {
   const Lock lock(fake::device_mutex());
   allocated() -= allocations()[pointer];
   allocations().erase(pointer);
-  meetings().erase(pointer);
+  collectives().erase(pointer);
   return std::free(pointer), 0;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {

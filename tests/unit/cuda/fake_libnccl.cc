@@ -31,11 +31,11 @@ constexpr int kSystemError = 2, kInvalidArgument = 4, kRemoteError = 6, kSum = 0
 struct Id {
   char bytes[128];
 };
-struct Meeting;
+struct Collective;
 // State shared by the ranks with the same id.
 struct Group {
   Id id;
-  Meeting* meeting;
+  Collective* collective;
 };
 // Ends of a connection; what is sent in each direction comes in order.
 struct Pair {
@@ -226,9 +226,9 @@ int put(Communicator* communicator, void* data, std::size_t count, Stream* strea
 
 extern "C" {
 
-Meeting* fake_meeting();
-int fake_meet(void* stream, Meeting* meeting, int rank, int count, void* own, Together together);
-void fake_abort(Meeting* meeting);
+Collective* fake_new_collective();
+int fake_join(void* stream, Collective* collective, int rank, int count, void* own, Together together);
+void fake_abort(Collective* collective);
 
 // For tests: how many communicators there are, and how many were aborted.
 std::int64_t fake_communicators() { return num_alive(); }
@@ -247,7 +247,7 @@ int ncclCommInitRank(Communicator** communicator, int count, Id id, int rank) {
   if (number_from("FAKE_UNCONNECTED_RANK") == rank) return kSystemError;
   const std::lock_guard lock(mutex());
   Group& group = groups[std::string(id.bytes, sizeof(id.bytes))];
-  if (group.meeting == nullptr) group = {id, fake_meeting()};
+  if (group.collective == nullptr) group = {id, fake_new_collective()};
   ++num_alive();
   return *communicator = new Communicator{&group, rank, count, std::make_shared<Pair>()}, 0;
 }
@@ -258,7 +258,7 @@ int ncclCommDestroy(Communicator* communicator) {
 }
 int ncclCommAbort(Communicator* communicator) {
   const std::lock_guard lock(mutex());
-  fake_abort(communicator->group->meeting);
+  fake_abort(communicator->group->collective);
   {
     const Lock stops(fake::device_mutex());
     communicator->pair->is_aborted = true;
@@ -275,15 +275,15 @@ int ncclGroupEnd() { return 0; }
 int ncclAllReduce(const char* x, char* y, std::size_t count, int type, int op, Communicator* ranks, void* stream) {
   if (op != kSum || (type != kInt32 && type != kFloat32)) return kInvalidArgument;
   auto* own = new Operands{x, y, count, type, 0};
-  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, all_reduce);
+  return fake_join(stream, ranks->group->collective, ranks->rank, ranks->count, own, all_reduce);
 }
 int ncclAllGather(const char* x, char* y, std::size_t count, int type, Communicator* ranks, void* stream) {
   auto* own = new Operands{x, y, count, type, 0};
-  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, all_gather);
+  return fake_join(stream, ranks->group->collective, ranks->rank, ranks->count, own, all_gather);
 }
 int ncclBroadcast(const char* x, char* y, std::size_t count, int type, int root, Communicator* ranks, void* stream) {
   auto* own = new Operands{x, y, count, type, root};
-  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, broadcast);
+  return fake_join(stream, ranks->group->collective, ranks->rank, ranks->count, own, broadcast);
 }
 int ncclSend(void* x, std::size_t count, int, int, Communicator* communicator, Stream* stream) {
   {

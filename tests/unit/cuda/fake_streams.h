@@ -127,12 +127,12 @@ inline bool wait_until(Stream* stream, const std::function<bool()>& done) {
   }
 }
 
-// Ranks that do something together repeatedly: the last rank to arrive does it for all.
-class Meeting {
+// A collective of ranks, which they run repeatedly: the last rank to arrive computes it for all.
+class Collective {
  public:
   using Together = void (*)(void* const* each, int count);
 
-  // Whether the rank's turn is over: all have come, each with what it has for `together`.
+  // Whether the collective has been computed for this rank: all ranks have come, each with its operand of `together`.
   bool come(int rank, int count, void* own, Together together) {
     if (aborted) return true;
     std::int64_t& left = left_[rank];

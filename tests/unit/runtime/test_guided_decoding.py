@@ -181,7 +181,7 @@ def test_equal_grammars_are_compiled_once():
 
 
 class Person:
-    """Has what requests need of a Pydantic model."""
+    """Stands in for a Pydantic model, and has what requests need of one."""
 
     @staticmethod
     def model_json_schema():

@@ -243,7 +243,7 @@ def _requests(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_the_same_network_is_built_once(built: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the checkpoint's directory is; other weights, limits or targets are another network."""
+    """The checkpoint's directory makes no difference; other weights, limits or targets make another network."""
     requests = _requests(monkeypatch)
     shutil.copytree(built / "checkpoint", built / "copy")
     assert build_engine(built / "copy", built / "again", **_BUILD) == read_engine(built / "engine").manifest

@@ -99,7 +99,7 @@ class _Header:
         return TensorEntry(name, shape, self._number(4), self._number(8))
 
     def _entries(self) -> Iterator[tuple[bytes, int, int]]:
-        """The key, the type and the place of the value of each entry; the position is after it."""
+        """The key, the type and the place of the value of each entry; the reader then stands after the value."""
         version = self._number(4)
         if version not in (2, 3):
             raise ConvertError(

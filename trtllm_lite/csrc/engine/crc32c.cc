@@ -39,7 +39,7 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-// Independent of the machine's byte order; on a little-endian one, compilers make a single load of it.
+// Loads eight bytes as a little-endian number on any machine; on a little-endian one, compilers emit a single load.
 std::uint64_t load_little_endian(const unsigned char* p) {
   std::uint64_t word = 0;
   for (int i = 0; i < 8; ++i) word |= std::uint64_t{p[i]} << (8 * i);

@@ -12,9 +12,9 @@ namespace tl {
 // The counts of one router, summed over steps.
 struct ExpertCounts {
   std::vector<std::int64_t> choices;       // by expert: rows that have chosen it
-  std::vector<std::int64_t> experts_read;  // by ranks with the same experts: experts that some row has chosen
+  std::vector<std::int64_t> experts_read;  // by EP rank: its experts that some row has chosen
   std::int64_t steps = 0;
-  std::int64_t busiest_choices = 0;  // choices of the experts of the busiest ranks, which are found anew in each step
+  std::int64_t busiest_choices = 0;  // choices of the experts of the busiest EP rank of each step
 };
 
 // Reads a rank's counts of its own experts from a tensor of Plan::tallies (router/tally.cuh).

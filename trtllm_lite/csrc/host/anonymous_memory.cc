@@ -20,7 +20,7 @@ AnonymousMemory::AnonymousMemory(std::size_t size, Pages pages, const std::strin
                      std::strerror(errno) + "); " + remedy);
   }
 #ifdef MADV_HUGEPAGE
-  // Only a hint: if huge pages are off, the memory has ordinary ones.
+  // This is only a hint: if huge pages are off, the memory has ordinary ones.
   if (pages == Pages::kHuge) ::madvise(data_, size_, MADV_HUGEPAGE);
 #endif
 }

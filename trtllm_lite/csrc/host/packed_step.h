@@ -18,7 +18,7 @@ class PackedStep {
   // Packs a step that has rows. Tokens that the batch leaves to the sampler must have been sampled.
   void pack(const StepBatch& batch, const RowSampler& rows, const BlockTables& blocks, const KvGeometry& geometry);
 
-  // Valid until the next pack().
+  // The results below are valid until the next pack().
   StepRequest request() const;
   std::span<const RowLogits> row_logits() const { return row_logits_; }
 

@@ -16,7 +16,7 @@
 namespace tl {
 namespace {
 
-// Independent accumulators: a fixed association of sums whatever the vector width.
+// The number of accumulators of a sum. It is fixed, so that any vector width adds in the same order.
 constexpr int kLanes = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

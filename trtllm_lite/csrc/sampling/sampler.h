@@ -57,8 +57,8 @@ class Sampler {
                   TokenMask mask = {});
 
   // Log-probabilities of prompt tokens: row i of `logits` [next_tokens.size(), vocab_size] is the model's output at a
-  // prompt position, next_tokens[i] the prompt token that follows, out[i] what is said of it. Chunks of a prompt may
-  // come one by one. Returns what is wrong with a row; empty = all of `out` is filled in.
+  // prompt position, next_tokens[i] the prompt token that follows, and out[i] gets the log-probabilities there. Chunks
+  // of a prompt may come one by one. Returns what is wrong with a row; empty = all of `out` is filled in.
   [[nodiscard]] std::string prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens,
                                             int num_top, SamplerWorkspace& workspace, std::span<RowLogprobs> out) const;
 

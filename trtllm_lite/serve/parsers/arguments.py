@@ -25,7 +25,7 @@ class ArgumentsWriter:
         return self._scanner.closing
 
     def add(self, text: str) -> str:
-        """Write the next piece; returns the text to emit, of it and of what was held back."""
+        """Write the next piece; returns the text to emit: of this piece and of text that was held back."""
         self._scanner.scan(text, 0)
         place = self._scanner.closable_at
         if place < 0:

@@ -12,7 +12,7 @@ using Pairs = __m512i;  // of 16 columns
 
 TL_INLINE void store(BFloat16* p, Pairs pairs) { _mm512_store_si512(p, pairs); }
 
-// Both are exact in bfloat16: the lower halves of their float32 are zero.
+// Pairs two vectors that are exact in bfloat16: the lower halves of their float32 are zero.
 TL_INLINE Pairs pair_exact(Vec first, Vec second) {
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);

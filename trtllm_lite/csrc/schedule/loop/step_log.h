@@ -36,7 +36,7 @@ class StepLog {
     recording_ = true;
   }
 
-  // What was recorded; nothing more is, until the next start().
+  // Ends recording until the next start(), and returns what was recorded.
   RecordedSteps take() {
     const std::lock_guard lock(mutex_);
     recording_ = false;
