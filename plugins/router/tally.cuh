@@ -7,7 +7,7 @@ namespace tl {
 enum TallyPlace {
   kExpertsRead,     // experts of the rank that some row of a step has chosen
   kSteps,           // steps
-  kBusiestChoices,  // choices of the busiest ranks' experts, summed over steps
+  kBusiestChoices,  // choices of the experts of the busiest EP rank of each step, summed over steps
   kTallyPlaces,
 };
 

@@ -35,7 +35,7 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
 
 
 def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
-    """Raise BuildError if the ``fused`` network has no experts that ``moe_ep_size`` runs of ranks could share."""
+    """Raise BuildError if the ``fused`` network has no experts to divide among ``moe_ep_size`` EP ranks."""
     counts = {features_of(results(node)["scores"]) for node in fused if node.op_type == "Router"}
     if moe_ep_size > 1 and not counts:
         raise BuildError(f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out")

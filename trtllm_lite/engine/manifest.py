@@ -145,7 +145,8 @@ class RankMapping:
     """The part of a model that an engine computes.
 
     Each of ``pp_size`` stages has some of the layers, which are divided among its ``tp_size`` ranks. Ranks are numbered
-    stage by stage. In mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts.
+    stage by stage. In mixtures of experts each of ``moe_ep_size`` groups of neighbouring ranks has
+    some of the experts; the number of the group is the EP rank of its ranks.
     """
 
     tp_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1

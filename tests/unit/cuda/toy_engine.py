@@ -125,7 +125,7 @@ def compiled(kernel: str) -> Json:
 
 
 def attend(rows: str, first: int | Json, stride: int | Json) -> Json:
-    """Attention of some rows of the batch; the others' inputs come before byte ``first``, tables before ``stride``."""
+    """Attention of ``rows`` sequences, whose inputs begin at byte ``first`` and block tables at byte ``stride``."""
     inputs = (pointer("cu_seqlens", first), pointer("past_lens", first), pointer("block_tables", stride))
     caches = (pointer("sums"), pointer("x"), pointer("key_cache.0"))
     return launch("attend", extent(rows), *caches, *inputs, {"int": extent("max_blocks_per_seq")}, {"int": PAGE})

@@ -3,11 +3,11 @@
 A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
 features on each rank, heads whole; the next product takes those as its input features, and an AllReduce adds up the
 ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values, and takes
-its heads after the norm. In a mixture of experts each of ``moe_ep_size`` runs of ranks has some of the experts (expert
-parallelism, arXiv 2006.16668), whose features are divided among the ranks of the run; all ranks route all rows, each
-computes its own experts, and the AllReduce adds up their results as well. Ranks have their rows of the vocabulary in
-embedding and LM head, whose logits an AllGather puts together. Every rank computes all other operators, such as norms,
-in full. All ranks have the same plan, and weights of the same shapes.
+its heads after the norm. In a mixture of experts each EP rank, of ``moe_ep_size``, has some of the experts (expert
+parallelism, arXiv 2006.16668), whose features are divided among the ranks with this EP rank; all ranks route all rows,
+each computes its own experts, and the AllReduce adds up their results as well. Ranks have their rows of the vocabulary
+in embedding and LM head, whose logits an AllGather puts together. Every rank computes all other operators, such as
+norms, in full. All ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Divides mixtures of experts: a run of ranks has some experts, and each rank of it some of their features."""
+"""Divides mixtures of experts: ranks with the same EP rank have the same experts, each some of their features."""
 
 from math import lcm
 
@@ -15,7 +15,7 @@ from trtllm_lite.quantize.formats import matrix_of
 
 
 def tally_own(rank: Rank, router: ir.Node) -> None:
-    """Let ``router``, which chooses among all experts, count the rows of the experts of the rank's run."""
+    """Let ``router``, which chooses among all experts, count the rows of the experts of its EP rank."""
     local = attribute(router, "local_experts") * rank.moe_tp_size // rank.tp_size
     owned = {"local_experts": local, "moe_tp_size": rank.moe_tp_size}
     router.attributes.update({name: ir.AttrInt64(name, value) for name, value in owned.items()})
@@ -35,12 +35,12 @@ def share_inputs(rank: Rank, node: ir.Node) -> None:
 
 
 def _take_own(rank: Rank, node: ir.Node) -> None:
-    """Keep the experts of the rank's run."""
-    run, runs = rank.number // rank.moe_tp_size, rank.tp_size // rank.moe_tp_size
+    """Keep the experts of the EP rank."""
+    ep_rank, ep_size = rank.number // rank.moe_tp_size, rank.tp_size // rank.moe_tp_size
     given = operands(node)
     for value in [*matrix_of(given).operands.values(), *([given["bias"]] if "bias" in given else [])]:
-        count = extents(rank.tensor(value))[0] // runs
-        rank.cut(value, 0, [(run * count, (run + 1) * count)])
+        count = extents(rank.tensor(value))[0] // ep_size
+        rank.cut(value, 0, [(ep_rank * count, (ep_rank + 1) * count)])
     node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", rank.moe_tp_size)
 
 

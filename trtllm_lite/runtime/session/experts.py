@@ -13,9 +13,10 @@ class ExpertCounts:
     """Counts of one layer's router, summed over ``steps`` steps.
 
     - ``choices`` int64 [experts]: rows that have chosen each expert
-    - ``experts_read``: experts that some row of a step has chosen, of each of the groups of ranks that have some of the
-      experts (``--moe_ep_size``), whose experts are neighbours
-    - ``busiest_choices``: the choices that fell on the group on which most of a step's did
+    - ``experts_read``: for each EP rank (of ``--moe_ep_size``), how many of its experts some row of a step has chosen
+    - ``busiest_choices``: choices of the experts of the EP rank that was chosen most in each step
+
+    The experts of an EP rank are neighbours.
     """
 
     choices: NDArray[np.int64]
@@ -35,7 +36,7 @@ class ExpertCounts:
 
     @property
     def choices_by_rank(self) -> NDArray[np.int64]:
-        """Choices of the experts of each group of ranks."""
+        """Choices of the experts of each EP rank."""
         sums: NDArray[np.int64] = self.choices.reshape(len(self.experts_read), -1).sum(1)
         return sums
 

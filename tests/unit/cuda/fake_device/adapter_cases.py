@@ -168,7 +168,7 @@ def test_without_slots_such_an_engine_is_as_any_other(fake_driver: ctypes.CDLL, 
     executor = CudaExecutor(engine)
     assert executor.memory["adapters"] == 0
     loop = EventLoop(executor, **LIMITS)
-    assert fake_driver.fake_count(b"captured") - before == 4 * (4 + 3)  # and again without the one that samples
+    assert fake_driver.fake_count(b"captured") - before == 4 * (4 + 3)  # with and without the sampling kernel
     [plain] = run(loop, [([1, 2], greedy(7))])
     check(plain, [1, 2], 7)
     [refused] = run(loop, [([1, 2], greedy(7))], adapter=adapter(engine, 3))

@@ -54,7 +54,7 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
     before = counts()
     num_sizes = 4  # 1, 2, 4 and 8 rows, of four launches each, which run once before they are captured
     assert before["launched"] - begin["launched"] == 4 * num_sizes
-    assert before["captured"] - begin["captured"] == (4 + 3) * num_sizes  # and again without the one that samples
+    assert before["captured"] - begin["captured"] == (4 + 3) * num_sizes  # with and without the sampling kernel
     [answer] = run(loop, [([1, 2, 3], greedy(11))])
     loop.shut_down()
     assert answer.tokens == expected([1, 2, 3], 11)
