@@ -1,4 +1,4 @@
-"""The page of ``bench --html``: what is drawn, and that it is safe, self-contained and readable in a browser."""
+"""The pages of ``bench --html`` and ``eval --html``: what is drawn, and that they are safe and fit into a browser."""
 
 import copy
 import json
@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.browser import NAMES, browsing, find_browser
-from tests.unit.bench.reports import latency_report, serving_report
+from tests.unit.bench.reports import HOSTILE, latency_report, serving_report
 from trtllm_lite.bench.compare import Tolerance, changes, read_reports
 from trtllm_lite.bench.page import Comparison, render_page
 from trtllm_lite.bench.page.latency import latency_charts
 from trtllm_lite.bench.page.roofline import roofline
 from trtllm_lite.bench.page.serving import serving_charts
 from trtllm_lite.errors import ArgumentError
+from trtllm_lite.evaluation.evaluate import AgainstReference, Evaluation
+from trtllm_lite.evaluation.page import Evaluated
+from trtllm_lite.evaluation.page import render_page as accuracy_page
 
 SHAPES = [(batch, prompt) for batch in (1, 8, 64) for prompt in (16, 256)]
 NOW = [latency_report(*shape, 2.0) for shape in SHAPES]
@@ -87,9 +90,15 @@ def test_earlier_files_hold_numbers_over_time(tmp_path: Path) -> None:
             read_reports(path)
 
 
+def _evaluated(name: str) -> Evaluated:
+    against = AgainstReference(21.5, 0.0125, 0.0031, 0.957)
+    return Evaluated(f"engines/{name}", name, 163_577_856, Evaluation(HOSTILE, 508, 4, 128, 21.77, against))
+
+
 @pytest.mark.skipif(find_browser() is None, reason=f"no browser on PATH: expected {', '.join(NAMES)}")
 def test_pages_in_a_browser(tmp_path: Path) -> None:
     pages = {
+        "accuracy": accuracy_page([_evaluated("int8_wo"), _evaluated(HOSTILE)], None),
         "latency": render_page(NOW, _compared(NOW, EARLIER)),
         "one": render_page([latency_report(1, 16)], []),
         "serving": render_page([serving_report()], _compared([serving_report()], [serving_report(3.0)])),
@@ -109,7 +118,7 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
                     const [own, all] = [text, text.ownerSVGElement].map(item => item.getBoundingClientRect());
                     return own.left < all.left - 1 || own.right > all.right + 1; }).map(text => text.textContent)"""
                 assert page.evaluate(cut) == [], (name, width)
-            assert page.evaluate("document.querySelectorAll('.chart').length") >= 5
+            assert page.evaluate("document.querySelectorAll('.chart').length") >= (3 if name == "accuracy" else 5)
             assert page.evaluate("typeof window.hacked") == "undefined"
             assert "\x1b" not in text
         assert page.complaints == []
