@@ -31,7 +31,9 @@ def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
             raise BuildError(f"{name}: the build finds no product that multiplies this input; leave the layer out")
         x = operands(node)["x"]
         if _is_overwritten(x):
-            raise BuildError(f"{name}: its input shares memory with the residual, and cannot be observed; leave it out")
+            raise BuildError(
+                f"{name}: its input shares memory with the residual, and cannot be observed; leave the layer out"
+            )
         if x.is_graph_output():
             raise BuildError(f"{name}: its input is an output already ({x.name}); report this with network.onnx")
         _show(graph, x, name)

@@ -102,7 +102,7 @@ _result_options = together(
     click.option(
         "--deterministic",
         is_flag=True,
-        help="Make results independent of what else runs, bit for bit (always so on CPUs; sm_90).",
+        help="Make results on sm_90 independent of what else runs, bit for bit, as they always are on CPUs.",
     ),
 )
 _format_options = together(

@@ -189,14 +189,16 @@ def _decoder(model: Model, family: Family) -> Decoder:
         return model
     raise ConvertError(
         f"expected --draft_model_dir and --target_model_dir with decoders, found one with the encoder {family.name}: "
-        "leave it out"
+        "leave out that option"
     )
 
 
 def _with_drafts(source: Source, family: Family, decoder: Decoder, partners: Partners) -> tuple[Source, Decoder]:
     if partners.head is not None:
         if decoder.reads_features:
-            raise ConvertError("expected --draft_model_dir with a model, found it with a head: leave it out")
+            raise ConvertError(
+                "expected --draft_model_dir with a model, found it with a head: leave out --draft_model_dir"
+            )
         _, head_family = _find_family(partners.head)
         if head_family.predictor is None:
             source, decoder = with_features(source, decoder, partners.head)
@@ -207,7 +209,7 @@ def _with_drafts(source: Source, family: Family, decoder: Decoder, partners: Par
         if not decoder.reads_features:
             raise ConvertError(
                 "expected --target_model_dir with a head, or with a model whose own layer drafts (MTP), found it with "
-                f"a model of the family {family.name}: leave it out"
+                f"a model of the family {family.name}: leave out --target_model_dir"
             )
         _, target_family, _ = read_model(partners.target)
         source = with_embedding(source, family, named_for(target_family, partners.target), target_family)

@@ -95,7 +95,9 @@ def _check(body: ChatBody) -> None:
     if body.top_logprobs and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
         raise _wrong("top_logprobs", f"top_logprobs: expected 0 to {_MAX_TOP_LOGPROBS}, together with logprobs")
     if body.stream and body.prompt_logprobs is not None:
-        raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
+        raise _wrong(
+            "prompt_logprobs", "prompt_logprobs: streams have none; leave out either prompt_logprobs or stream"
+        )
     if body.continue_final_message and body.add_generation_prompt:
         raise _wrong("continue_final_message", "continue_final_message: set add_generation_prompt to false with it")
     needs_tools = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)

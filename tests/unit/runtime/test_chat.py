@@ -368,7 +368,7 @@ def test_an_answer_that_a_template_changes_does_not_go_on():
     with pytest.raises(ArgumentError, match=r"continue_final_message: .* changes the last message"):
         ChatTemplate({"default": CHATML}, {}).render(given, continue_final_message=True)
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
-    with pytest.raises(ArgumentError, match="no text to go on with"):
+    with pytest.raises(ArgumentError, match="no text to continue"):
         ChatTemplate({"default": CHATML}, {}).render([*USER, call], continue_final_message=True)
 
 

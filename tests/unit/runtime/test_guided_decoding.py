@@ -283,7 +283,7 @@ def test_models_without_tokenizer_or_end_token_are_refused():
         Grammars(fake_manifest(), None)
     manifest = fake_manifest()
     endless = replace(manifest, model=replace(manifest.model, eos_token_ids=()))
-    with pytest.raises(ArgumentError, match="model's end token, and it has none"):
+    with pytest.raises(ArgumentError, match="an end token, and this model has none"):
         Grammars(endless, Tokenizer(tiny_tokenizer(), {}))
 
 

@@ -20,7 +20,7 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
     check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
     if options.device_ids is not None and target.kind != "cuda":
         raise ArgumentError(
-            "device_ids are given, and only engines of --target sm_90 and the like choose GPUs: leave it out"
+            "device_ids are given, and only engines of --target sm_90 and the like choose GPUs: leave device_ids out"
         )
     if options.kv_cache.free_gpu_memory_fraction is not None:
         return options

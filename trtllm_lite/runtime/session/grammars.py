@@ -45,9 +45,13 @@ class Grammars:
     def __init__(self, manifest: Manifest, tokenizer: Tokenizer | None) -> None:
         end_ids = manifest.model.eos_token_ids
         if tokenizer is None:
-            raise ArgumentError("guided_decoding needs the texts of tokens; this engine has no tokenizer: leave it out")
+            raise ArgumentError(
+                "guided_decoding needs a tokenizer, and this engine has no tokenizer: leave guided_decoding out"
+            )
         if not end_ids:
-            raise ArgumentError("guided_decoding ends texts by the model's end token, and it has none: leave it out")
+            raise ArgumentError(
+                "guided_decoding ends texts by an end token, and this model has none: leave guided_decoding out"
+            )
         forces = manifest.limits.max_draft_len > 0
         arguments = {
             "library": str(_library_path()),

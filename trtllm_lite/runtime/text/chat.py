@@ -163,7 +163,7 @@ def _marked(messages: list[dict[str, Any]], mark: str) -> str:
         messages[-1] = {**messages[-1], "content": f"{content}{mark} "}
         return content
     if not content:
-        raise ArgumentError("continue_final_message: the last message has no text to go on with; leave it out")
+        raise ArgumentError("continue_final_message: the last message has no text to continue; set it to false")
     text: str = content[-1]["text"]
     messages[-1] = {**messages[-1], "content": [*content[:-1], {**content[-1], "text": f"{text}{mark} "}]}
     return text
@@ -174,7 +174,7 @@ def _cut(prompt: str, text: str, mark: str) -> str:
     place = prompt.rfind(mark)
     if place < 0 or text.strip() not in prompt:
         raise ArgumentError(
-            "continue_final_message: the chat template changes the last message's content; leave it out"
+            "continue_final_message: the chat template changes the last message's content; set it to false"
         )
     # A template that drops the space after the mark would have dropped spaces before it.
     return prompt[:place] if prompt.startswith(f"{mark} ", place) else prompt[:place].rstrip()

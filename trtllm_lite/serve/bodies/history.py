@@ -44,7 +44,7 @@ class History:
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
     def call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
-        """Add a call by the assistant, with an object, or with a text that is no object."""
+        """Add a tool call by the assistant; ``arguments`` are a text if they are no JSON object."""
         function = {"name": name, "arguments": arguments}
         self._open_turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 

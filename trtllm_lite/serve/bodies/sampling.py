@@ -18,7 +18,7 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 """Known to be in bounds before the server counts the sequences as taken in."""
 
 
-_MOST_DIGITS = 9  # of a token id
+_MOST_DIGITS = 9  # digits of a token id
 _NUM_KEPT = 64  # parameters that earlier requests had
 _GRAMMARS = (
     *("response_format", "structured_outputs"),

@@ -56,7 +56,9 @@ def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBo
     if body.use_beam_search and body.stream:
         raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
     if body.prompt_logprobs is not None and body.stream:
-        raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
+        raise _wrong(
+            "prompt_logprobs", "prompt_logprobs: streams have none; leave out either prompt_logprobs or stream"
+        )
     if body.best_of is not None and body.best_of > body.n and body.stream:
         raise _wrong("best_of", "best_of: it chooses when all have ended; leave stream out, or best_of")
     if body.max_tokens == 0 and not (body.echo and not body.use_beam_search):

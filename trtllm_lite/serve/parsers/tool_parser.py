@@ -39,7 +39,7 @@ class ToolParser(TextReader):
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._num_begun = self._num_ended = 0
-        self._arguments: ArgumentsWriter | None = None  # of the current call
+        self._arguments: ArgumentsWriter | None = None  # arguments of the current call
         self._head: tuple[str, str] | None = None  # id and name of the current call, until it begins
         super().__init__()
 

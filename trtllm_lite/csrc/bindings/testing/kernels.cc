@@ -42,8 +42,8 @@ DType dtype_of(const Array& array, std::string_view name) {
     return DType::kFloat16;
   }
   throw EngineError(
-      "run_kernel: expected arrays of float32, float16, int64, int32, int8, or, with their bits, bfloat16 "
-      "(uint16) and float8_e4m3fn, int4, uint4 and float4_e2m1fn (uint8)");
+      "run_kernel: expected arrays of float32, float16, int64, int32 or int8, or the bits of bfloat16 as uint16, or of "
+      "float8_e4m3fn, int4, uint4 or float4_e2m1fn as uint8");
 }
 
 // The inputs or outputs of a call: logical descriptions for the schema check, pointers for the kernel.
