@@ -30,7 +30,7 @@ from trtllm_lite.cli.console import print_table
 
 CLIENTS = 16
 GATE = 2.0
-NICENESS = 19  # of the clients, which in practice are other machines
+NICENESS = 19  # niceness of the clients, which in practice run on other machines
 PAUSE_SECONDS = 0.05  # pause of a client after a refused request
 SECONDS_TO_FILL = 1.5  # time until all slow clients wait
 CHAT = {"messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 1, "temperature": 0}

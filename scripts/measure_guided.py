@@ -36,7 +36,7 @@ PROMPT_LEN = 64
 
 
 def schema(name: str, num_items: int) -> dict[str, Any]:
-    """A list of at least ``num_items`` objects whose keys have ``name`` in them; so long a list does not end early."""
+    """The schema of a list of ``num_items`` objects or more, so that answers are long; their keys contain ``name``."""
     person = {
         "type": "object",
         "properties": {

@@ -20,7 +20,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from tests.models import save_model, save_tokenizer
 
 Tensors = dict[str, torch.Tensor]
-Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]  # of a matrix [out, in]: what is stored and meant
+# Takes a matrix [out, in]; returns its stored tensors and its dequantized elements.
+Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
 Round = Callable[[torch.Tensor], torch.Tensor]
 
 UNTOUCHED = "layers.1.mlp.down_proj"  # a layer that no layout quantizes
@@ -90,7 +91,7 @@ def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], lay
 def write_mxfp4_experts(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
     """Write gpt-oss with random experts as it is published, and give ``model`` what transformers makes of them.
 
-    Of each of ``gate_up_proj`` and ``down_proj`` there are blocks of 32 elements and their powers of two.
+    ``gate_up_proj`` and ``down_proj`` are stored as blocks of 32 elements and a power of two for each block.
     """
     save_model(model, directory)
     path, generator = directory / "model.safetensors", torch.Generator().manual_seed(3)

@@ -43,7 +43,7 @@ struct FixedSums {
       }
 #pragma unroll
       for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
-        u32 words[kPieces][4];  // of each piece: the first halves of rows 0-7 and 8-15, then the second halves
+        u32 words[kPieces][4];  // by piece: the first halves of rows 0-7 and 8-15, then the second halves
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const u32 at = (lane % 16 + tile * kRowsPerTile) * Ring::kPitch + lane / 16 * 16;

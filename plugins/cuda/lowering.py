@@ -77,7 +77,7 @@ class Lowering(Protocol):
     collective: int  # number of this collective, if not all ranks take part in it
 
     def has(self, operand: str) -> bool:
-        """Whether the optional input or output ``name`` is present."""
+        """Whether the optional input or output ``operand`` is present."""
 
     def attribute(self, name: str) -> Any:
         """The value of an attribute."""

@@ -10,7 +10,7 @@ from ..launch import Buffer
 
 @dataclass(frozen=True)
 class PeerRows:
-    """The rank that stores the rows; ``ranks`` is the state of that name, needed if it is another rank."""
+    """Which rank stores each row, as macros; ``ranks``, the table of the ranks' memory, is needed for other ranks."""
 
     defines: Mapping[str, int]
     ranks: Buffer | None = field(default=None)

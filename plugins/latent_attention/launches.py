@@ -17,7 +17,7 @@ _STEP, _ITEM_ROWS, _STAGES = 64, 64, 2  # of attend.cuh
 _FEW_ROWS, _MANY_ROWS = 16, 64  # rows of a tile of a head's product
 _APPENDED_ROWS = 16  # rows that a block of absorb.cuh appends
 _MOST_WEIGHTS = 16 * 1024  # weight elements of a tile
-_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # of a split table: for each sequence, and fixed
+_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # a split table takes 36 bytes, and 8 for each sequence
 _SEQS_STEP = 64  # engines for about as large batches share their kernels
 
 

@@ -102,8 +102,8 @@ struct Results {
     if (num_shared > 0) combine(first_shared);
     if (num_shared > 1) combine(last_shared);
   }
-  // Combines this block's part of an item's rows. The lanes of a warp are divided into columns, four for each lane, and
-  // parts (combine.cuh).
+  // Combines the partial results of this block's share of an item's rows. PartLanes gives each lane of a warp its
+  // columns and partial results.
   __device__ __forceinline__ void combine(const Span& span) const {
     const int count = span.num_workers, first_block = blockIdx.x - span.worker;
     if (threadIdx.x == 0) {

@@ -77,7 +77,7 @@ def shrink(projected: Buffer, x: Buffer, slots: AdapterMatrices, rows: AdapterRo
     splits = _splits(projected)
     defines = {"TL_IN": features(x), **_shared_defines(slots, splits), "TL_FP16": DTYPE_FLAGS[x.dtype]}
     specialised = kernel("low_rank/shrink.cuh", "low_rank_shrink", _THREADS, 0, defines)
-    columns = 16 if slots.max_rank % 16 == 0 else 8  # of a block
+    columns = 16 if slots.max_rank % 16 == 0 else 8  # columns per block
     grid = (splits * (slots.columns // columns), _SLOTS, rows.blocks)
     operands = (projected, x, slots.a, slots.ranks, rows.rows, rows.ends)
     return launch(specialised, grid, *operands, _SLOTS, rows.count)

@@ -22,7 +22,7 @@ _MAX_GROUPS = 32
 _CHOOSING_THREADS = 256
 _CHOOSING_ROWS = _CHOOSING_THREADS // 32  # rows of a block
 _SORT_BLOCKS = 8  # kSortBlocks of router/expert_sort.cuh
-_LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # of a block
+_LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # warps per block
 _MOST_SORTED_ROWS = 512  # the most rows of a step for which one cluster both chooses and sorts
 
 
@@ -127,7 +127,7 @@ def choose(ids: Buffer, shares: Buffer, chosen: Buffer, scores: Scores) -> Launc
 def sort(ids: Buffer, places: Buffer, shares: Buffer, groups: Buffer, scores: Scores) -> list[Launch]:
     """Choose the experts of each row, and let one cluster sort the rows by expert.
 
-    Of a large step the whole card chooses before, because a choice takes some hundred instructions a row.
+    In a large step, a kernel on the whole GPU chooses first, because a choice takes some hundred instructions per row.
     """
     if scores.max_rows > _MOST_SORTED_ROWS:
         return [_choose_rows(ids, places, shares, scores), _sort_chosen(places, groups, scores)]

@@ -8,7 +8,7 @@ namespace tl {
 
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kGreedy = -1;    // in place of the number of tokens before: take the largest logit, and look no further
-constexpr int kNoSlot = -1;    // of a row that nothing is drawn from
+constexpr int kNoSlot = -1;    // the slot of a row that nothing is drawn from
 constexpr int kDraftRow = -2;  // in place of a slot: the row is the one before's, with a draft after it
 constexpr int kNoDraft = -1;   // no row follows for what a draft leads to
 constexpr int kNoMask = -1;    // every token may be drawn from the row

@@ -30,7 +30,7 @@ template <bool kHalf>
 void multiply_m16n8k16(void* const* lanes);
 template <int kMatrices, bool kTransposed>
 void load_matrices(void* const* lanes);     // ldmatrix
-void transpose_matrix(void* const* lanes);  // movmatrix, of MatrixWord
+void transpose_matrix(void* const* lanes);  // movmatrix; the operands are a MatrixWord
 
 struct MatrixWord {
   u32 from, to;

@@ -96,7 +96,7 @@ struct Stream {
   std::size_t current = 0;  // index of the current launch
   u64 started = 0;          // blocks of the current launch that have started
   u32 running = 0;          // blocks of the current launch that have not ended
-  double pace = 1.0;        // of the current launch
+  double pace = 1.0;        // pace of the current launch
 };
 
 struct Block {

@@ -41,7 +41,7 @@ _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 class Mixture:
     """The extents of a mixture of experts, and how many rows a program's steps have at most.
 
-    Of several ranks, pairs of which split each expert, ``rank`` has so many as ``of_rank`` says.
+    With ``of_rank`` the experts are divided among ranks: ``rank`` has so many, and shares each with a second rank.
     """
 
     experts: int

@@ -75,9 +75,9 @@ class PagedCache:
         self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
     def give_back(self, past_lens: list[int], window: int, chunked: bool = False) -> torch.Tensor:
-        """Block tables of a step in which entries that no window reaches name a block full of poison, or any other.
+        """The block tables of a step, in which entries that no window reaches name a poisoned block.
 
-        ``past_lens`` of the sequences when the step begins.
+        ``past_lens`` are the lengths of the sequences' pasts when the step begins.
         """
         tables = self.block_tables.clone()
         for table, past in zip(tables, past_lens, strict=True):

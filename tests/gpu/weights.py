@@ -25,10 +25,11 @@ _NUMBERS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torc
 
 @dataclass(frozen=True)
 class Form:
-    """int8 with a float32 scale a row, or 8 or 4 bits with a scale (maybe an offset) of ``number`` for each block.
+    """The stored form of a weight: a 16-bit type without scales, or elements of 8 or 4 bits with scales.
 
-    Of a type of 16 bits, weights have neither.
-    ``zero_points``: offsets are minus a scale times an integer, as AWQ and GPTQ have them.
+    Scales have the type ``number``. There is one for each ``block`` of neighbouring elements of a row, or one for each
+    row if ``block`` is 0. With ``offsets`` each block also has an offset; with ``zero_points`` it is minus the scale
+    times an integer, as in AWQ and GPTQ.
     """
 
     dtype: str

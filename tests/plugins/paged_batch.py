@@ -116,7 +116,7 @@ class Tokens:
         self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
         norms = rng.uniform(0.5, 1.5, (2, shape.head_dim)).astype(np.float32)
         self.norms = list(norms) if shape.with_norm else [None, None]
-        # The biases are as large as scores, larger and smaller.
+        # Some sinks are larger than the scores, some smaller.
         self.sinks = 4 * rng.standard_normal(shape.num_heads, np.float32) if shape.with_sinks else None
 
     def inputs(self, cache: PagedCache, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray | None]:

@@ -143,7 +143,7 @@ class TestDamage:
 
 @pytest.fixture
 def read_only(model: Path, converted: list[Path]) -> Iterator[Path]:  # noqa: ARG001
-    """A cache with an engine that nothing can be written to, not even by root: a file stands where the lock was."""
+    """A cache with an engine, to which not even root can write: a directory stands where the lock file was."""
     entry, _ = open_cached(str(model), recipe(), load, TARGET)
     lock = entry.with_suffix(".lock")
     lock.unlink()

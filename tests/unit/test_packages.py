@@ -22,7 +22,7 @@ def _compilers(target: str) -> list[Package]:
 def test_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = _compilers("cuda")
     assert (found.name, found.version) == ("nvidia-cuda-nvrtc", version("nvidia-cuda-nvrtc"))
-    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.1")  # of a CUDA toolkit
+    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.1")  # as a CUDA toolkit has it
     assert _compilers("cuda") == [Package("nvrtc", "13.1", None, on_pypi=False)]
 
 

@@ -115,7 +115,7 @@ def test_only_jobs_that_publish_may_write() -> None:
 
 
 def test_engines_are_kept_before_anything_is_published() -> None:
-    """So that where GitHub cannot attest, or a registry refuses, they are there; and attestation can be left out."""
+    """Engines are there where GitHub cannot attest or a registry refuses, and attestation can be left out."""
     jobs = _load(ENGINE_BUILD)["jobs"]
     assert any("upload-artifact" in step.get("uses", "") for step in jobs["build"]["steps"])
     assert (jobs["attest"]["needs"], jobs["attest"]["if"]) == ("build", "inputs.attest")
@@ -165,6 +165,6 @@ def test_the_token_of_the_job_goes_to_githubs_registry_alone(push_to: str, tmp_p
 
 
 def test_no_text_of_others_becomes_part_of_a_command() -> None:
-    """It comes as environment variables, because an expression would be put into the script as it is."""
+    """Such text comes as environment variables, because an expression would be put into the script as it is."""
     for path in WORKFLOWS:
         assert [step["run"] for step in _steps(path) if "${{" in step.get("run", "")] == []

@@ -12,7 +12,7 @@ from trtllm_lite.runtime.lora.peft import Pair
 from trtllm_lite.runtime.session.engine_dir import engine_path
 from trtllm_lite.runtime.session.session import Session
 
-_DEVIATION = 0.02  # of the elements, as for random weights of engines without weights
+_DEVIATION = 0.02  # standard deviation of the elements, as of random weights
 
 
 def check_adapters(manifest: Manifest, workload: AdaptedWorkload) -> None:

@@ -197,7 +197,7 @@ def choose_limits(
     """Return the limits of an engine: the :class:`GivenLimits` that are ``given``, and defaults for the others.
 
     With ``device_memory``, the bytes of each GPU, the defaults are the largest that fit. The other arguments are those
-    of :func:`plan_memory`. Raises as it does.
+    of :func:`plan_memory`, whose errors it raises.
     """
     chosen, _ = backend_of([target] if isinstance(target, str) else target, backend)
     limits: GivenLimits = {name: given.pop(name) for name in GivenLimits.__annotations__ if name in given}  # type: ignore
@@ -223,7 +223,7 @@ def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given
 
     To fit, a rank has room for the KV cache of a full batch if ``max_batch_size`` is given, else of one sequence.
     ``given`` are the arguments of :func:`plan_memory` except tp_size. Numbers of ranks that do not divide the model are
-    skipped. Raises as it does.
+    skipped. Raises the errors of :func:`plan_memory`.
     """
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     least = given.get("moe_ep_size") or 1

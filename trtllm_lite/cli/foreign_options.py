@@ -12,7 +12,7 @@ from trtllm_lite.foreign_names.environment import VARIABLES
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_NO_VALUE = "true"  # of an option that was given without a value
+_NO_VALUE = "true"  # the value of an option that was given without one
 
 
 class Renamed(click.Option):

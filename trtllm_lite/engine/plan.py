@@ -296,7 +296,7 @@ class Plan:
     tallies: tuple[TensorIndex, ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:
-        """The name of what an instruction runs: an operator, a kernel, a library's ``product``, or its network."""
+        """The name of the operator or kernel that is run; ``product`` for cuBLASLt, the library for a network."""
         if isinstance(instruction, LaunchInstruction):
             return self.kernels[instruction.kernel].name
         if isinstance(instruction, NetworkInstruction):

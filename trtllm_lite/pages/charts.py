@@ -9,7 +9,7 @@ NUM_COLORS = 8
 
 _WIDTH, _HEIGHT = 360, 240  # near the pixels that a phone gives it, so that text has its own size there
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 10, 38
-_TICKS = 5  # of an axis, about
+_TICKS = 5  # about so many on an axis
 _CROWD = 20  # points of a curve from which on dots are small
 _STEPS = (1, 2, 5, 10)
 
@@ -34,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """``text`` writes a number with its unit; of a logarithmic axis all numbers are above 0.
+    """``text`` writes a number with its unit; all numbers of a logarithmic axis are above 0.
 
     An axis has ``ticks`` of its own where its numbers are few. A linear one begins at 0, or ``near`` its numbers.
     """

@@ -25,7 +25,7 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
 
-_WINDOW, _NUM_WINDOWS = 512, 4  # of the calibration text
+_WINDOW, _NUM_WINDOWS = 512, 4  # tokens of a window of the calibration text, and windows
 _FILE = "sensitivities.json"
 _NOTE = "trtllm_lite.autoq"
 

@@ -118,7 +118,8 @@ def quantize_checkpoint(
     """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
 
     The result is an ordinary checkpoint: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
-    ``notes`` become properties of the network's metadata. Returns the schemes' decisions. Raises as :func:`quantized`.
+    ``notes`` become properties of the network's metadata. Returns the schemes' decisions. Raises the errors of
+    :func:`quantized`.
     """
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:

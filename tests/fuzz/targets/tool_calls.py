@@ -23,7 +23,7 @@ from trtllm_lite.serve.parsers import (
 )
 
 COUNT = 400
-_MOST_PIECES = 4096  # of a text: some are damaged into a million characters
+_MOST_PIECES = 4096  # pieces of a text: some texts are damaged into a million characters
 _TEXTS = {
     "cohere_command3": '<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", '
     '"parameters": {"a": 1, "b": ["x"]}}]<|END_ACTION|>Action: ```json\n[{"tool_name": "g", "parameters": {}}]\n```',

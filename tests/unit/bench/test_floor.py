@@ -132,7 +132,7 @@ def test_many_requests_wait_for_the_slowest_stage() -> None:
     """The second has the LM head, so that nearly all arithmetic is there."""
     whole, *stages = _stages("cuda")
     many = LatencyShape(batch_size=4, input_len=16, output_len=5)
-    last = 2 * (4096 * 128256 + (32 + 8) * 2 * 4096 * 128 + 3 * 4096 * 14336)  # of a token in the last stage
+    last = 2 * (4096 * 128256 + (32 + 8) * 2 * 4096 * 128 + 3 * 4096 * 14336)  # FLOPs of a token in the last stage
     _, step = _latency(stages, many, bandwidth=1e15, flops=1e9)
     assert step == pytest.approx(4 * last / 1e9, rel=1e-6)
     slowest = weight_bytes_per_step(stages[1]) + kv_bytes_per_step(stages[1], many) / 2

@@ -32,7 +32,7 @@ def test_memory_that_does_not_exist_is_refused() -> None:
 def test_an_installed_package_has_the_commit_that_pip_recorded(
     recorded: str | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not have the commit of another checkout in whose directory it may be installed."""
+    """The commit is not that of another checkout, in whose directory the package may be installed."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "site-packages" / "trtllm_lite" / "bench" / "machine.py"))
     installed = SimpleNamespace(read_text=lambda name: recorded if name == "direct_url.json" else None)

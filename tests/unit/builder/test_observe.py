@@ -39,7 +39,7 @@ def observing(shape: Shape) -> Lowered:
 
 
 def multiplied_and_stored(shape: Shape, state: Sequences, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Packed rows of the standard network, by the names that observers give them."""
+    """The standard network's inputs of products and appended keys and values, packed, by observed name."""
     source = network(shape)
     products = {name: group[0].x for name, group in by_input(find_products(source.graph)).items()}
     attentions = {attention.name: attention.appended for attention in find_attentions(source.graph)}

@@ -1,4 +1,4 @@
-"""Activations in eight bits: what networks say, what the pass makes of it, and the arithmetic of onnxruntime."""
+"""8-bit activations: the nodes that quantize them, the pass that fuses these, and onnxruntime's arithmetic."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""Formats of bytes with a scale for each output feature: what is stored, what networks say, what passes make of it."""
+"""8-bit formats with a scale for each output feature: the stored values, the nodes of networks, and fused products."""
 
 from dataclasses import replace
 

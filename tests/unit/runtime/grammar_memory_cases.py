@@ -19,7 +19,7 @@ from trtllm_lite.runtime.session import grammars
 from .test_guided_decoding import SPECIAL_IDS, grammars_of_file
 
 MIB = 1 << 20
-VOCAB = 380  # of the tiny tokenizer
+VOCAB = 380  # tokens of the tiny tokenizer
 WORDS = [f"{i * 7919:x} {i}" for i in range(12_000)]
 SCHEMA = {"type": "object", "properties": {f"p{i}": {"type": "string", "format": "date"} for i in range(30)}}
 

@@ -134,7 +134,7 @@ def test_a_process_that_was_killed_is_started_again():
 
 
 def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
-    """It is stopped, as it would be on a machine that never gives it any time."""
+    """The process is stopped, as on a machine that never gives it any time."""
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     made.compile(source_of(regex="ab"))
     stopped = _pid(made)

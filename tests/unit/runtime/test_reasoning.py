@@ -98,7 +98,7 @@ def harmony() -> tokenizers.Tokenizer:
 @pytest.mark.parametrize("header", ["<|channel|>final", "<|channel|>final <|constrain|>json"])
 @pytest.mark.parametrize("before", ["", "<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"])
 def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
-    """Each is looked for after the one before, and an answer in the prompt that has ended is none of this text."""
+    """The search for each text begins after the one before; an answer that has ended in the prompt does not count."""
     tokenizer = harmony()
     size = tokenizer.get_vocab_size()
     prompt = f"{before}<|start|>assistant"

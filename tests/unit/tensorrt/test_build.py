@@ -291,7 +291,7 @@ def test_a_damaged_entry_of_the_cache_is_made_again(built: Path, cache: Path, mo
 
 
 def test_weights_are_read_where_the_checkpoint_has_them(tmp_path: Path) -> None:
-    """Only those that TensorRT gets otherwise are written."""
+    """Only weights that TensorRT gets in another form than the checkpoint's are written."""
     checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
     quantized, _ = quantize_network(checkpoint.model, Recipe("int4_wo", group_size=32), made_up(checkpoint.model))
     for name, model in (("plain", checkpoint.model), ("int4", quantized)):

@@ -90,7 +90,7 @@ def test_a_closed_session_gives_its_memory_back(trt: FakeTensorRt, build: Callab
 
 
 def test_beams_copy_rows(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
-    """Both beams may come from one, whose row is copied then; each goes on with its own text."""
+    """If both beams continue one earlier beam, its row is copied; each goes on with its own text."""
     runner, prompt = ModelRunner.from_dir(build()), _PROMPTS[1]
     found = runner.generate([prompt], max_new_tokens=12, num_beams=2, length_penalty=0.0, end_id=-1, return_dict=True)
     assert trt.contexts

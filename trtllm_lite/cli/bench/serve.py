@@ -18,7 +18,7 @@ from trtllm_lite.foreign_names.serving import BENCH_SERVE
 if TYPE_CHECKING:
     from trtllm_lite.bench.trace import Trace
 
-_SATURATED = 0.9  # of a core; above it the client may be the bottleneck
+_SATURATED = 0.9  # share of a core; above it the client may be the bottleneck
 _MOST_IDS = 1 << 31  # ids are int32
 
 

@@ -23,7 +23,7 @@ struct RequestParams : SlotParams {
       0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
   std::optional<BeamSearchParams> beams;   // search instead of sampling; generation_logits does not go with it
   std::shared_ptr<const Grammar> grammar;  // the grammar of the generated text; not with beams
-  std::shared_ptr<const Adapter> adapter;  // changes the model; of the engine that the loop runs
+  std::shared_ptr<const Adapter> adapter;  // changes the model; made for the engine that the loop runs
   bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
 };
@@ -41,7 +41,7 @@ struct RequestOutputs : RowOutputs {
   std::size_t vocab_size;
   std::vector<RowLogprobs> logprobs;         // one for each sampled token
   std::vector<float> generation_logits;      // [sampled tokens, vocab_size], what they were sampled from
-  int first_position = 0;                    // of the prompt positions below
+  int first_position = 0;                    // the first of the prompt positions below
   LogitRows context_logits;                  // of prompt positions
   std::vector<RowLogprobs> prompt_logprobs;  // one for each prompt token that follows a position
   std::vector<BeamHypothesis> hypotheses;    // results of a beam search at its end, best first

@@ -103,7 +103,7 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
         [answer] = run_mixed(loop, fake_driver, [[1, 2, 3]], [one], 11)
         assert answer.tokens == continuation([1, 2, 3], 11, 0 if one is None else 5)
         counts.append([fake_driver.fake_count(name) - first for name, first in zip(names, start, strict=True)])
-    assert [launched for launched, *_ in counts] == [4, 5]  # of the prompt's step; the others are graphs
+    assert [launched for launched, *_ in counts] == [4, 5]  # launches of the prompt's step; others are graphs
     plain, adapted = (num_bytes / (1 + graphs) for _, graphs, num_bytes in counts)
     assert plain < adapted  # only steps with adapters copy lists of rows
 

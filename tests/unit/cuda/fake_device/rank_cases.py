@@ -290,7 +290,7 @@ def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
 
 @OF_EITHER_KIND
 def test_counts_of_experts_are_read_from_all_ranks(tmp_path: Path, make: Make) -> None:
-    """They are read where the executor has written a rank's number, and how many there are."""
+    """Here the tensor of the counts lies where the executor writes a rank's number and the number of ranks."""
 
     def counting(count: int, rank: int) -> TinyEngine:
         toy = make(count, rank)

@@ -43,14 +43,14 @@ def nodes() -> Iterator[TwoNodes]:
 
 @pytest.fixture
 def cluster(nodes: TwoNodes) -> TwoNodes:
-    """Both nodes, also where a test before killed one."""
+    """Both nodes; a node that an earlier test killed is started again."""
     nodes.complete()
     return nodes
 
 
 @pytest.fixture(autouse=True)
 def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last stage has another GPU than the first ones of the nodes, which are all of this machine."""
+    """Let the last stage, which this process runs, use GPU 1: Ray gives out GPU 0 of both nodes, on this machine."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
 

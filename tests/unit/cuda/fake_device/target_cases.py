@@ -15,7 +15,7 @@ from trtllm_lite.builder.local_target import LocalTarget, local_target
 from trtllm_lite.cli import cli
 from trtllm_lite.errors import BuildError, DeviceError
 
-MEMORY = 1 << 30  # of the fake device
+MEMORY = 1 << 30  # bytes of the fake device
 
 
 def test_the_gpus_are_the_target(fake_driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:

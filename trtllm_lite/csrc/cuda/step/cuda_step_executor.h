@@ -67,7 +67,7 @@ class CudaStepExecutor : public StepExecutor {
     TokenMasks::Staging masks;
     WrittenInputs written;              // what `inputs` holds already
     OwnedEvent copied, started, ended;  // recorded before the copies of KV blocks, after them, and at the end
-    OwnedEvent has_logits;              // of a guided step: recorded when its logits are made
+    OwnedEvent has_logits;              // recorded when a guided step has made its logits
     StepShape shape;
     LogitsPlan plan;
     std::vector<std::size_t> late;  // rows of the batch whose masks were late

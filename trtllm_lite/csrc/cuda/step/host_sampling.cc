@@ -123,7 +123,7 @@ void HostSampling::describe(const StepBatch& batch, std::span<const Wanted> want
 void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> rows, std::span<const RowLogits> at,
                         std::span<RowResult> results) {
   if (rows.empty()) return;
-  std::vector<RowLogits> places(batch.rows.size());  // of the rows in the window
+  std::vector<RowLogits> places(batch.rows.size());  // where the window has the rows of logits
   std::vector<Wanted> wanted;
   for (const std::size_t row : rows) {
     const int num_rows = 1 + batch.rows[row].num_drafts;
