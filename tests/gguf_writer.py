@@ -352,7 +352,7 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 
 
 def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
-    """Metadata of heads as caches of latents see them: one head with a latent and a rotated key."""
+    """Metadata of latent attention, in which a cache has one key/value head: a latent and a rotated key."""
     rope, latent = config.rope_parameters, config.kv_lora_rank
     is_v3 = config.model_type == "deepseek_v3"
     groups = {"expert_group_count": config.n_group, "expert_group_used_count": config.topk_group} if is_v3 else {}

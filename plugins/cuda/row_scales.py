@@ -12,9 +12,10 @@ ROW_TYPES = {E4M3: 1, "int8": 2}  # values of RowType (cuda/byte_rows.cuh); 0 is
 
 @dataclass(frozen=True)
 class RowScales:
-    """The scales of rows of ``dtype``: ``value`` for all or, if ``per_row``, by each row's maximum, at least ``value``.
+    """The scales of rows of ``dtype``: ``value`` for all rows, or with ``per_row`` one for each row.
 
-    ``buffer`` float32 [rows] has the latter, once they are computed.
+    The scale of a row follows from its maximum and is at least ``value``; ``buffer`` float32 [rows] holds these scales
+    once they are computed.
     """
 
     dtype: str

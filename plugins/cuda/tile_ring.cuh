@@ -14,8 +14,8 @@ constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
 static_assert(TL_ROW_TYPE == static_cast<int>(rows_of(kWeightForm)));
 constexpr bool kByteRows = TL_ROW_TYPE != 0;
 constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK* kSplits);
-// Whether weights are dequantized: from raw stages, whose rows of 128 bytes make several steps each, by warps in groups
-// that take turns.
+// Whether weights are dequantized. Groups of warps then take turns at raw stages, whose rows of 128 bytes make several
+// steps each.
 constexpr bool kDequantized = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
 constexpr int kRawSteps = kRawK / kStepK, kDequantizerGroups = 2;

@@ -11,8 +11,9 @@ _PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks"
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
 _FIRST_ARCH_WITH_CLUSTERS = 90
-# Most rows, blocks of a cluster: a few rows are spread wide, of many each block does more between two barriers. An H200
-# draws from 256 rows of 128,256 in 221 us with eight blocks a row, in 118 us with two.
+# (rows, blocks): up to so many rows, a cluster has so many blocks. Few rows are spread over many blocks; of many rows
+# each block does more between two barriers. An H200 draws from 256 rows of 128,256 in 221 us with eight blocks a row,
+# and in 118 us with two.
 _CLUSTERS = ((8, 8), (16, 4))
 _BLOCKS_OF_MANY_ROWS = 2
 

@@ -169,19 +169,19 @@ class BuildLimits:
 
     @property
     def num_tokens(self) -> int:
-        """Most tokens of one step."""
+        """The most tokens of one step."""
         if self.max_num_tokens is not None:
             return self.max_num_tokens
         return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, ON_CPU.max_num_tokens))
 
     @property
     def num_decode_tokens(self) -> int:
-        """Most tokens of a step that only decodes, draft tokens included."""
+        """The most tokens of a step that only decodes, draft tokens included."""
         return self.max_batch_size * (1 + self.max_draft_len)
 
     @property
     def num_logits(self) -> int:
-        """Most rows of logits of one step."""
+        """The most rows of logits of one step."""
         return self.num_tokens if self.gather_context_logits else self.num_decode_tokens
 
     @property

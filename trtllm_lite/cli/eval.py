@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Another engine of the same model, for example with weights that are not quantized.",
 )
 @click.option("--window", type=int, help="Tokens of each window. [default: the engine's max_seq_len]")
-@click.option("--max_tokens", type=int, help="Most tokens of the text to read. [default: all]")
+@click.option("--max_tokens", type=int, help="Maximum number of tokens of the text to read. [default: all]")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: an object, or a list of them for several engines.")
 @click.option("--html", "html_path", metavar="FILE", help="Write accuracy against size as a page for a browser.")

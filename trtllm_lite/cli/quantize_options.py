@@ -62,7 +62,11 @@ def calibration_options(function: Decorated) -> Decorated:
         ),
         click.option("--calib_size", type=int, help="Sequences to calibrate with. [default: all, at most 512]"),
         click.option(
-            "--calib_max_seq_length", type=int, default=512, show_default=True, help="Most tokens of a sequence."
+            "--calib_max_seq_length",
+            type=int,
+            default=512,
+            show_default=True,
+            help="Maximum number of tokens of a sequence.",
         ),
         click.option("--calib_seed", type=int, default=0, show_default=True, help="Seed of the draw of the sequences."),
         click.option(

@@ -143,7 +143,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         type=COUNT,
         default=HttpLimits.max_body_bytes,
         show_default=True,
-        help="Most bytes of a request's body.",
+        help="Maximum number of bytes of a request's body.",
     ),
     click.option(
         "--drain_timeout",

@@ -37,7 +37,7 @@ class Entry:
 
 
 def cache_limit() -> int:
-    """Most bytes that entries of all kinds take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
+    """The most bytes that entries of all kinds take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
 
     Raises ArgumentError if the variable is no size.
     """

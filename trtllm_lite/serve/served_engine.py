@@ -78,12 +78,12 @@ class ServedEngine(ABC):
     @property
     @abstractmethod
     def max_model_len(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """The most tokens of prompt and answer together."""
 
     @property
     @abstractmethod
     def max_input_len(self) -> int:
-        """Most tokens of a prompt."""
+        """The most tokens of a prompt."""
 
     @property
     def max_prompt_chars(self) -> int:
@@ -93,7 +93,7 @@ class ServedEngine(ABC):
     @property
     @abstractmethod
     def max_batch_size(self) -> int:
-        """Most sequences of a step."""
+        """The most sequences of a step."""
 
     @property
     @abstractmethod
@@ -119,7 +119,7 @@ class ServedEngine(ABC):
 
     @property
     def capacity(self) -> int:
-        """Most sequences that are accepted at a time: a batch, and the queue."""
+        """The most sequences that are accepted at a time: a batch, and the queue."""
         return self.max_batch_size + self.settings.max_queue_size
 
     def adapter(self, name: str) -> LoRARequest | None:

@@ -70,7 +70,7 @@ def test_algorithms_are_of_one_version(directory: Path, monkeypatch: pytest.Monk
 def test_builds_take_them_by_themselves(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, version: int | None
 ) -> None:
-    """Built with that version of cuBLASLt, an engine has its algorithms; built without it, it runs with any version."""
+    """An engine has cuBLASLt's algorithms if the build has the measured version, and else runs with any version."""
     _machine(monkeypatch, version=version)
     monkeypatch.setattr(backend, "packaged_timings", lambda devices: packaged_timings(devices, directory))
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())

@@ -1,4 +1,4 @@
-"""Grammars that end the process that compiles them end no other; white space that grammars leave free is bounded."""
+"""A grammar that crashes the process of the compiler crashes no other; the white space that it allows is bounded."""
 
 import json
 import os

@@ -96,7 +96,7 @@ class Writer {
     take_woken();
     holds_ = false;
   }
-  // What was late is said to be there once.
+  // Each late mask is reported once when it has been made.
   void take_woken() {
     for (const int slot : threads_.take_woken()) CHECK(late_slots_[slot]-- > 0);
   }

@@ -1,4 +1,4 @@
-"""What a body may take once it is decoded."""
+"""The memory that a request's body may take once it is decoded."""
 
 import random
 

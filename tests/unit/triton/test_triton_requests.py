@@ -1,4 +1,4 @@
-"""What Triton's requests say in the names of its TensorRT-LLM backend."""
+"""Triton's requests, whose inputs have the names of its TensorRT-LLM backend."""
 
 from typing import Any
 

@@ -100,7 +100,11 @@ arrival_options = together(
         type=float,
         help="Shape of the gaps between bursts: 1 is a Poisson process, less is burstier. [default: 0.25]",
     ),
-    click.option("--concurrency", type=int, help="Most requests in flight; others wait unsent. [default: any number]"),
+    click.option(
+        "--concurrency",
+        type=int,
+        help="Maximum number of requests in flight; others wait unsent. [default: any number]",
+    ),
     click.option(
         "--goodput",
         multiple=True,

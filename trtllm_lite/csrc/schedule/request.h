@@ -101,8 +101,8 @@ struct alignas(64) Request {
   int outputs_from = 0;   // prompt outputs before this position are delivered or in flight
   int max_scheduled = 0;  // the most tokens ever scheduled; recomputing below that is repeated work
   int num_searched = 0;   // tokens that a beam search has added to each beam
-  // Pauses of drafts that may be wrong, and of forced ones: 0 for none, else until a step whose number is a multiple of
-  // this.
+  // Pauses of drafts that may be wrong, and of forced drafts. 0: no pause; else the pause ends at a step whose number
+  // is a multiple of the value.
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;

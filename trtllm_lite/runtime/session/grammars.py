@@ -22,9 +22,9 @@ from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 MAX_KEPT = 64
-"""Most compiled grammars that are kept."""
+"""The most compiled grammars that are kept."""
 MAX_KEPT_BYTES = 48 << 20
-"""Most bytes that kept grammars take with their texts, and so a single one: a larger grammar is refused.
+"""The most bytes that kept grammars take with their texts, and so a single one: a larger grammar is refused.
 
 With drafts a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
 ``MAX_KEPT`` of the usual ones fit. Hostile ones fill it after some dozens; with fragments of memory between the kept

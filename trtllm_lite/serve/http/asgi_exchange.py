@@ -87,7 +87,7 @@ class AsgiExchange:
             self._lose(error)
 
     def _lose(self, error: BaseException | None) -> None:
-        """Nothing more can be sent; an error other than the client's going away is the server's to hear."""
+        """Record that nothing more can be sent; the server is told of an error unless the client has only gone away."""
         if self._lost.done():
             return
         if error is None or isinstance(error, OSError):

@@ -14,7 +14,7 @@ from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 MAX_CALLS = 128
-"""Most calls of a text; text after them is content."""
+"""The most calls of a text; text after them is content."""
 
 
 class ToolParser(TextReader):

@@ -143,7 +143,7 @@ class DenseSite:
         return replace(self, x=x, residual=residual, x_scales=scales, max_rows=rows, tokens=None)
 
     def prepare(self) -> list[Command]:
-        """Implements :meth:`Site.prepare`: rows of any numbers do."""
+        """Implements :meth:`Site.prepare`; arbitrary numbers will do."""
         return []
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
