@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-NEVER = frozenset(("Of", "Those", "Whose", "Behind", "Beside", "Also"))
+NEVER = frozenset(("Of", "Those", "Whose", "Behind", "Beside", "Also", "And", "Or", "Nor"))
 """Words that begin no sentence of this project."""
 BEFORE_A_CLAUSE = frozenset(("From", "By"))
 """Words that may begin a first sentence with a comma: From 64 rows on, tiles are computed."""

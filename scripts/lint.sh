@@ -16,5 +16,5 @@ fi
 "$bin/ruff" check --quiet .
 "$bin/ruff" format --quiet --check .
 "$bin/clang-format" --dry-run -Werror "${cpp[@]}"
-"$bin/python" scripts/check_words.py trtllm_lite plugins scripts
+"$bin/python" scripts/check_words.py trtllm_lite plugins scripts tests
 "$bin/mypy"

@@ -29,7 +29,7 @@ def mask_words(vocab_size: int) -> int:
 
 
 def lower(op: Lowering) -> list[Command]:
-    """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens of the row's slot."""
+    """Draw tokens[r] from logits[r] for num_logits rows; the token also goes to last_tokens of the row's slot."""
     # The blocks of a row add up what log probabilities and draws are made of: their number is part of the order.
     max_rows = 1 if op.deterministic else min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)

@@ -197,7 +197,7 @@ def test_another_model_than_the_checksums_is_refused(job: Path) -> None:
 
 
 def test_a_checkpoint_is_that_of_the_checked_file(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although a file that differs in the middle alone has the same ends, size and date."""
+    """A file that differs in the middle alone has the same ends, size and date, and must still be told apart."""
     monkeypatch.setattr("trtllm_lite.engine_cache.recipe._WHOLE", 0)
     monkeypatch.setattr("trtllm_lite.engine_cache.recipe._END", 16)
     assert "built" in _build(job)

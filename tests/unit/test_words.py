@@ -33,11 +33,12 @@ const char* url = "https://example";
 int draw();
 // As rows are few, this is called once.
 int redraw();  // As draw(), once more.
+int kept;  // Or none.
 """,
     "build.sh": "#!/usr/bin/env bash\n# Also removes the folder.\n# By default, nothing is removed.\nrm x\n",
     "notes.txt": "# Of no language that is checked.\n",
 }
-FOUND = {"module.py": [1, 5, 10, 16], "kernel.cuh": [3, 5, 8], "build.sh": [2]}
+FOUND = {"module.py": [1, 5, 10, 16], "kernel.cuh": [3, 5, 8, 9], "build.sh": [2]}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COUNT = 40
 _TOKENS = 200  # tokens in a text
-_MOST_RESIDENT = 192 << 20  # beyond that at the start: kept grammars, fragments, the latest, and the text under it
+_MOST_RESIDENT = 192 << 20  # bytes more than at the start: kept grammars, fragments, the latest grammar and its text
 
 
 def _resident() -> int:

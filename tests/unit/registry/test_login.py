@@ -154,7 +154,7 @@ def test_an_unknown_certificate_is_not_trusted(
     "challenge", ['Basic realm="test"', 'Bearer realm="https://tokens.example/token",scope="repository:a:pull"']
 )
 def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor to where an answer by plain http, which anybody may have written, says that tokens are."""
+    """An answer by plain http, which anybody may have written, cannot name the place of tokens that gets the login."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with answer({}, challenge=challenge) as host:
         (tmp_path / "config.json").write_text(json.dumps(auths(host, "secret")))
@@ -163,7 +163,7 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
 
 
 def test_a_login_is_shown_to_its_registry_alone() -> None:
-    """And not to a store elsewhere, which a registry names as the place for uploads."""
+    """A store elsewhere, which a registry names as the place for uploads, does not get it."""
     with answer({"/store": b"stored"}) as elsewhere:  # it answers 400 to requests with a login
         client = RepositoryClient(parse_reference("registry.example.com/a:1"), insecure=False)
         client.auth._shown = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}

@@ -33,7 +33,7 @@ def pieces_of(text: str, size: int) -> list[str]:
 def said(events: Iterable[Event]) -> list[Any]:
     """Events without ids: content, ("thinks", reasoning), and calls [name, arguments].
 
-    Calls that are none have "…" and how the model wrote them after.
+    A call that turned out to be malformed is [name, arguments, "…", its text].
     """
     result: list[Any] = []
     calls: dict[int, list[str]] = {}

@@ -65,7 +65,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built(first: Path, tmp_path: Path, cache: Path) -> Path:
-    """A copy of ``first`` of the test's own, with its cache as the test's."""
+    """The test's own copy of ``first``, whose cache is the test's cache."""
     shutil.copytree(first, tmp_path, dirs_exist_ok=True, symlinks=True)
     assert cache.is_dir()
     return tmp_path

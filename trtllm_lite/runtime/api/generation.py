@@ -43,7 +43,7 @@ class Generation:
         params = request.params
         self._chooses = params.num_sequences > params.n and not params.use_beam_search
         if self._chooses and streaming:
-            raise ArgumentError("best_of chooses when all have ended: leave streaming out, or best_of")
+            raise ArgumentError("best_of chooses when all texts have ended: leave out either streaming or best_of")
         if self._chooses and params.logprobs is None:
             request = replace(request, params=replace(params, logprobs=0))  # needed to find the best
         self.params = params

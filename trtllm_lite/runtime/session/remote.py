@@ -27,7 +27,7 @@ def check_remote(manifest: Manifest, options: RunnerOptions) -> None:
             "stages (--pp_size of `trtllm-lite build`, pipeline_parallel_size of LLM)"
         )
     if manifest.lora is not None:
-        raise ArgumentError(f"{given}adapters are kept in one process: leave it out, or max_lora_rank")
+        raise ArgumentError(f"{given}adapters are kept in one process: leave out either this option or max_lora_rank")
     if options.speculation is not None and options.speculation.model is not None:
         raise ArgumentError(f"{given}draft models run beside an engine in its process: draft with the method ngram")
     devices = options.device_ids

@@ -127,7 +127,7 @@ class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def grammar_field(self) -> str:
-        """The name of the field that says what the text must be; if there is none, tools do."""
+        """The name of the field that gives the grammar of the text; ``tools`` if no such field is set."""
         return next((name for name in _GRAMMARS if getattr(self, name) is not None), "tools")
 
     def guided(self) -> GuidedDecodingParams | None:

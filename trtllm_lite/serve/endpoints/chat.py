@@ -45,7 +45,7 @@ class ChatAnswer(Answer):
             b'data: %b,"choices":[{"index":%d,"delta":' % (head, index) for index in range(len(self._readers))
         ]
 
-    # The whole answer.
+    # Whole answers.
 
     def _content(self) -> dict[str, Any]:
         output = self._generation.result()
@@ -82,7 +82,7 @@ class ChatAnswer(Answer):
             choice["token_ids"] = completion.token_ids[: reader.num_tokens]
         return choice
 
-    # A stream.
+    # Streams.
 
     def _last(self) -> bytes:
         usage = self._usage()
@@ -151,7 +151,7 @@ class ChatAnswer(Answer):
             case _:
                 return None
 
-    # Both.
+    # Whole answers and streams.
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}

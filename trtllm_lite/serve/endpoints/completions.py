@@ -60,9 +60,9 @@ def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBo
             "prompt_logprobs", "prompt_logprobs: streams have none; leave out either prompt_logprobs or stream"
         )
     if body.best_of is not None and body.best_of > body.n and body.stream:
-        raise _wrong("best_of", "best_of: it chooses when all have ended; leave stream out, or best_of")
+        raise _wrong("best_of", "best_of chooses when all texts have ended: leave out either stream or best_of")
     if body.max_tokens == 0 and not (body.echo and not body.use_beam_search):
-        raise _wrong("max_tokens", "max_tokens is 0, by which a prompt is only echoed: send echo, or ask for tokens")
+        raise _wrong("max_tokens", "max_tokens is 0, which only echoes a prompt: set echo, or ask for tokens")
     batch = [body.prompt] if isinstance(body.prompt, str) or is_token_ids(body.prompt) else body.prompt
     parsed = parse_prompts(
         *(batch, None, model.tokenizer, session.manifest.model.vocab_size, session.limits.max_input_len),
