@@ -225,7 +225,7 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 
 
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two views of that tensor.
+    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two views of one tensor.
 
     Granite's shared expert, [inner, hidden], is split, too. Llama 4 and gpt-oss have [experts, hidden, inner]; in gpt-
     oss rows of gate and up alternate, also in biases.

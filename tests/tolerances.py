@@ -65,9 +65,9 @@ class Shares:
 # In the computations above 18 to 20 of 20 prompts are close, and all part at near-ties (by 0.075 of the largest logit
 # at most in bfloat16, where 0.16 is near, and by 0.004 in float16, where 0.02 is).
 SHARES = Shares(close=0.75, near_ties=1.0)
-# Other experts make other tokens likely: no bound of every prompt could fail, since transformers parts where its
-# float32 logits differ by up to 1.02 of the largest. Of such mixtures in bfloat16 5 to 16 of 20 prompts are close, and
-# 14 to 20 of 20 part at near-ties. A lost expert concerns all of them.
+# Other experts make other tokens likely: a bound on every prompt would have to be too wide to fail, since transformers
+# itself chooses other tokens where its float32 logits differ by up to 1.02 of the largest. In bfloat16, 5 to 16 of 20
+# prompts of such mixtures are close, and 14 to 20 of 20 part at near-ties. A lost expert concerns all of them.
 MIXTURE_SHARES = Shares(close=0.25, near_ties=0.5)
 
 # Models with adapters: their matrices, and sums between them and after, are rounded, too. transformers in float16 with

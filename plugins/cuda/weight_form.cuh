@@ -58,7 +58,8 @@ struct BlockNumbers {
   const void* offset;
 };
 
-// Loads the bits of a number from shared memory; below, converts them. Converting at once would wait for the load.
+// Loads the bits of a number from shared memory; number_of() converts them later, because converting waits for the
+// load.
 __device__ __forceinline__ u32 load_number_bits(u32 address) {
   if constexpr (kNumberType == NumberType::kFloat32) return __float_as_uint(load_shared_float(address));
   u16 bits;

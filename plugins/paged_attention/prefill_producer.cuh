@@ -215,7 +215,7 @@ struct Producer {
   __device__ __forceinline__ void put_order(int kind, int t) const {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared.order(uses)), "r"(kind), "r"(t) : "memory");
   }
-  // Writes that no more uses follow.
+  // Writes an order which says that no more tiles follow.
   __device__ __forceinline__ void end_orders() const {
     barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
     if (lane == 0) {

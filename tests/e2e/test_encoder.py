@@ -92,7 +92,7 @@ def encoder_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(encoder_dir: Path) -> Iterator[LLM]:
-    """The same as an LLM."""
+    """The encoder of ``encoder_dir`` as an LLM."""
     with LLM(encoder_dir, **LIMITS) as llm:
         yield llm
 

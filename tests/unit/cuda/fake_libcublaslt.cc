@@ -1,4 +1,4 @@
-// libcublasLt.so.13 for machines without a GPU: it computes nothing but what its operand x looks like, and its
+// libcublasLt.so.13 for machines without a GPU: it computes no products, only the deviation of its operand x, and its
 // algorithms refuse some numbers of rows. An algorithm is its number; which ones are proposed depends on the output's
 // width.
 #include <bit>

@@ -233,7 +233,7 @@ def make_toy_engine_of_groups() -> TinyEngine:
 
 
 def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = False) -> TinyEngine:
-    """One that keeps its tokens as features, where a head looks them up that borrows these."""
+    """A toy engine that keeps its tokens as features, or, with ``borrows``, a head that looks them up there."""
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     number, shape = len(toy.plan["tensors"]), ["num_blocks", PAGE, 1]
     places = {"layout": "row_major", "kind": "cache", "offset": 0}
@@ -250,7 +250,7 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
 
 
 def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
-    """One of ``count``, each of which adds up the tokens of its positions; then they add up their sums."""
+    """The toy engine of a rank of ``count``; each adds up the tokens of its positions, then they add up their sums."""
     toy = copy.deepcopy(make_toy_engine())
     toy.manifest["mapping"] = {"tp_size": count, "rank": rank, "pp_size": 1, "moe_ep_size": 1}
     table = _add_tensor(toy, "ranks", "int64", [RANKS_WORDS], "state", 8 * RANKS_WORDS)
@@ -267,7 +267,7 @@ def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
 
 
 def make_toy_engine_of_nccl(count: int, rank: int) -> TinyEngine:
-    """The same, whose ranks meet in NCCL, and have a part of the logits each."""
+    """The toy engine of ``rank`` of ``count`` ranks, which meet in NCCL and have a part of the logits each."""
     toy = make_toy_engine_of_ranks(count, rank)
     toy.manifest["allreduce_strategy"] = "NCCL"
     toy.plan["outputs"]["last_tokens"] = INDEX["last_tokens"]
@@ -314,7 +314,7 @@ def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], 
 
 
 def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
-    """One whose stages each have all tokens in their caches, and find the same sums; the last one says what follows."""
+    """A toy engine whose stages each cache all tokens and find the same sums; the last stage says what follows."""
     toy = make_toy_engine_of_ranks(tp_size, part)
     rank = stage * tp_size + part
     toy.manifest["mapping"] = {"tp_size": tp_size, "rank": rank, "pp_size": pp_size, "moe_ep_size": 1}

@@ -19,7 +19,7 @@ class Loop:
 
 
 class Transport:
-    """One that always has something to read."""
+    """A transport that always has something to read."""
 
     def __init__(self):
         self.is_paused, self.closing = False, False

@@ -281,7 +281,7 @@ def _count(function: Any) -> int:
 
 
 def _documented(method: Any) -> Iterator[int]:
-    """The same of each overload of a method of TensorRT, which its docstring says."""
+    """The number of parameters of each overload of a method of TensorRT, which its docstring lists."""
     for signature in re.findall(rf"^(?:\d+\. )?({method.__name__}\(.*) -> ", method.__doc__, re.MULTILINE):
         (function,) = ast.parse(f"def {re.sub('<[^>]*>', '0', signature)}: ...").body  # defaults are no Python
         assert isinstance(function, ast.FunctionDef)
