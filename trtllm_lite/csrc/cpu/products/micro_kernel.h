@@ -276,4 +276,21 @@ void multiply(const Product<Weight, Scales>& p) {
   multiply<kColumns, 0>(p, nullptr);
 }
 
+// The most rows that a tile holds with kColumns columns; 0 if it cannot hold the columns.
+template <int kColumns>
+constexpr int rows_of_whole_tile() {
+  int rows = kMaxTileRows;
+  while (rows > 0 && tile_vecs(rows, kMaxTileVecs) * kLanes < kColumns) --rows;
+  return rows;
+}
+
+// p.sums += p.x * p.w for at most kRows rows, in one tile of kColumns columns. Each item prefetches kLines lines.
+template <int kRows, int kColumns, int kLines, typename Weight, typename Scales>
+TL_INLINE void multiply_whole_tile(const Product<Weight, Scales>& p, Streams* streams) {
+  if constexpr (kRows > 1) {
+    if (p.rows < kRows) return multiply_whole_tile<kRows - 1, kColumns, kLines>(p, streams);
+  }
+  if constexpr (kRows > 0) multiply_tile<kRows, kColumns / kLanes, false, kLines>(p, streams);
+}
+
 }  // namespace tl::TL_ISA

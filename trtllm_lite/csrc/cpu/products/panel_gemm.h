@@ -169,10 +169,9 @@ TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, const Rows
           .x_blocks = blocks};
 }
 
-// Whether one tile holds all rows and all columns of a panel, so that a panel is read once.
-TL_INLINE bool are_streamed(std::int64_t rows) {
-  return rows <= kMaxTileRows && tile_vecs(static_cast<int>(rows), kMaxTileVecs) * kLanes >= kPanelWidth;
-}
+// The most rows that one tile holds with all columns of a panel, so that the panel is read once.
+constexpr int kStreamedRows = rows_of_whole_tile<kPanelWidth>();
+TL_INLINE bool are_streamed(std::int64_t rows) { return rows <= kStreamedRows; }
 
 // A task: some rows of x times one or several neighbouring panels. Its sums are [panels][rows][64].
 template <typename Weight, typename Scales>
@@ -248,6 +247,12 @@ struct PanelTask {
 
   TL_INLINE void stream() const {
     const std::int64_t bytes = items_of_panel() * static_cast<std::int64_t>(sizeof(Weight));
+    if constexpr (kElements<Weight> > 1) {
+      Streams next(first_item() + kPrefetchBytes / sizeof(Weight));
+      return for_chunks(x.depth, Scales{}, [&](const Product<Weight, Scales>& p) {
+        multiply_whole_tile<kStreamedRows, kPanelWidth, kPanelLines<Weight>>(p, &next);
+      });
+    }
     if constexpr (kMostStreams<Weight> == 1) {
       Prefetch next{Streams(first_item() + kPrefetchBytes / sizeof(Weight)), bytes / kLineBytes};
       return for_chunks(x.depth, Scales{}, [&](const Product<Weight, Scales>& p) {

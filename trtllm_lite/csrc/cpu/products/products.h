@@ -7,7 +7,8 @@
 #include "cpu/products/row_groups.h"
 #include "cpu/simd/simd.h"
 
-namespace tl::TL_ISA {
+// Types are common to all instruction sets, so that one can use the products of another; what they do is inlined.
+namespace tl {
 
 constexpr int kPanelWidth = 64;
 
@@ -45,6 +46,10 @@ class Epilogue {
   const void* use_;
   void (*apply_)(const void*, const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 };
+
+}  // namespace tl
+
+namespace tl::TL_ISA {
 
 // Calls `epilogue` for all rows of x and all `panels` panels of w. Quantized rows (with x_scale) are integers or E4M3,
 // which bfloat16 holds exactly. Other rows are rounded to bfloat16, or to fixed point for 4-bit weights, if the

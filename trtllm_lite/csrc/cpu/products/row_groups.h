@@ -6,7 +6,7 @@
 
 #include "cpu/simd/simd.h"
 
-namespace tl::TL_ISA {
+namespace tl {
 
 // The most rows of a group that every instruction set multiplies in vectors.
 constexpr int kMostRowsOfGroup = 4;
@@ -26,7 +26,7 @@ struct RowGroups {
   int count = 0;
 
   TL_INLINE bool has_room(std::int64_t more, std::int64_t most_rows) const {
-    return num_rows + more <= min(most_rows, kMostGroups);
+    return num_rows + more <= (most_rows < kMostGroups ? most_rows : kMostGroups);
   }
 
   // Begins a group; its rows are added next.
@@ -36,4 +36,4 @@ struct RowGroups {
   TL_INLINE void add(const float* row) { rows[num_rows++] = row; }
 };
 
-}  // namespace tl::TL_ISA
+}  // namespace tl
