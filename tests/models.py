@@ -226,7 +226,7 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
 
 def quantize_experts(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
     """``model`` with only the matrices of experts rounded, like in engines of that qformat."""
-    inputs = 0 if model.config.model_type in ("gpt_oss", "llama4_text") else 1  # the axis of [in, out], or [out, in]
+    inputs = 0 if model.config.model_type in ("gpt_oss", "llama4_text") else 1  # axis of "in": [in, out] or [out, in]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
@@ -243,7 +243,7 @@ def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedMo
         for name, layer in layers.items():
             if name.endswith("lm_head"):
                 continue
-            inputs = 0 if isinstance(layer, Conv1D) else 1  # the axis of GPT-2's [in, out]
+            inputs = 0 if isinstance(layer, Conv1D) else 1  # axis of "in": [in, out] in GPT-2
             layer.weight.copy_(rounded(layer.weight.float(), inputs))
     return model
 

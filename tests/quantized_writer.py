@@ -241,7 +241,7 @@ def packed(bits: int, size: int, symmetric: bool) -> Quantize:
 
 
 def in_tiles(name: str, scale_dtype: torch.dtype, shape: Callable[[torch.Tensor], torch.Tensor]) -> Quantize:
-    """FP8 with a scale for each tile of 128 x 128, stored as ``name`` in a shape; the last tiles may be smaller."""
+    """FP8 with a scale for each tile of 128 x 128 (smaller at the ends); ``name`` stores ``shape`` of the scales."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         down, across = (-(-extent // 128) for extent in weight.shape)

@@ -393,7 +393,7 @@ class GramMatrix:
     """The sum of the outer products of rows that steps leave as an output, float32 on the GPU; zero at first."""
 
     def __init__(self, executor: DeviceExecutor, name: str) -> None:
-        """Sum up the output ``name`` of a CudaExecutor, rows of 16 bits.
+        """Sum up the output ``name`` of a CudaExecutor, a matrix of 16-bit elements.
 
         Raises ArgumentError (no such output), DeviceError (no cuBLASLt), LimitError (too little memory).
         """

@@ -101,8 +101,9 @@ struct PartRows {
     }
   }
 
-  // The address of this lane's first vector of row `m`, and the distance to the next. For fixed-point numbers: in
-  // column `plane`, starting in piece `half` of two; a lane of a product has four neighbours in each.
+  // The address of this lane's first vector of row `m`; its next vectors follow kStep bytes apart. A row in fixed point
+  // is stored as two, one for each `plane` of bytes, and in either a vector lies in two pieces (`half`), four bytes in
+  // each, as lanes of the product read them.
   static constexpr int kStep =
       32 * 8 * Ring::kItemBytes / static_cast<int>(kBlockRowBytes) * Ring::kColumns * static_cast<int>(kBlockRowBytes);
   __device__ __forceinline__ char* place(int m, int plane = 0, int half = 0) const {

@@ -151,7 +151,7 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
                                              const Place& place, int column, u32 full, u64 policy) {
   constexpr int kBoxRows = min_of(Op::kRun, kTileColumns / kRowBlocks), kBoxes = kTileColumns / kBoxRows;
   static_assert(kTileColumns % kBoxRows == 0 && Op::kRun % kBoxRows == 0 && kBoxRows % 8 == 0);
-  static_assert(kBoxes % kRowBlocks == 0, "blocks that share weights ask for as many boxes each");
+  static_assert(kBoxes % kRowBlocks == 0, "blocks that share weights ask for equally many boxes");
 #pragma unroll
   for (int i = 0; i < kBoxes / kRowBlocks; ++i) {
     const int at = (i * kRowBlocks + member.row) * kBoxRows;

@@ -35,8 +35,8 @@ struct RowPair {
   }
 };
 
-// Lane q of each four has elements 2q and 2q + 1 of the eight in `a`, and in `b`. It gets four consecutive ones: lanes
-// 0 and 1 from `a`, lanes 2 and 3 from `b`.
+// Regroups two fragments of eight elements that four lanes hold. Before, lane q has elements 2q and 2q + 1 of both, in
+// `a` and `b`. After, lanes 0 and 1 have the first and the last four elements of `a`, lanes 2 and 3 those of `b`.
 __device__ __forceinline__ void join_quad(float2 a, float2 b, u32 (&four)[4], int lane) {
   const auto exchange = [](float2 value, int bit) {
     return make_float2(__shfl_xor_sync(0xffffffffu, value.x, bit), __shfl_xor_sync(0xffffffffu, value.y, bit));

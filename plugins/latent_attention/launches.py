@@ -119,7 +119,7 @@ def make_values(y: Buffer, mean: Operand, value_up: Buffer, heads: LatentHeads, 
 
 @dataclass(frozen=True)
 class _HeadTiles:
-    """How rows are multiplied by head (head_tile.cuh); ``extents`` are macros."""
+    """Tiles of a product in which each head has a matrix of its own (head_tile.cuh); ``extents`` are macros."""
 
     heads: LatentHeads
     extents: dict[str, int]

@@ -2,9 +2,9 @@
 //
 // Within a split, online softmax (arXiv 1805.02867) goes step by step; then splits are merged in order (as in
 // Flash-Decoding). Steps and splits start at absolute positions, and a row's arithmetic uses only positions up to its
-// own, so its bits depend neither on how a prompt is cut into steps nor on the rest of the batch. A masked slot of a
-// block has weight zero in the sums only if its value is that of a later token of the same tile; slots not written are
-// not read as values, and their scores are discarded before any arithmetic.
+// own, so its bits depend neither on how a prompt is cut into steps nor on the rest of the batch. Values are read up
+// to the token of the tile's last row, so that the masked values, which enter a row's sums with weight zero, are those
+// of tokens. Slots not yet written are not read as values, and their scores are discarded before any arithmetic.
 #pragma once
 
 #include <cstdint>

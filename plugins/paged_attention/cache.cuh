@@ -98,7 +98,8 @@ struct TokenCopy {
   static constexpr u32 kBytes = kTokens * Layout::kTokenBytes, kPageBytes = kPageTokens * Layout::kTokenBytes;
   static_assert(kPage % kGroupTokens == 0 && kTokens % kPageTokens == 0 && (kPage <= kTokens || kPage % kTokens == 0));
 
-  int head, token, present;     // the first token; the number of tokens
+  int head;
+  int token, present;           // the position of the first token, and the number of tokens
   const int (&blocks)[kPages];  // the cache blocks of the pages
   int lane;
 

@@ -5,7 +5,7 @@
 // Bytes: 4 * qkv_features per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50
 // MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys, then
-// values, are also stored in `stored`, as rows of 16 bits).
+// values, are also stored in `stored`, in 16 bits).
 #include "paged_attention/heads.cuh"
 
 namespace tl {

@@ -30,7 +30,7 @@ GROUPS = {
 
 
 class Case:
-    """A tiny model of one family, its engine, and prompts with common beginnings."""
+    """A tiny model of one family, its engine, and prompts with common prefixes."""
 
     def __init__(self, family: str, directory: Path) -> None:
         self.family, self.directory = family, directory

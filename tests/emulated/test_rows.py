@@ -98,7 +98,7 @@ def test_every_operation_of_rowwise(word: str) -> None:
 
 
 def test_rowwise_of_every_kind_of_operand() -> None:
-    """Operands are rows of 16 bits and of float32, a vector, and constants; the features do not fill whole vectors."""
+    """Operands are 16-bit and float32 rows, a vector, and constants; the features do not fill whole vectors."""
     x, logits = torch.randn(3, 301).to(torch.bfloat16), torch.randn(3, 301)
     vector, constants = torch.randn(301), torch.tensor([2.5, 0.5])
     expected = 2.5 * torch.tanh((x.double() * vector.double() + logits.double()) / 0.5)

@@ -83,7 +83,7 @@ def check_tiled(
     residual: bool = False,
     machine: Machine = GPU,
 ) -> None:
-    """Check like :func:`check_few_rows`, with ``rows`` of ``capacity`` rows in tiles, without a norm and a bias."""
+    """Check a tiled kernel like :func:`check_few_rows`, without norm and bias, on ``rows`` of ``capacity`` rows."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=machine.device)
     memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device=machine.device).to(dtype)
     stream = torch.randn(capacity, (1 + gated) * out, device=machine.device).to(dtype) if residual else None

@@ -108,7 +108,8 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
     drafting = NGRAM
     if method == "draft_model":
         drafting = MODEL | {"model": save_engine(tmp_path / "model")}
-        how = {"temperature": 1.5, "top_k": 8}  # all rows bring drafts, and few sums of few terms differ by less
+        # All rows bring drafts. Among only 8 candidates, rounding rarely moves a sum past the random number.
+        how = {"temperature": 1.5, "top_k": 8}
     requests = [
         Request(prompt, SamplingParams(**GREEDY | how | kinds[row % 3], seed=row))
         for row, prompt in enumerate(prompts())

@@ -16,7 +16,7 @@ ISAS = ("amx", "avx512", "avx2", "portable")
 # Instruction sets with a unit for bfloat16 products, and the weights for which it is used: those exact in bfloat16.
 ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
-# Blocks of these weights with at most so many elements are multiplied with activations in fixed point there.
+# Weights that instruction sets of ISAS_OF_BFLOAT16 multiply with activations in fixed point, in blocks up to this size.
 OF_FIXED_POINT, MAX_FIXED_BLOCK = (ml_dtypes.int4, ml_dtypes.uint4), 128
 _FIRST_VALUES = {"float32": (np.nan, np.float32), "int32": (-1, np.int32), "int64": (0, np.int64)}
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

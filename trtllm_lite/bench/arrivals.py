@@ -23,7 +23,7 @@ def check_arrivals(arrival: str, request_rate: float | None, burstiness: float |
     for name, value in (("request_rate", request_rate), ("burstiness", burstiness)):
         if value is not None and not 0 < value < float("inf"):
             at_once = "; arrival all, without a rate, sends all at once" if value == float("inf") else ""
-            raise ArgumentError(f"{name} is {value}: expected a number above 0{at_once}")
+            raise ArgumentError(f"{name} is {value}: expected a finite number above 0{at_once}")
 
 
 def arrival_times(

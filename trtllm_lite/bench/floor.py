@@ -39,7 +39,7 @@ class Ceilings:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and not 0 < value < float("inf"):
-                raise ArgumentError(f"the ceiling {name} is {value}: expected a number above 0")
+                raise ArgumentError(f"the ceiling {name} is {value}: expected a finite number above 0")
 
 
 UNKNOWN = Ceilings()

@@ -48,7 +48,7 @@ def attention_nodes(graph: ir.Graph) -> list[ir.Node]:
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
     """Divides ``layers`` of equal window into groups of at most as many layers as a block has places.
 
-    Layers of a window take turns in its groups, so that every stage of a pipeline has about as many of each.
+    Layers of a window take turns in its groups, so that a stage of a pipeline has about equally many of each group.
     """
     num_places = places_of_block([len(of_kind) for of_kind in layers.values()])
     groups = []

@@ -113,7 +113,7 @@ SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
             if field.aliases
         ),
         same("beam_width num_beams", "use use_beam_search=True, with best_of beams of which n are returned", (1,)),
-        same("beam_width_array", "a search has as many beams at each token; leave it out"),
+        same("beam_width_array", "a search has the same number of beams at every token; leave it out"),
         same("beam_search_diversity_rate", remedies.BEAMS, (0,)),
         same("pad_id", "outputs have lengths of their own, without padding", harmless=True),
         same("embedding_bias", "use logit_bias"),

@@ -155,7 +155,8 @@ def test_a_load_keeps_all_stages_busy() -> None:
     _, *stages = _stages("cuda")
     requests = [PlannedRequest(0.0, np.zeros(8, np.int32), 11) for _ in range(6)]
     limits = Ceilings(bandwidth=1e3, flops=1e15)
-    steps, attended = 2 * 6 * 10 / 4, 6 * 10 * (8 + 5.5)  # of two rows each
+    # Four requests run at a time, two in each of the two stages: a step generates two tokens.
+    steps, attended = 2 * 6 * 10 / 4, 6 * 10 * (8 + 5.5)
     last = steps * weight_bytes_per_step(stages[1]) + attended * 2048 / 16
     assert serving_floor(stages, requests, 4, limits, 1.0)["fraction_of_ceiling"] == pytest.approx(last / 1e3)
 
@@ -175,7 +176,7 @@ def test_a_start_up_takes_as_long_as_its_weights_travel(stripped: bool) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_ceiling_is_a_number_above_0(value: float) -> None:
-    with pytest.raises(ArgumentError, match=r"flops is .* expected a number above 0"):
+    with pytest.raises(ArgumentError, match=r"flops is .* expected a finite number above 0"):
         Ceilings(flops=value)
 
 

@@ -174,7 +174,10 @@ def test_priorities_have_their_weights():
         ({"arrival": "poisson"}, "arrival poisson needs a request_rate"),
         ({"arrival": "all", "request_rate": 2.0}, "arrival all has no request_rate"),
         ({"arrival": "poisson", "request_rate": 2.0, "burstiness": 1.0}, "poisson has no burstiness"),
-        ({"arrival": "burst", "request_rate": 2.0, "burstiness": 0.0}, "burstiness is 0.0: expected a number above 0"),
+        (
+            {"arrival": "burst", "request_rate": 2.0, "burstiness": 0.0},
+            "burstiness is 0.0: expected a finite number above 0",
+        ),
         ({"arrival": "poisson", "request_rate": float("nan")}, "request_rate is nan"),
         ({"arrival": "sometimes"}, f"expected {', '.join(ARRIVALS)}"),
         ({"priorities": "0:1,200:1"}, "priorities is '0:1,200:1'"),

@@ -170,8 +170,8 @@ def test_damaged_caches_are_errors(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": 0}, "0 rows: expected numbers above 0"),
-        ({"microseconds": -1.0}, r"64 rows: expected numbers above 0, found 64 and \(-1.0, 10.0\)"),
+        ({"rows": 0}, "0 rows: expected finite numbers above 0"),
+        ({"microseconds": -1.0}, r"64 rows: expected finite numbers above 0, found 64 and \(-1.0, 10.0\)"),
         ({"algo": "12ab"}, "expected an algorithm of 128 hexadecimal digits, found '12ab'"),
         ({"algo": "G" * 128}, "expected an algorithm of 128 hexadecimal digits"),
         ({"rows": 8}, "8 rows: found twice: keep one of them"),

@@ -329,8 +329,8 @@ UP = "model.layers.0.mlp.up_proj"
         ("modelopt nvfp4", "weight_scale_2", torch.tensor(0.0), "weight_scale_2 to be a positive number, found 0"),
         ("modelopt nvfp4", "weight_scale", torch.ones(192, 8), "expected weight_scale to be of float8_e4m3fn"),
         ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int32), "expected zero points of 8"),
-        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32) // 100, "to give 2 groups as many columns each"),
-        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 32, "to give 2 groups as many columns each"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32) // 100, "each of 2 groups the same number"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 32, "each of 2 groups the same number"),
         (
             "compressed-tensors int4",
             "weight_scale",

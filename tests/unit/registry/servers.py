@@ -65,7 +65,7 @@ def make_certificate(directory: Path, address: str) -> Path:
 
 @contextmanager
 def _serving(server: http.server.HTTPServer) -> Iterator[None]:
-    """Answers in a thread, which ends whatever the test does: on a closed socket it would never rest."""
+    """Run ``server`` in a thread, and stop it even if the test fails; else it would poll its closed socket forever."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -148,7 +148,8 @@ def test_any_tokens_join_to_what_the_library_decodes(name, skips_special, ids, c
     if "bytes" not in name and name not in ("llama", "two_stripped", "gemma", "without_fuse"):
         assert text in continuations(start, whole)
         return
-    # A broken run of bytes is U+FFFD as a whole for the library; a stream has given its first characters before.
+    # The library replaces each byte of an invalid run by U+FFFD, also those that begin with a valid character. A stream
+    # has already returned these characters when the invalid byte comes.
     if REPLACEMENT not in whole:
         known = start.rstrip(REPLACEMENT)
         of_prompt = f"{OF_BYTES}{{0,{len(start) - len(known)}}}"  # what the prompt's last run turns out to be

@@ -38,8 +38,8 @@ struct Task {
 
 bool ran_to_its_end(FinishReason reason) { return reason == FinishReason::kEndId || reason == FinishReason::kLength; }
 
-// Makes requests that are greedy or sampled, with penalties, logprobs or beams; many share a beginning, some have the
-// poison.
+// Makes requests that are greedy or sampled, with penalties, logprobs or beams. Many share a prefix; the prompts of
+// some end with the token `poison`, whose logits make the request fail.
 tl::RequestSpec random_spec(std::mt19937_64& random, int poison) {
   const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
   auto params = std::make_shared<tl::RequestParams>();

@@ -118,7 +118,7 @@ def _input(request: Request, name: str) -> Tensor | None:
 
 
 def module() -> ModuleType:
-    """The module."""
+    """The stand-in for the module ``triton_python_backend_utils``."""
     found = ModuleType("triton_python_backend_utils")
     for kind in (Tensor, TritonError, TritonModelException, InferenceResponse):
         setattr(found, kind.__name__, kind)

@@ -99,7 +99,7 @@ class Matrix:
         """Return the matrix whose columns have the ``count`` groups listed in ``tensor`` [in], if the layer has one.
 
         The columns of a group may lie apart (act-order). Then they are reordered by group, and activations are
-        reordered alike. Raises ConvertError unless all groups have as many columns.
+        reordered alike. Raises ConvertError unless all groups have the same number of columns.
         """
         if tensor not in layer.tensors:
             return self
@@ -108,7 +108,7 @@ class Matrix:
         group = layer.load(tensor)
         order = np.argsort(group, kind="stable").astype(np.int32)
         if not np.array_equal(group[order], np.arange(len(group)) // (len(group) // count)):
-            raise layer.error(f"expected {tensor} to give {count} groups as many columns each: {_UNLIKE}")
+            raise layer.error(f"expected {tensor} to give each of {count} groups the same number of columns: {_UNLIKE}")
         if np.array_equal(order, np.arange(len(order))):
             return replace(self, stored=(*self.stored, tensor))
         blocks = replace(self.blocks, order=sha256(order.tobytes()).hexdigest())

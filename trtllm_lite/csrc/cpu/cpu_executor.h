@@ -26,9 +26,9 @@ namespace tl {
 class CpuExecutor final : public OneStageExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's number; isa: "auto" for the
-  // best. A draft engine that reads features borrows the executor that keeps them, which must have as many blocks. An
-  // engine of several ranks borrows the rendezvous of their steps. Throws LimitError, ArgumentError about features, or
-  // EngineError if this build lacks a kernel or the rendezvous is for another number of ranks.
+  // best. A draft engine that reads features borrows the executor that keeps them, which must have the same number of
+  // blocks. An engine of several ranks borrows the rendezvous of their steps. Throws LimitError, ArgumentError about
+  // features, or EngineError if this build lacks a kernel or the rendezvous is for another number of ranks.
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
               const CpuExecutor* features_of = nullptr, RankRendezvous* rendezvous = nullptr);
 

@@ -14,7 +14,7 @@ namespace tl {
 void check_draft_model(const Engine& target, const Engine& draft, int max_seq_len, int max_batch_size);
 
 // Makes the drafter of an event loop over `executor`, whose step executor has `num_slots` slots. Borrows `draft`, whose
-// engine must have passed check_draft_model() and which must have as many blocks.
+// engine must have passed check_draft_model() and which must have the same number of blocks.
 std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecutor& draft, int max_batch_size,
                                      std::int64_t num_host_blocks, int num_slots);
 

@@ -14,8 +14,8 @@ class LossyText {
   void push(std::string_view bytes, std::string& text);
   // Called at the end: an unfinished character becomes U+FFFD.
   void finish(std::string& text);
-  // Notes that the unfinished bytes have been shown already as U+FFFD. Once it is finished, the character still
-  // appears.
+  // Notes that the unfinished bytes have been shown already as U+FFFD. If they turn out to begin a valid
+  // character, it is returned as well.
   void take_as_shown() { shown_ = !unfinished_.empty(); }
 
  private:

@@ -63,6 +63,6 @@ def what_if(found: Inspection) -> WhatIf | None:
 
 
 def _doubling(least: int, most: int) -> Iterator[int]:
-    """The last of ``least`` and its doubles below ``most``, and ``most`` itself."""
+    """The last ``_MOST - 1`` numbers below ``most`` of ``least``, 2 ``least``, 4 ``least``, …, then ``most`` itself."""
     doubles = [least << power for power in range(most.bit_length()) if least << power < most]
     yield from [*doubles[-_MOST + 1 :], most]

@@ -38,7 +38,7 @@ class Scaled(QuantizedFormat):
         to[...] = elements  # ml_dtypes rounds to nearest even
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
-        """Implements :meth:`Format.recognise`: :mod:`dequantization` does, if the weight's type is supported."""
+        """Implements :meth:`Format.recognise` for weights of ``weight_dtypes`` in blocks of whole granules."""
         operands = recognise_dequantized(value)
         if operands is None or operands["weight"].dtype not in self.weight_dtypes:
             return None

@@ -141,7 +141,7 @@ def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections
     for module, matrices in modules.items():
         parts = projections.parts_of(module)
         if parts[0].number in pairs:
-            raise EngineError(f"the adapter has {shown(module)} under two names: save it again")
+            raise EngineError(f"the adapter has {shown(module)} under two names: save the adapter again")
         a, b = _checked(module, matrices, settings.rank_of(module), projections.max_rank, parts)
         name, scale = f"base_model.model.{module}", settings.scale_of(module)
         pairs |= {part.number: Pair(name, a, part.of(b), scale) for part in parts}

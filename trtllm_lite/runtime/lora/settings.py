@@ -10,6 +10,7 @@ from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
 
 MAX_CONFIG_BYTES = 1 << 20
+_NUMBERS_END = 1 << 20  # bound on ranks and alphas
 _MERGE = "merge the adapter into the model before `trtllm-lite convert`"
 _USED = ("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora")
 # Keys that never change the result: the tensors show which modules they change, and the other keys concern training
@@ -106,15 +107,20 @@ def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
 def _flag(name: str, config: Mapping[str, Any]) -> bool:
     value = config.get(name, False)
     if not isinstance(value, bool):
-        raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected true or false: save it again")
+        raise EngineError(
+            f"adapter_config.json: {name} is {shown(value)}, expected true or false: save the adapter again"
+        )
     return value
 
 
 def _number(name: str, value: Any) -> float:
     whole = name in ("r", "rank_pattern")
     kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 20:
-        raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected a number above 0: save it again")
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < _NUMBERS_END:
+        raise EngineError(
+            f"adapter_config.json: {name} is {shown(value)}, expected a {'whole ' if whole else ''}number above 0 and "
+            f"below {_NUMBERS_END}: save the adapter again"
+        )
     return value
 
 

@@ -168,7 +168,7 @@ class SpeculativeConfig:
             raise ArgumentError(f"{cached} is 1: expected 0, or at least 2")
         factor, least = self.suffix_decoding_max_spec_factor, self.suffix_decoding_min_token_prob
         if not _is_number(factor) or not 0 < factor < math.inf:
-            raise ArgumentError(f"suffix_decoding_max_spec_factor is {shown(factor)}: expected a number above 0")
+            raise ArgumentError(f"suffix_decoding_max_spec_factor is {shown(factor)}: expected a finite number above 0")
         if not _is_number(least) or not 0 <= least <= 1:
             raise ArgumentError(f"suffix_decoding_min_token_prob is {shown(least)}: expected a number from 0 to 1")
 

@@ -26,10 +26,10 @@ class Fault(Exception):  # noqa: N818 -- it never leaves a reader
 class TextReader(ABC):
     """Gives the events of a text by ``_read``, which is written as if all of the text were there.
 
-    Steps take the text that they read. While text is held (``_hold``), taken text is remembered, so that it can be
-    returned as content if it does not have the format; more than MAX_HELD held characters are a fault as well, except
-    inside a call, whose length is not bounded. Only text that is not taken yet is kept, so that each character is read
-    a bounded number of times, in pieces of any size.
+    ``_read`` consists of :data:`Steps`, which take the text that they read from the front. Only text not yet taken is
+    kept, so that each character is read a bounded number of times, in pieces of any size. From ``_hold`` on, taken text
+    is remembered, to be returned as content if it turns out not to have the format. More than MAX_HELD remembered
+    characters are a fault as well, except inside a call, whose length is not bounded.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class Site(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The most rows."""
+        """The most rows of a step."""
 
     @property
     def product(self) -> Product:

@@ -227,7 +227,9 @@ def _check_timings(timings: Sequence[Timing], key: Callable[[Timing], object], p
         heuristic = timing.heuristic_microseconds if isinstance(timing, ProductTiming) else timing.microseconds
         times = (timing.microseconds, heuristic)
         if timing.rows < 1 or not all(0 < time < math.inf for time in times):
-            raise BuildError(f"{where}: expected numbers above 0, found {timing.rows} and {times}: measure it again")
+            raise BuildError(
+                f"{where}: expected finite numbers above 0, found {timing.rows} and {times}: measure it again"
+            )
         if isinstance(timing, ProductTiming) and not _ALGORITHM.fullmatch(timing.algo):
             raise BuildError(f"{where}: expected an algorithm of 128 hexadecimal digits, found {timing.algo!r:.150}")
         if key(timing) in seen:

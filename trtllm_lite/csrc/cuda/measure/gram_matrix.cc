@@ -12,7 +12,7 @@ const PlanTensor& rows_of(const Plan& plan, const std::string& name) {
   find_output(plan, Extents(), name, {});  // throws if there is no such output
   const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(plan.outputs.at(name))];
   if (tensor.shape.size() == 2 && item_size(tensor.dtype) == 2) return tensor;
-  throw ArgumentError("GramMatrix: expected an output of rows of 16 bits, found " + name);
+  throw ArgumentError("GramMatrix: expected the output " + name + " to be a matrix of 16-bit elements");
 }
 
 const Blas& open_blas(CudaExecutor& executor) {
