@@ -38,8 +38,8 @@ struct SplitRing {
   static constexpr u32 kStageBytes = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kXBytes =
       ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;
-  // Sums of a group that a block receives, for its own tokens: from each warpgroup of the cluster, token by token,
-  // pairs of features 8 apart.
+  // The sums of a group that a block receives for its own tokens. Each warpgroup of the cluster sends, token by token,
+  // pairs of sums whose features are 8 apart.
   static constexpr int kSources = kSplits * kWarpgroups, kPairs = kTilesPerStage * 8;
   static constexpr u32 kSumBytes = kSources * kOwnTokens * kPairs * 8;
   // Shared memory: stage barriers | cluster barriers | scales of x, if quantized | partial row sums from the blocks |

@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--forms", default="16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,256,2048")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--columns", type=int, help="Rows of the weight in a tile.")
+    parser.add_argument("--columns", type=int, help="Columns of the product in a tile.")
     options = parser.parse_args()
     for name in options.forms.split(","):
         for rows in map(int, options.rows.split(",")):

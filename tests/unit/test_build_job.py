@@ -41,7 +41,10 @@ def test_it_builds_twice_verifies_and_sums_up(tmp_path: Path) -> None:
 
 
 def _command(directory: Path, inspect: str, generate: str = "", checks: object = None) -> Path:
-    """A trtllm-lite whose engines hold where its cache was, and that does this for ``inspect`` and ``generate``."""
+    """A stand-in for trtllm-lite that runs the shell code ``inspect`` and ``generate`` for these commands.
+
+    An engine that it builds is a file with the path of the cache.
+    """
     definition = {"externalParameters": {"build": {}, **({} if checks is None else {"checks": checks})}}
     (directory / "statement").write_text(json.dumps({"predicate": {"buildDefinition": definition}}))
     engine = 'mkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"'

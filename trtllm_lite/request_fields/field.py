@@ -87,7 +87,7 @@ class Number(Field):
 
     @property
     def neutral(self) -> float:
-        """``off``, as a number of its type."""
+        """``off``, as a number of the field's type."""
         return self.python_type(self.off)
 
 

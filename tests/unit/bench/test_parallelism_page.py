@@ -120,7 +120,7 @@ def test_each_card_holds_its_part(llama_8b: ModelConfig) -> None:
     assert least(18e9, 0) == ["one card", "TP 2", "PP 2", "TP 16"]
     assert least(10e9, 0) == ["TP 2", "PP 2", "TP 16"]  # 16.1 GB of weights
     assert least(8e9, 0) == ["TP 16"]
-    assert least(18e9, 900) == ["TP 16"]  # with 118 GB of keys and values, of which 16 ranks have an eighth each
+    assert least(18e9, 900) == ["TP 16"]  # each holds one of the 8 KV heads: 15 of 118 GB
 
 
 def test_the_rules_of_the_page_follow_from_its_model(llama_8b: ModelConfig) -> None:

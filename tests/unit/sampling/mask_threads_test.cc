@@ -67,7 +67,7 @@ struct Text {
   std::shared_ptr<tl::GuidedText> text;
   Tokens tokens, drafts;
   std::vector<std::uint32_t> masks;
-  bool may_be_broken = false;  // by drafts that it was ordered with before
+  bool may_be_broken = false;  // an earlier order had drafts, which may have broken it
 };
 
 class Writer {

@@ -139,7 +139,7 @@ def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:
     """Raise ConvertError for a token id so high that writing the tokenizer, id by id, takes gigabytes."""
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if highest >= _MAX_TOKENS:
-        raise ConvertError(f"{path} has a token of number {highest}, expected less than {_MAX_TOKENS}: {_REMEDY}")
+        raise ConvertError(f"{path} has the token id {highest}, expected ids below {_MAX_TOKENS}: {_REMEDY}")
 
 
 def _from_sentencepiece(

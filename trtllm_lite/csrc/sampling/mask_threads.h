@@ -57,7 +57,8 @@ class MaskThreads {
   MaskThreads(const MaskThreads&) = delete;
   MaskThreads& operator=(const MaskThreads&) = delete;
 
-  // Replaces the orders before by these, each of another text. A text grows only when its masks have been made.
+  // Replaces all previous orders by `orders`, no two of one text. Tokens may be added to a text only once its masks
+  // have been made.
   void start(std::span<const Order> orders);
   // Waits until all masks are made, for no longer than `timeout`; returns what is left.
   MasksLeft wait(std::chrono::microseconds timeout);
