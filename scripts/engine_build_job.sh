@@ -3,13 +3,15 @@
 # asks it for the file's answers, and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The
 # second build begins with empty caches of kernels and checkpoints, so that whatever an older run left there would show;
 # a file with reproducible: false has none. Engines that differ are kept as ENGINE.differs/1 and /2, one with another
-# answer as ENGINE.refused, and there is no ENGINE. Needs no GPU. Further arguments go to both builds.
+# answer as ENGINE.refused, and there is no ENGINE. Needs no GPU. Further arguments go to both builds. PYTHON names another
+# Python than python3.
 #   engine_build_job.sh FILE.yaml ENGINE [OPTIONS of trtllm-lite build]
 set -euo pipefail
 config=${1:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
 engine=${2:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
 shift 2
 command=${TRTLLM_LITE:-trtllm-lite}
+python=${PYTHON:-python3}
 scripts=$(dirname "$0")
 
 again=$(mktemp -d "$(dirname "$engine")/.again.XXXXXX")
@@ -18,7 +20,7 @@ trap 'rm -rf "$again"' EXIT
 export HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 "$command" build --config "$config" --output_dir "$engine" --provenance "$@"
 rm -rf "$engine.differs" "$engine.refused" "$engine.json" # of an older run
-reproducible=$(python3 "$scripts/engine_checks.py" reproducible "$engine")
+reproducible=$("$python" "$scripts/engine_checks.py" reproducible "$engine")
 if [ "$reproducible" = true ]; then
   XDG_CACHE_HOME=$again/cache "$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"
   if ! diff -r "$engine" "$again/engine"; then
@@ -31,10 +33,10 @@ if [ "$reproducible" = true ]; then
   fi
 fi
 "$command" verify "$engine"
-python3 "$scripts/engine_checks.py" answers "$engine" || {
+"$python" "$scripts/engine_checks.py" answers "$engine" || {
   mv "$engine" "$engine.refused"
   exit 1
 }
 "$command" inspect "$engine" --json >"$again/engine.json"
 mv "$again/engine.json" "$engine.json"
-[ -z "${GITHUB_STEP_SUMMARY:-}" ] || python3 "$scripts/engine_summary.py" "$engine" >>"$GITHUB_STEP_SUMMARY"
+[ -z "${GITHUB_STEP_SUMMARY:-}" ] || "$python" "$scripts/engine_summary.py" "$engine" >>"$GITHUB_STEP_SUMMARY"

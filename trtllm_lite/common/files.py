@@ -79,6 +79,19 @@ def reading_model(model: str) -> Iterator[None]:
         raise ConvertError(f"cannot read {name}: {error.strerror}: check the path and its permissions") from error
 
 
+def is_there(path: Path) -> bool:
+    """Whether ``path`` exists.
+
+    Raises OSError where that cannot be said, such as for a name that is too long or below a directory that may not be
+    read; ``Path.exists`` says False to that from Python 3.14 on.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write ``data`` to the file ``path``, which keeps its old content if this raises OSError."""
     temporary = temporary_name(path)
@@ -179,7 +192,7 @@ def _resolve(path: Path) -> Path:
     """``path`` without links; OutputError if no directory can have that name."""
     try:
         resolved = Path(path).resolve()
-        resolved.exists()
+        is_there(resolved)
     except (OSError, ValueError, RuntimeError) as error:  # a path that is too long, has a NUL, or a circle of links
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"{shown(str(path))} cannot be an output directory ({reason}): choose another one") from error

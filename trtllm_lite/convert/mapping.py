@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trtllm_lite import __version__
-from trtllm_lite.common.files import PRODUCER_PREFIX, reading_model
+from trtllm_lite.common.files import PRODUCER_PREFIX, is_there, reading_model
 from trtllm_lite.common.foreign_files import open_foreign
 from trtllm_lite.common.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, find_family, find_model_type
@@ -69,12 +69,13 @@ def find_model(model_dir: str, revision: str | None = None) -> Path:
     model.
     """
     path = Path(model_dir)
-    if revision is not None and model_dir and path.exists():
+    is_local = bool(model_dir) and is_there(path)
+    if revision is not None and is_local:
         raise ConvertError(
             f"revision {shown(revision)} is given, and {path} is here and not on the hub: leave it out, or pass the "
             "sha256 of its files"
         )
-    if model_dir and path.exists():
+    if is_local:
         if not path.is_dir() and not path.is_file():
             raise ConvertError(f"expected --model_dir to be a directory or a file, but {path} is neither: check it")
         return path
