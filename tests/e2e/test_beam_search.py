@@ -266,7 +266,7 @@ def test_impossible_searches_are_refused(model):
             loop.submit(prompt_of(30), **options)
 
     refused(r"num_beams in 1 \.\. 8, found 9.*max_batch_size", num_beams=9)
-    refused(r"KV cache of 12 blocks of 16 tokens, found 6 beams that can come to 14 blocks", num_beams=6)
+    refused(r"KV cache of 12 blocks of 16 tokens, found 6 beams that may need 14 blocks", num_beams=6)
     refused("no stop sequences in a beam search, found 1", num_beams=2, stop_sequences=[[1, 2]])
     wrong = loop.submit(prompt_of(3), num_beams=2, temperature=0.5)
     nothing = loop.submit(prompt_of(3), num_beams=2, end_ids=[7], allowed_token_ids=[7], min_tokens=2)

@@ -172,7 +172,7 @@ def test_all_stages_are_loaded_together(tmp_path: Path) -> None:
         _core.open_executor([first])
     with pytest.raises(EngineError, match="expected the engine of rank 0 of 2, found rank 1"):
         _core.open_executor([last, first])
-    with pytest.raises(EngineError, match="stage 1 does not take what the stage before it sends"):
+    with pytest.raises(EngineError, match="stage 1 does not take what the previous stage sends"):
         _core.open_executor([first, engines_of(tmp_path / "other")[1]])
     (tmp_path / "engine" / "rank1.engine").unlink()
     with pytest.raises(EngineError, match=r"has rank0\.engine, but no rank1\.engine"):

@@ -66,9 +66,8 @@ std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
   if (std::cmp_not_equal(ranks.size(), num_ranks(ranks.front()->manifest().mapping))) {
     throw DeviceError(
-        "a stage on GPUs has no executor of its own, but the last: load all ranks of the engine together, or its "
-        "stages "
-        "with distributed_executor_backend");
+        "only the last of the stages on GPUs has an executor of its own: load all ranks of the engine together, or "
+        "its stages with distributed_executor_backend");
   }
   const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
   if (ranks.size() > 1) {
@@ -82,7 +81,7 @@ std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, 
 
 std::unique_ptr<DeviceExecutor> open_network(std::span<const Engine* const> ranks, OpenOptions options) {
   const Engine& engine = *ranks.front();
-  if (options.network == nullptr) throw ArgumentError("network: expected one that runs the engine's, found none");
+  if (options.network == nullptr) throw ArgumentError("network: expected one for this engine's network, found none");
   return std::make_unique<NetworkExecutor>(engine, options.num_blocks, std::move(options.network));
 }
 

@@ -148,8 +148,8 @@ def pair(rank: int = 2, num_in: int = NUM_IN, num_out: int = 5, rank_of_b: int |
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ({2: pair()}, "expected projections below 2, found 2"),
-        ({-1: pair()}, "expected projections below 2, found -1"),
+        ({2: pair()}, "expected projection numbers below 2, found 2"),
+        ({-1: pair()}, "expected projection numbers below 2, found -1"),
         ({0: pair(25)}, "expected a rank of 1 to 24, found 25: .* --max_lora_rank"),
         ({0: pair(num_in=12)}, r"expected A of extents \[2, 13\], found \[2, 12\]"),
         ({0: pair(num_out=6)}, r"expected B of extents \[5, 2\], found \[6, 2\]"),

@@ -206,7 +206,7 @@ TEST(requests_beyond_a_limit_are_refused_with_both_numbers) {
   refused([](auto& s) { s.num_beams = 5; }, "num_beams in 1 .. 4, found 5");
   refused([](auto& s) { s.num_beams = -1; }, "found -1");
   refused([](auto& s) { s.num_beams = 4, s.prompt.assign(10, 1), s.max_new_tokens = 80; },
-          "64 blocks of 4 tokens, found 4 beams that can come to 87 blocks");
+          "64 blocks of 4 tokens, found 4 beams that may need 87 blocks");
   refused([](auto& s) { s.num_beams = 2, s.stop_sequences = {{1}}; }, "no stop sequences");
   CHECK(!service.loop.cancel(12345));
 }

@@ -56,7 +56,7 @@ void check(const LowRankPair& pair, const LowRankShape& shape, std::int64_t max_
 
 const LowRankShape& shape_of(const LowRankShapes& shapes, std::int64_t number) {
   if (number >= 0 && number < std::ssize(shapes.parts)) return shapes.parts[static_cast<std::size_t>(number)];
-  throw LimitError("adapter: expected projections below " + std::to_string(shapes.parts.size()) + ", found " +
+  throw LimitError("adapter: expected projection numbers below " + std::to_string(shapes.parts.size()) + ", found " +
                    std::to_string(number) + ": build the engine with --max_lora_rank");
 }
 

@@ -23,7 +23,7 @@ struct LowRankPair {
   float scale = 1.0f;
 };
 
-// The same in 16 bits, as GPUs read it, with b multiplied by the scale.
+// The matrices of one projection in 16 bits, as GPUs read them, with b multiplied by the scale.
 struct HalfPart {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;

@@ -29,7 +29,7 @@ DType dtype_of(const Matrix& matrix) {
   const auto code = static_cast<nb::dlpack::dtype_code>(found.code);
   if (code == nb::dlpack::dtype_code::Float && found.bits == 16 && found.lanes == 1) return DType::kFloat16;
   throw LimitError(
-      "adapter: expected matrices of float32, float16, or bfloat16 as uint16, found others: convert them before");
+      "adapter: expected matrices of float32, float16, or bfloat16 as uint16, found others: convert them first");
 }
 
 StoredMatrix stored(const Matrix& matrix) {

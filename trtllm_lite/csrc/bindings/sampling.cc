@@ -29,8 +29,8 @@ std::vector<TokenId> token_ids(const char* name, nb::handle given) {
   return ids;
 }
 
-// What clients write in several ways: greedy decoding as temperatures near 0, which the sampler does not divide by, and
-// a number that is off as Hugging Face's and vLLM's -1.
+// Unifies what clients write in several ways: a temperature near 0, by which the sampler could not divide, means
+// greedy decoding (0), and -1 turns a number off, as in Hugging Face and vLLM.
 template <class T>
 T meant(T given, const NumberRule<T>& rule) {
   if (rule.minus_one_is_off && given == -1) return rule.off;
@@ -43,7 +43,7 @@ void def_number(nb::class_<SamplingParams>& type, float SamplingNumbers::* membe
       [member, rule](SamplingParams& params, float given) { params.*member = meant(given, rule); });
 }
 
-// JSON knows no whole numbers: 50.0 is 50.
+// JSON has no separate type for whole numbers, so 50.0 counts as 50.
 void def_number(nb::class_<SamplingParams>& type, int SamplingNumbers::* member, const NumberRule<int>& rule) {
   type.def_prop_rw(
       rule.name, [member](const SamplingParams& params) { return params.*member; },
@@ -96,7 +96,8 @@ void bind_results(nb::module_& m) {
 }  // namespace
 
 void bind_sampling(nb::module_& module) {
-  nb::module_ m = module.def_submodule("sampling", "What requests ask of sampling, and what is said of tokens.");
+  nb::module_ m =
+      module.def_submodule("sampling", "The sampling parameters of requests, and the log probabilities of tokens.");
   bind_params(m);
   m.attr("MAX_STOP_TOKENS") = SamplingLimits::kMaxStopTokens;
   m.attr("MAX_LOGIT_BIAS_ENTRIES") = SamplingLimits::kMaxLogitBiasEntries;

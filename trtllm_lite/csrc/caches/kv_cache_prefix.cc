@@ -16,7 +16,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   const auto first_needed = [&](std::size_t group, int num_blocks) {
     return geometry_.first_needed(static_cast<int>(group), std::max(num_blocks * tokens_per_block, length));
   };
-  std::ranges::fill(complete_from_, 0);  // for each group, the first block from which on none is missing
+  std::ranges::fill(complete_from_, 0);  // for each group, the index from which on no block is missing
   PrefixCache::EntryId parent = PrefixCache::kRoot;
   for (int i = 0; i < limit; ++i) {
     const std::int32_t block = prefixes_.find(chain, i, parent);

@@ -212,8 +212,8 @@ void CpuExecutor::receive(std::span<const std::byte> received) {
   for (const Rows& rows : received_) expected += size_of(rows) * sizeof(float);
   if (received.size() != expected) {
     throw LimitError("step: received: expected " + std::to_string(expected) +
-                     " bytes, what the stage before makes of the tokens, found " + std::to_string(received.size()) +
-                     "; pass what it has sent for the same step");
+                     " bytes, the previous stage's output for the tokens, found " + std::to_string(received.size()) +
+                     "; pass what that stage has sent for the same step");
   }
   for (const Rows& rows : received_) {
     std::memcpy(rows.data, received.data(), size_of(rows) * sizeof(float));

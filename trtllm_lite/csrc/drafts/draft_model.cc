@@ -47,7 +47,8 @@ int max_kept(const Manifest& target, const Manifest& own) {
 void check_limit(const char* name, std::int64_t least, std::int64_t found) {
   if (found >= least) return;
   throw LimitError(std::string("draft model: expected an engine with ") + name + " of at least " +
-                   std::to_string(least) + ", found " + std::to_string(found) + "; lower what is run" + kRemedy);
+                   std::to_string(least) + ", found " + std::to_string(found) +
+                   "; lower max_batch_size or max_seq_len" + kRemedy);
 }
 
 void check_cache(const Manifest& target, const Manifest& own) {

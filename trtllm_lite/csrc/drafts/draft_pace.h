@@ -23,7 +23,7 @@ struct DraftPrices {
 // A step in which all rows decode.
 struct DecodeStep {
   int num_rows = 0, num_drafts = 0;
-  int num_places = 0;  // drafts of the row with the most
+  int num_places = 0;  // the largest number of drafts of a row
   int num_generated = 0;
   double seconds = 0, draft_seconds = 0;
 };
@@ -115,7 +115,7 @@ class DraftPace {
     return kept > price + kMargin * price * std::max(1 - price, 0.0) + kLeastGain;
   }
 
-  // The probability that draft number i, from 1, is accepted: the first one's to the i-th power.
+  // The probability that draft `number`, from 1, is accepted: that of the first draft to the power `number`.
   double kept(int number) const { return std::pow(acceptance_, number); }
 
   // How many drafts to ask for: at least one, unless `most` is 0.

@@ -38,7 +38,7 @@ struct DraftTimes {
   int num_caught_up = 0;
 };
 
-// Proposes draft tokens for all requests of a scheduler. Wrong ones cost time but never change results.
+// Proposes draft tokens for all requests of a scheduler. Wrong drafts cost time but never change results.
 class Drafter {
  public:
   virtual ~Drafter() = default;

@@ -14,7 +14,7 @@ void check(bool ok, const std::string& expected, const std::string& found) {
 }
 
 SequenceDrafters::Make drafters_of(const NgramSizes& sizes) {
-  (void)NgramDrafter(sizes);  // throws what every request would
+  (void)NgramDrafter(sizes);  // throws here what the drafter of every request would throw
   return [sizes](const Request&) { return std::make_unique<NgramDrafter>(sizes); };
 }
 

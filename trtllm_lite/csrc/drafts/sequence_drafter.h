@@ -20,7 +20,7 @@ class SequenceDrafter : public DraftState {
   virtual void end(std::span<const std::int32_t> generated) { (void)generated; }
 };
 
-// Calls the drafter of each request. They take microseconds, which count as the host's time.
+// Calls the drafter of each request. The calls take microseconds, which count as the host's time.
 class SequenceDrafters final : public Drafter {
  public:
   using Make = std::function<std::unique_ptr<SequenceDrafter>(const Request&)>;

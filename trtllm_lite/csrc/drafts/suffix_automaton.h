@@ -33,7 +33,7 @@ class SuffixAutomaton {
   void append(std::int32_t token);
   std::size_t num_tokens() const { return num_tokens_; }
 
-  // The longest suffix of the text, which must be the only one, that also occurs earlier in it.
+  // The longest suffix of the text that also occurs earlier in it. The automaton must hold this text alone.
   Match repeated() const;
   // The longest known string that ends a text which ended with `match` and continues with `token`.
   Match advance(Match match, std::int32_t token) const;

@@ -30,7 +30,7 @@ constexpr std::int32_t kLastSampled = -1;
 // The most draft tokens of a row (StepRow).
 constexpr int kMaxDrafts = 8;
 
-// The tokens that a row generates: its accepted drafts and one more. Compact, as there is mostly one.
+// The tokens that a row generates: its accepted drafts and one more. Compact, because most rows generate one token.
 class TokenRun {
  public:
   TokenRun() = default;
@@ -107,8 +107,8 @@ struct StepRow {
   std::int32_t num_tokens;     // >= 1
   std::int32_t past_len;       // tokens of this sequence already in the cache
   std::int32_t num_generated;  // tokens that the request sampled before this row: the sampler's counter
-  std::int32_t outputs_from;   // do not repeat prompt outputs of earlier positions
-  std::int32_t num_drafts;     // the last ones of its tokens
+  std::int32_t outputs_from;   // prompt outputs of positions before this one are not repeated
+  std::int32_t num_drafts;     // how many of its last tokens are drafts
   bool sample;                 // sample the next token: the row has all known tokens of the sequence
 
   // Whether the row decodes: it has one token besides drafts. (The last token of a prompt costs as much as a generated

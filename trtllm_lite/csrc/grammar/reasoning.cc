@@ -79,7 +79,7 @@ class ReasoningMatcher final : public GrammarMatcher {
   struct Place {
     ThoughtTokens::State state;
     bool is_whole = true;          // whether the text so far, read as an answer without thoughts, fits the grammar
-    std::uint32_t num_behind = 0;  // how many tokens the part of this token after the thoughts was spelled as
+    std::uint32_t num_behind = 0;  // the number of tokens that spell the part of this token after the thoughts
   };
 
   GrammarMatcher& behind() {
@@ -94,7 +94,7 @@ class ReasoningMatcher final : public GrammarMatcher {
     }
     const ThoughtTokens::State state = tokens_->after(before.state, token);
     if (state == Thoughts::kNone) {
-      if (!before.is_whole) throw GrammarError("a token goes on with neither thoughts nor an answer");
+      if (!before.is_whole) throw GrammarError("a token continues neither thoughts nor an answer");
       whole_->accept({&token, 1});
       return {.state = state};
     }

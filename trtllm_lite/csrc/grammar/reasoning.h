@@ -9,9 +9,9 @@
 namespace tl::llguidance {
 
 // The resulting grammar accepts a text of `grammar`, or thoughts followed by such a text; `grammar` and `tokens` have
-// the same vocabulary. Until it is decided which, all tokens that fit either are allowed, but white space before
-// thoughts only in one token together with part of their marker. Within thoughts all tokens are allowed but end tokens,
-// and tokens that cross into an answer that the grammar forbids.
+// the same vocabulary. Until it is decided which, all tokens that fit either are allowed. (White space before
+// thoughts is allowed only in a token that has part of their marker too.) Within thoughts all tokens are allowed except
+// end tokens, and tokens that reach into an answer that the grammar forbids.
 std::shared_ptr<const Grammar> behind_thoughts(std::shared_ptr<const Grammar> grammar,
                                                std::shared_ptr<const ThoughtTokens> tokens);
 

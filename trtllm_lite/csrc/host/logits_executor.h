@@ -36,7 +36,7 @@ class LogitsExecutor : public DeviceExecutor {
 
   // Begins and finishes a step. No other steps may be in progress. Steps of several threads take turns.
   void step(const StepRequest& request, const LogitsUse& use);
-  // Like step(), but returns the logits. For encoders, these are a row of output for each sequence.
+  // Like step(), but returns the logits. For encoders, the result has a row of output for each sequence.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
   // Copies whole KV blocks of block_bytes() each: the keys and values of all layers. Copies take turns as steps do, and

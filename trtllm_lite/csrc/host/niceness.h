@@ -6,7 +6,7 @@ namespace tl {
 // The system's id of the calling thread.
 int own_thread_id();
 
-// Makes a thread of this process nicer than the process by `more`. If that fails, the thread stays as it is.
+// Sets a thread's nice value to `more` above that of this process. If that fails, the thread stays as it is.
 void make_nicer(int thread_id, int more);
 
 }  // namespace tl

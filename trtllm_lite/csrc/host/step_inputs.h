@@ -28,7 +28,7 @@ struct StepRequest {
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
   // The adapter of each token, or null; empty if no token has one. Devices without LowRank ignore it.
   std::span<const LowRankPart* const> adapters;
-  // What the stage before has computed for the tokens, if there is one: the rows of each value, one value after the
+  // What the previous stage, if there is one, has computed for the tokens: the rows of each value, one value after the
   // other.
   std::span<const std::byte> received;
 };

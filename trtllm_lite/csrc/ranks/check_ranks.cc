@@ -36,7 +36,7 @@ void check_parts(std::span<const Engine* const> parts, const RankMapping& mappin
     if (parts[part]->plan_json() != parts.front()->plan_json()) {
       throw EngineError("rank " + std::to_string(first + static_cast<std::int64_t>(part)) +
                         " has another plan than rank " + std::to_string(first) +
-                        ", as of another build: build the engine again");
+                        ", so it comes from another build: build the engine again");
     }
   }
 }
@@ -64,8 +64,9 @@ void check_link(const Engine& sender, const Engine& receiver) {
     return output.first == input.first && is_alike(sender, output.second, receiver, input.second);
   });
   if (matches && counts_alike(sender, receiver)) return;
-  throw EngineError("stage " + std::to_string(stage_of(receiver.manifest().mapping)) +
-                    " does not take what the stage before it sends, as of another build: build the engine again");
+  throw EngineError(
+      "stage " + std::to_string(stage_of(receiver.manifest().mapping)) +
+      " does not take what the previous stage sends, so it comes from another build: build the engine again");
 }
 
 }  // namespace

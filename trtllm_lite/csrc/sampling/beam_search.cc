@@ -52,7 +52,7 @@ bool BeamSearch::ends(TokenId token) const {
 
 double BeamSearch::length_divisor(int length) const { return std::pow(length, params_.length_penalty); }
 
-// The best continuations of all beams, best first: so many that num_beams are left if all end tokens are among them.
+// Collects the best continuations of all beams, best first: enough that num_beams remain without those that end.
 std::string BeamSearch::collect_continuations(std::span<const std::span<const float>> rows,
                                               SamplerWorkspace& workspace) {
   const int num_kept = std::max(2, 1 + static_cast<int>(end_tokens_.size())) * params_.num_beams;
@@ -119,7 +119,7 @@ std::string BeamSearch::step(std::span<const std::span<const float>> rows, Sampl
   std::vector<Continuation> kept;
   for (std::size_t i = 0; i < continuations_.size(); ++i) {
     const bool ended = ends(continuations_[i].token);
-    // An ending continuation below the best num_beams is dropped: it only stood by for the running beams.
+    // Continuations below the best num_beams only serve as running beams, so one that ends is dropped.
     if (ended && i < static_cast<std::size_t>(params_.num_beams)) finish(continuations_[i]);
     if (!ended && static_cast<int>(kept.size()) < params_.num_beams) kept.push_back(continuations_[i]);
   }

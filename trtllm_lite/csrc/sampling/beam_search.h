@@ -1,6 +1,6 @@
-// Beam search over one request: which beams to continue with which tokens, and which sequences are finished. Equal to
-// transformers' GenerationMixin._beam_search (do_sample=False) for a batch of one, in tokens and scores. Of equal
-// scores the one of the earlier beam, then of lower token id, comes first.
+// Beam search over one request: which beams to continue with which tokens, and which sequences are finished. Gives the
+// tokens and scores of transformers' GenerationMixin._beam_search (do_sample=False) for a batch of one. Equal scores
+// are ordered by beam, then by token id.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct BeamSearchParams {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
 };
 
-// Everything wrong with a beam search, as violations(SamplingParams) says it, and with the request's sampling
-// parameters under it. They may edit logits, which here are log-probabilities (as in transformers), but not draw:
-// temperature 0 or 1, no truncation, no logprobs.
+// Everything wrong with a beam search and with the sampling parameters of its request, in sentences as in
+// violations(SamplingParams). Sampling parameters may edit the logits (here log-probabilities, as in transformers) but
+// must not change a draw: temperature 0 or 1, no truncation, no logprobs.
 std::vector<std::string> violations(const BeamSearchParams& beams, const SamplingParams& params, int vocab_size);
 
 struct BeamHypothesis {
@@ -39,20 +39,20 @@ struct BeamHypothesis {
 
 class BeamSearch {
  public:
-  // Arguments without violations. Starts with one beam: the prompt.
+  // The arguments must have no violations. The search starts with one beam, the prompt.
   BeamSearch(const BeamSearchParams& beams, SamplingParams params, std::span<const TokenId> prompt);
 
   std::span<const TokenId> prompt() const { return prompt_; }
   int num_live() const { return static_cast<int>(live_.size()); }
   bool done() const { return done_; }
 
-  // Takes the model's logits of the live beams, row i [vocab_size] of beam i, and moves on by one token. Returns what
-  // is wrong with a row, or that the constraints allow no sequence at all; empty = `moves()` tells the beams of the
-  // next step, none if the search is done.
+  // Advances the search by one token. `rows`: the model's logits of the live beams, row i [vocab_size] of beam i.
+  // Returns what is wrong with a row, or that the constraints allow no sequence at all. If it returns an empty text,
+  // moves() has the beams of the next step, none if the search is done.
   [[nodiscard]] std::string step(std::span<const std::span<const float>> rows, SamplerWorkspace& workspace);
   std::span<const BeamMove> moves() const { return moves_; }
 
-  // Finished sequences, best first: num_beams of them when done, fewer (but one) if the constraints allow no more.
+  // Finished sequences, best first: num_beams when done, or fewer (at least one) if the constraints allow no more.
   std::vector<BeamHypothesis> hypotheses() const;
 
  private:

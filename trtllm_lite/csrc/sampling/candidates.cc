@@ -16,8 +16,8 @@ float nth_largest(std::span<const float> values, int n, std::vector<float>& scra
   return scratch[n - 1];
 }
 
-// The smallest logit whose quotient by the temperature reaches that of `bound`: rounding may lift smaller logits to the
-// same quotient. It spares the pass a division per token.
+// The smallest logit that, divided by the temperature, reaches bound / temperature: rounding may give logits below
+// `bound` the same quotient. Comparing logits with it saves a division per token.
 float smallest_reaching(float bound, float temperature) {
   const float scaled_bound = bound / temperature;
   if (std::isinf(scaled_bound)) return std::numeric_limits<float>::lowest();  // nothing finite is below

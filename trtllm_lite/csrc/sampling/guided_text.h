@@ -33,15 +33,15 @@ struct MaskOrder {
   std::string error;
 };
 
-// Threads take turns. After an error only destruction is defined.
+// Only one thread at a time may use it. After an error, only destruction is defined.
 class GuidedText {
  public:
   explicit GuidedText(std::unique_ptr<GrammarMatcher> matcher) : matcher_(std::move(matcher)) {}
 
   GrammarMatcher& matcher() { return *matcher_; }
 
-  // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
-  // done by several threads.
+  // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, because
+  // several threads make masks in parallel.
   void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
   // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Masks after a
   // draft that the grammar forbids stay as they are: the draft is never drawn. Throws GrammarError.

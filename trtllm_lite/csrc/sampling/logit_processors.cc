@@ -30,8 +30,8 @@ void ban(std::span<const TokenId> tokens, std::span<float> logits) {
   for (TokenId token : tokens) logits[token] = kImpossible;
 }
 
-// The copy of the row that the processors edit. An impossible logit stays so under each of them, hence masking first
-// leaves the same row as masking last.
+// The copy of the row that the processors edit. An impossible logit stays impossible under every processor, so
+// masking first leaves the same row as masking last.
 void copy_allowed(const SamplingParams& params, std::span<const float> logits, std::vector<float>& out) {
   if (!params.allowed_token_ids) {
     out.assign(logits.begin(), logits.end());
@@ -41,7 +41,7 @@ void copy_allowed(const SamplingParams& params, std::span<const float> logits, s
   for (TokenId token : *params.allowed_token_ids) out[token] = logits[token];
 }
 
-// Words of the mask are mostly all zeros or, within a text that is free, all ones.
+// Most words of a mask are all zeros or, where the grammar allows any text, all ones.
 void ban_masked(TokenMask mask, std::span<float> logits) {
   constexpr std::size_t kBits = 32;
   for (std::size_t begin = 0; begin < logits.size(); begin += kBits) {

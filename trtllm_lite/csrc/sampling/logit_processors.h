@@ -16,7 +16,7 @@ using TokenMask = std::span<const std::uint32_t>;
 // (MinNewTokensLengthLogitsProcessor, over end and stop tokens), allowed_token_ids (PrefixConstrainedLogitsProcessor),
 // and a grammar's `mask` (grammar/grammar.h; empty for none).
 // Returns `logits` itself when the slot changes nothing in this step, else `out` (resized to the row). Reads and
-// writes nothing of other slots. The logits are of the vocabulary that the slot's tokens were checked against.
+// writes nothing of other slots. The row must have the vocabulary that the slot's tokens were checked against.
 std::span<const float> process_logits(const SlotState& slot, std::span<const float> logits, std::vector<float>& out,
                                       TokenMask mask = {});
 

@@ -11,20 +11,20 @@
 namespace tl {
 namespace {
 
-constexpr int kMinThreads = 2;  // where one text takes long, others go on
+constexpr int kMinThreads = 2;  // while one text takes long, others go on
 constexpr int kMaxThreads = 8;
 
-// Threads for slow texts, beside the others; where all are at some, what is late keeps the thread that it has.
+// The most threads for slow texts, beside the others. While all of them are busy, a late text keeps its thread.
 constexpr std::size_t kMaxSlow = 32;
 
-// Masks that take longer of a core's time are slow: the others of a step do not wait for a tenth of what it may take.
+// Masks that take more CPU time than this, a tenth of a step's time limit, are slow: other rows do not wait for them.
 constexpr std::chrono::milliseconds kSlow{10};
 
-// How much nicer than the process a thread for slow texts is: beside one that computes a step it has a sixtieth of a
-// core.
+// What is added to the nice value of threads for slow texts: beside a thread that computes a step, such a thread gets
+// a sixtieth of a core.
 constexpr int kNicer = 19;
 
-// The time that the calling thread has computed.
+// The CPU time of the calling thread.
 std::chrono::nanoseconds core_time() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -92,7 +92,7 @@ void MaskThreads::start(std::span<const Order> orders) {
 MasksLeft MaskThreads::wait(std::chrono::microseconds timeout) {
   std::unique_lock lock(mutex_);
   all_made_.wait_for(lock, timeout, [this] { return num_left_ == 0; });
-  const std::size_t num_fresh = num_fresh_;  // read first: it is the first to fall
+  const std::size_t num_fresh = num_fresh_;  // read before num_left_, because it is decremented first
   return {std::max<std::size_t>(num_left_, num_fresh), num_fresh};
 }
 
@@ -119,7 +119,7 @@ std::vector<int> MaskThreads::take_woken() {
   return slots;
 }
 
-// Makes the thread that works on late masks one for slow texts, and adds another one in its place.
+// Turns the thread that makes these late masks into one for slow texts, and starts another thread in its place.
 void MaskThreads::leave_to_slow(MaskOrder& order) {
   if (order.thread == nullptr) return;
   order.is_slow = true;
@@ -151,7 +151,7 @@ std::shared_ptr<GuidedText> MaskThreads::next(MaskThread& self) {
   return text;
 }
 
-// Makes the masks that are ordered, and those that are ordered meanwhile with other drafts.
+// Makes the ordered masks, and the masks that are ordered for other drafts meanwhile.
 void MaskThreads::make(GuidedText& text, MaskThread& self) {
   MaskOrder& order = text.order;
   std::unique_lock lock(order.mutex);
@@ -187,7 +187,7 @@ void MaskThreads::deliver(MaskOrder& order) {
   order.is_open = order.has_made = false;
   if (order.is_fresh) --num_fresh_;
   if (--num_left_ > 0) return;
-  const std::lock_guard lock(mutex_);  // the waiting thread looks, or sleeps already
+  const std::lock_guard lock(mutex_);  // the waiting thread has not looked yet, or sleeps
   all_made_.notify_one();
 }
 

@@ -1,6 +1,6 @@
-// Threads that make the masks of guided texts while steps run. A text that takes long holds up no step that stops
-// waiting for it: its masks are made all the same, and are ready when they are ordered again. The thread that makes
-// them becomes one for slow texts, which have the lowest priority, and another one takes its place.
+// Threads that make the masks of guided texts while steps run. A step stops waiting for a text that takes
+// long. The text's masks are still made, and are ready when a later step orders them again. The thread that makes them
+// becomes one for slow texts, which have the lowest priority, and a new thread takes its place.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,9 @@ struct MasksLeft {
   std::size_t all = 0, fresh = 0;
 };
 
-// Whether a step of `num_rows` rows, whose logits took `computing`, has waited enough for masks: once its other rows,
-// together, have waited as long as the late ones would for another step. For slow texts the others do not wait, and if
-// there are no others, `alone` is the longest wait.
+// Whether a step of `num_rows` rows, whose logits took `computing`, has waited enough for masks: its ready rows,
+// together, have waited as long as the late rows would wait for another step. Ready rows do not wait for slow texts. If
+// no row is ready, `alone` is the longest wait.
 bool has_waited_enough(const MasksLeft& left, std::size_t num_rows, std::chrono::nanoseconds waited,
                        std::chrono::nanoseconds computing, std::chrono::nanoseconds alone);
 
@@ -39,7 +39,7 @@ struct MaskThread {
   bool is_slow = false;     // it makes masks of slow texts
 };
 
-// Orders come from one thread.
+// One thread gives all orders.
 class MaskThreads {
  public:
   struct Order {
@@ -84,7 +84,7 @@ class MaskThreads {
   std::vector<Late> ordered_;  // texts of the last orders, in their order
   std::vector<Late> late_;     // texts whose orders were closed too early
   std::atomic<std::size_t> num_left_ = 0, num_fresh_ = 0;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable has_texts_, all_made_;
   std::deque<std::shared_ptr<GuidedText>> texts_, slow_texts_;  // texts that no thread has taken up
   bool stopping_ = false;

@@ -28,7 +28,7 @@ class TokenCounts {
 // Whether the parameters make any penalty change a logit.
 bool has_penalties(const SamplingParams& params);
 
-// Repetition: the logit of every token of the prompt or the output, once, is divided by the penalty if positive and
+// Repetition: the logit of every distinct token of prompt and output is divided by the penalty if positive and
 // multiplied if negative (Keskar et al., "CTRL", section 4.1, in transformers' form for negative logits). Presence and
 // frequency: logit -= presence + frequency * count for generated tokens, as in OpenAI's API reference. In this order.
 void apply_penalties(const SamplingParams& params, const TokenCounts& counts, std::span<float> logits);

@@ -18,7 +18,7 @@ int first_output_position(const StepRow& row, const RequestParams& params) {
 }
 
 constexpr const char* kOutOfMemory =
-    "expected enough memory on the host for what this request asked for beside its tokens, found too little: ask for "
+    "expected enough host memory for the logits or log probabilities of this request, found too little: ask for "
     "context logits or prompt_logprobs of a shorter prompt, or run fewer requests at once";
 
 // Frees the memory of the result, which other requests may need.
@@ -107,7 +107,7 @@ void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<co
   }
 }
 
-// The masks of the row's text; none without a grammar. Throws GrammarError.
+// The masks of the row's text; empty without a grammar. Throws GrammarError.
 std::span<const std::uint32_t> RowSampler::make_masks(const StepBatch& batch, const StepRow& row,
                                                       SamplerWorkspace& workspace) const {
   GuidedText* const guided = text(row.request_slot).get();
@@ -118,8 +118,8 @@ std::span<const std::uint32_t> RowSampler::make_masks(const StepBatch& batch, co
   return workspace.mask;
 }
 
-// Each draft is compared with what is sampled in its place, as it would be without drafts: whatever drafts there are,
-// the same tokens come. Nor does a grammar's state ever hold a draft that is not kept.
+// In the place of each draft, a token is sampled as without drafts, and the draft is compared with it: drafts never
+// change the tokens. A grammar's state never contains a rejected draft.
 void RowSampler::sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
                                std::span<const std::uint32_t> masks, SamplerWorkspace& workspace, RowResult& result) {
   SampledToken sampled;

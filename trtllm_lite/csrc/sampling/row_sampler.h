@@ -21,7 +21,7 @@ struct RequestParams : SlotParams {
   SamplingParams sampling;
   std::uint32_t sequence_index =
       0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
-  std::optional<BeamSearchParams> beams;   // search instead of sampling; generation_logits does not go with it
+  std::optional<BeamSearchParams> beams;   // search instead of sampling; not with generation_logits
   std::shared_ptr<const Grammar> grammar;  // the grammar of the generated text; not with beams
   std::shared_ptr<const Adapter> adapter;  // changes the model; made for the engine that the loop runs
   bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
@@ -47,11 +47,11 @@ struct RequestOutputs : RowOutputs {
   std::vector<BeamHypothesis> hypotheses;    // results of a beam search at its end, best first
 };
 
-// The extras of the row, which are made when they are first needed.
+// The row's outputs beside its tokens, which the first call allocates.
 RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size);
 
-// The rows of logits that belong to a row of the step: those of prompt positions, then those that are sampled, of the
-// last known token and of the drafts. The last known token may be the last of the prompt.
+// The rows of logits that belong to a row of the step: first those of prompt positions, then those from which tokens
+// are sampled (of the last known token, which may be the last of the prompt, and of the drafts).
 struct RowLogits {
   std::int64_t first = 0;  // in the step's logits
   int num_rows = 0;
@@ -81,22 +81,23 @@ class RowSampler {
   std::size_t vocab_size() const { return vocab_size_; }
   const RequestParams& params(int slot) const { return *slots_[static_cast<std::size_t>(slot)].params; }
 
-  // Does what StepExecutor::set_slot says. Throws LimitError for parameters that are out of range.
+  // Implements StepExecutor::set_slot. Throws LimitError for parameters that are out of range.
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt);
   // The sampler's state of the sequence in a slot; null if the slot holds no sequence, or a beam search.
   const SlotState* sequence(int slot) const { return sampler_.slot(slot); }
   // The text of the sequence in a slot; null without a grammar.
   const std::shared_ptr<GuidedText>& text(int slot) const { return slots_[static_cast<std::size_t>(slot)].text; }
-  // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
+  // The newest token of the slot's sequence. If its last row could not be sampled, this is an older token, which nobody
+  // reads, because the request has ended.
   std::int32_t last_token(int slot) const { return sampler_.slot(slot)->history().back(); }
 
   // The rows of logits that a row of the step needs; `first` is left to the caller.
   RowLogits logits_of(const StepRow& row) const;
 
   // Fills in the result of row `index`; `at` has all rows' places in `logits`. Rows of distinct requests may be
-  // finished by concurrent threads, each with a workspace of its own. Memory that is too short for what the request
-  // asked for is an error in the result, never an exception. `masks`: of a row that is guided; null if it has still to
+  // finished by concurrent threads, each with a workspace of its own. Too little memory for what the request asked
+  // for is an error in the result, never an exception. `masks`: the masks of a guided row; null if this call has to
   // make them.
   void finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
                   std::span<const float> logits, const RowMasks* masks, SamplerWorkspace& workspace, RowResult& result);

@@ -56,7 +56,7 @@ template <int kCount, typename T>
 
 [[gnu::always_inline]] inline float larger(float a, float b) { return a > b ? a : b; }
 
-// Writes the largest value of each whole block, NaN aside; returns whether any value is NaN.
+// Writes the largest value of each whole block, ignoring NaN; returns whether any value is NaN.
 TL_PER_ISA bool whole_block_maxima(const float* x, int num_blocks, float* block_max) {
   constexpr int kHalf = kScanBlock / 2;
   std::uint32_t num_nan = 0;

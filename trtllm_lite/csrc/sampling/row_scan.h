@@ -1,4 +1,4 @@
-// The passes that read a whole row of logits. All later work is on the blocks or the few tokens that they leave over.
+// The passes that read a whole row of logits. Later work reads only some blocks or a few tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tl {
 
-// A block is long enough that the work per block vanishes, and short enough that visiting one for a token is cheap.
+// A block is long enough that the work per block is negligible, and short enough that reading one for a token is cheap.
 constexpr int kScanBlock = 128;
 
 // A row of logits and the largest of each run of kScanBlock, by which later steps skip nearly all of the vocabulary.
@@ -17,8 +17,8 @@ struct RowScan {
   float max = 0.0f;
   bool has_nan_or_positive_inf = false;
 
-  // Borrows `row`, which must outlive the scan's use. Keeps block_max's memory. -inf is a legal logit: a token that
-  // something masked out.
+  // Borrows `row`, which must outlive the scan's use. Keeps block_max's memory. -inf is a legal logit: that of a token
+  // that was masked out.
   void assign(std::span<const float> row);
 
   int num_blocks() const { return static_cast<int>(block_max.size()); }

@@ -11,7 +11,7 @@
 namespace tl {
 namespace {
 
-// In each draw_from_ function the last possible token is the result where rounding leaves no other: uniform < 1, but
+// If rounding leaves no other token, each draw_from_ function returns the last possible one: uniform < 1, but the
 // target may round up to the total, and a block's sum may differ from the sum of its tokens in order.
 TokenId draw_from_candidates(const Candidates& candidates, double uniform) {
   const double total = std::accumulate(candidates.weights.begin(), candidates.weights.end(), 0.0);
@@ -81,7 +81,7 @@ void choose_token(const SlotState& slot, std::span<const float> logits, SamplerW
   const float temperature = slot.params().temperature;
   workspace.raw.assign(logits);
   const RowScan* scan = &workspace.raw;
-  // The raw row is checked even if the processors hide a NaN of it: no token is drawn from a broken row.
+  // The raw row is checked even if the processors hide its NaN: no token is drawn from a broken row.
   if (!scan->has_nan_or_positive_inf) {
     const auto processed = process_logits(slot, logits, workspace.processed_logits, mask);
     if (processed.data() != logits.data()) {

@@ -31,8 +31,8 @@ struct SampledToken {
   RowLogprobs logprobs;  // meaningful if has_logprobs
 };
 
-// Draws a token for the slot without changing it, of those that `mask` allows; `error` and `token` of `out` are set,
-// and the scan of the raw logits stays in the workspace.
+// Draws one of the tokens that `mask` allows, without changing the slot. Sets `error` and `token` of `out`, and leaves
+// the scan of the raw logits in the workspace.
 void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
                   TokenMask mask = {});
 
@@ -42,7 +42,7 @@ class Sampler {
   Sampler(int num_slots, int vocab_size);
 
   // Puts a sequence into a free or occupied slot; its next token is the one after `prompt` and `generated`. Returns
-  // what is wrong with the request, every violation on a line; then the slot is as it was. An empty text: accepted.
+  // the request's violations, one per line; the slot is then unchanged. Returns an empty text if there are none.
   [[nodiscard]] std::string set_slot(int slot, SamplingParams params, std::span<const TokenId> prompt,
                                      std::span<const TokenId> generated = {}, std::uint32_t sequence_index = 0);
   // Puts a beam search into a slot as set_slot does a sequence. A search takes the rows of all its beams at once, with

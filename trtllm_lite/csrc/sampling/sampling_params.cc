@@ -13,7 +13,7 @@ namespace {
 using Limits = SamplingLimits;
 using Messages = std::vector<std::string>;
 
-// The shortest digits that denote the number.
+// The shortest decimal text that reads back as the number.
 template <typename T>
 std::string text(T value) {
   char buffer[32];

@@ -36,7 +36,7 @@ struct SamplingParams : SamplingNumbers {
   std::vector<TokenId> end_ids;         // the model's end-of-sequence tokens
   std::vector<TokenId> stop_token_ids;  // the request's own
 
-  std::vector<std::vector<TokenId>> bad_words;  // a sequence's last token is banned when the history ends in the rest
+  std::vector<std::vector<TokenId>> bad_words;  // the last token of a sequence is banned after its other tokens
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<std::vector<TokenId>> allowed_token_ids;  // all others are impossible
 
@@ -48,7 +48,7 @@ struct SamplingParams : SamplingNumbers {
 std::vector<TokenId> ending_tokens(const SamplingParams& params);
 
 // Everything wrong with `params` for a model of `vocab_size` tokens: one sentence each with the limit, the value found,
-// and the remedy. No sentence: valid. A list is reported once, by its first bad entry and the number of bad entries.
+// and the remedy. Empty if valid. A list is reported once, by its first bad entry and the number of bad entries.
 std::vector<std::string> violations(const SamplingParams& params, int vocab_size);
 
 // The sentence about token ids that lie outside the vocabulary; nothing if all of them are inside.

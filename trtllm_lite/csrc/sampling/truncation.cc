@@ -25,7 +25,7 @@ double mass(std::span<const WeightedLogit> tokens) {
                          [](double sum, const WeightedLogit& t) { return sum + t.weight; });
 }
 
-// How many of num_equal tokens of one weight it takes to get from `above` to `target`: at least one.
+// How many of num_equal tokens, each of mass `weight`, raise the mass from `above` to `target`: at least one.
 int ties_to_reach(double target, double above, double weight, int num_equal) {
   int count = 0;
   do {
@@ -85,13 +85,13 @@ double total_weight(const Candidates& candidates) {
   return std::accumulate(candidates.weights.begin(), candidates.weights.end(), 0.0);
 }
 
-// A logit that every token of at least this weight reaches, whatever the rounding of log and exp.
+// A lower bound of the logits of tokens of at least this weight, whatever the rounding of log and exp.
 float logit_below_weight(const RowScan& scan, float temperature, double weight) {
   constexpr float kSlack = 0.01f;
   return scan.max + temperature * (static_cast<float>(std::log(weight)) - kSlack) - 1e-5f * std::fabs(scan.max);
 }
 
-// Fills `out` with tokens that surely contain the nucleus: ever more of the most likely until their mass suffices.
+// Fills `out` with a superset of the nucleus: takes more and more of the most likely tokens until their mass suffices.
 void gather_nucleus_superset(const RowScan& scan, float temperature, double total, float top_p, Candidates& out) {
   for (int count = kFirstCount; count < scan.num_blocks(); count *= kCountGrowth) {
     gather_at_least(scan, reached_by_at_least(scan, count, out.scratch), temperature, out);
@@ -102,7 +102,7 @@ void gather_nucleus_superset(const RowScan& scan, float temperature, double tota
   gather_at_least(scan, logit_below_weight(scan, temperature, negligible), temperature, out);
 }
 
-// The least logit that top_n_sigma leaves: n standard deviations, of all finite logits, below the largest (Tang et al.
+// The least logit that top_n_sigma keeps: n standard deviations (of all finite logits) below the largest (Tang et al.
 // 2024, "Top-n-sigma: Not All Logits Are You Need"). It comes before the other cuts, as in llama.cpp; the temperature
 // divides the deviation as it does the logits, and so leaves the same tokens.
 float least_by_sigma(const RowScan& scan, float n) {

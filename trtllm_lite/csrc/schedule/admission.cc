@@ -51,7 +51,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
     request.admitted = now;
     request.num_cached_tokens = num_computed;
   }
-  request.late.rests = false;  // the new slot has had no late row
+  request.late.rests = false;  // no row of the new slot has been late
   waiting_.erase(request.rank, index);
   const auto behind = [&](Index other) { return request.rank < table_.request(other).rank; };
   running_.insert(std::ranges::find_if(running_, behind), index);
@@ -72,8 +72,8 @@ bool Scheduler::fits(const Request& request, int num_computed, const PrefixHit& 
   const int num_shared = promised || !promises_.empty() ? hit.num_shared : 0;
   const int free = num_free(promised) - hit.num_unreferenced - num_shared;
   if (promised) return free >= request.max_blocks(geometry, num_computed) - hit.num_held;
-  // Blocks for every running request to grow by one block in each group are kept free; otherwise admissions would only
-  // cause preemptions. Keeping none repeats more work, keeping two leaves memory idle for longer; both cost time
+  // One block per running request and cache group is kept free; otherwise admissions would only cause preemptions.
+  // Keeping none repeats more work, keeping two leaves memory idle for longer; both cost time
   // (tests/unit/schedule/bench_policies.cc).
   return free - num_needed >= std::ssize(running_) * geometry.num_groups();
 }

@@ -14,7 +14,7 @@ void BeamGroup::move(std::span<const BeamMove> moves, const KvSequence& prompt, 
   std::vector<int> num_children(num_parents, 0);
   for (const BeamMove& move : moves) {
     if (move.parent < 0 || std::cmp_greater_equal(move.parent, num_parents)) {
-      throw std::logic_error("a beam continues one that does not exist");
+      throw std::logic_error("a beam continues a beam that does not exist");
     }
     ++num_children[static_cast<std::size_t>(move.parent)];
   }

@@ -13,8 +13,8 @@ namespace tl {
 
 struct Beam {
   std::int32_t slot;   // the slot that holds this beam's block table
-  KvSequence kv;       // all tokens of the beam but the newest
-  std::int32_t token;  // the newest one
+  KvSequence kv;       // holds all tokens of the beam but the newest
+  std::int32_t token;  // the newest token
 };
 
 // Beams share blocks up to the point where they diverge: the blocks of the prompt, whose sequence the request keeps,

@@ -89,7 +89,7 @@ void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepErr
       }
     }
   }
-  // A running request that has no row lost nothing, unless it is unknown what was lost.
+  // If the error names no slots, every running request may have lost content, even one without a row in these steps.
   while (error.slots().empty() && !running_.empty()) {
     remove(running_.back(), FinishReason::kError, error.what(), now, events);
   }

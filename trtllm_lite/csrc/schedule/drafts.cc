@@ -8,8 +8,8 @@
 
 namespace tl {
 
-// Requests that pause drafting resume in the same steps, because drafts cost less if many rows have some. The step that
-// they continue is awaited, so that none of their rows is in flight; with one stage the batch stays together.
+// Ends the pauses that are over at this step. Pauses of all requests end at the same steps, because a draft costs less
+// if many rows of its step have drafts.
 void Scheduler::wake_drafters(std::uint64_t step) {
   if (num_drafters_ == 0 || step % DraftPace::kLeastRest != 0) return;
   for (const Index index : running_) {
@@ -48,7 +48,8 @@ void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
   }
 }
 
-// Asks for forced tokens of all requests, and for as many other drafts as pay of requests that do not pause drafting.
+// Asks for the forced tokens of all requests and, if a request does not pause drafting, for as many other drafts as
+// pay off.
 void Scheduler::look_at_drafts(const StepBatch& batch) {
   config_.drafter->look_at(batch, drafts_);
   for (DraftTask& task : drafts_) {
@@ -74,7 +75,7 @@ void Scheduler::note_nothing(const DraftTask& task) {
   if (task.most > 0 && task.num_behind == 0 && task.drafts.empty()) request.rest = request.pace.found_nothing();
 }
 
-// Pauses requests for which there is no time to catch up.
+// Pauses drafting for requests for which catching up would exceed what is left of the time for it.
 void Scheduler::ask_within_budget() {
   const double per_token =
       draft_cost_.seconds_to_catch_up().value_or(config_.drafter->relative_cost() * costs_.prefill_seconds_per_token());
@@ -91,8 +92,8 @@ void Scheduler::ask_within_budget() {
   }
 }
 
-// Asks for as many drafts as pay for all rows together, and pauses the requests if none do. Forced tokens take no time
-// to propose.
+// Asks each row for the number of drafts that pays off over all rows, and pauses the requests if no draft does. Forced
+// tokens are exempt, because proposing them takes no time.
 void Scheduler::ask_for_what_pays() {
   const DraftPrices prices = draft_cost_.prices();
   int num_places = 0;
@@ -132,7 +133,7 @@ int Scheduler::most_drafts(const Running& running, int num_left) const {
   return most;
 }
 
-// The number of drafts of any kind, at most `most`.
+// The number of drafts, forced or not, that is expected to pay off; at most `most`.
 int Scheduler::paced(const Request& request, int most) const {
   if (!draft_cost_.known()) return std::min(most, draft_cost_.trial_len());
   const double price = draft_cost_.prices().per_draft;

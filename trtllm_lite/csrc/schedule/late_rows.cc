@@ -37,7 +37,7 @@ void Scheduler::take_back(const StepRow& row, Clock::time_point now, EventBatch&
   }
 }
 
-// Lets waiting requests in the slots, or all of them, have rows again. Returns false if none was waiting.
+// Lets requests that rest in these slots have rows again.
 void Scheduler::wake(std::span<const int> slots) {
   for (const Index index : running_) {
     const int slot = table_.running(index).slot().index();
@@ -45,6 +45,7 @@ void Scheduler::wake(std::span<const int> slots) {
   }
 }
 
+// Lets all requests that rest have rows again. Returns false if none rested.
 bool Scheduler::wake_late() {
   bool rests = false;
   for (const Index index : running_) rests |= std::exchange(table_.request(index).late.rests, false);

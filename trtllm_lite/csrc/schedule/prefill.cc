@@ -26,14 +26,14 @@ void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
 // times.
 void Scheduler::pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   if (!pace_.is_limited()) return;
-  const int kept = prefill_budget(batch) - prefill_budget(batch) / 2;  // for the others
+  const int kept = prefill_budget(batch) - prefill_budget(batch) / 2;  // for the other prompts
   const auto num_left = [&] { return prefill_budget(batch) - kept; };
   for (const Index index : running_) {
     const int num_tokens = remaining(table_.running(index));
     if (num_tokens <= 1 || num_tokens > num_left()) continue;
     if (shares.num_prefilling > 0 && add_row(index, num_tokens, {}, batch)) --shares.num_prefilling;
   }
-  if (num_prefilling_tokens() < prefill_budget(batch)) return;  // there is time for the waiting ones
+  if (num_prefilling_tokens() < prefill_budget(batch)) return;  // there is time for the waiting prompts
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end() && shares.num_prefilling > 0;) {
     const auto [rank, index] = *entry++;  // admission erases the entry

@@ -54,7 +54,7 @@ void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
   check(num_needed <= limits.num_blocks,
         "a beam search that fits into the KV cache of " + std::to_string(limits.num_blocks) + " blocks of " +
             std::to_string(limits.geometry.tokens_per_block()) + " tokens",
-        std::to_string(spec.num_beams) + " beams that can come to " + std::to_string(num_needed) + " blocks",
+        std::to_string(spec.num_beams) + " beams that may need " + std::to_string(num_needed) + " blocks",
         "search with fewer beams, lower max_new_tokens or give the cache more memory");
 }
 

@@ -31,7 +31,7 @@ enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancel
 struct RequestSpec {
   std::vector<std::int32_t> prompt;
   int max_new_tokens = 16;
-  int min_new_tokens = 0;  // end ids and stop sequences are ignored before that many tokens
+  int min_new_tokens = 0;  // end ids and stop sequences are ignored before this many generated tokens
   // Beam search with this many beams; 0 for none. The executor decides its tokens and its end: end_ids and
   // min_new_tokens are ignored, and only outputs are delivered, which include the sequences found.
   int num_beams = 0;
@@ -101,8 +101,8 @@ struct alignas(64) Request {
   int outputs_from = 0;   // prompt outputs before this position are delivered or in flight
   int max_scheduled = 0;  // the most tokens ever scheduled; recomputing below that is repeated work
   int num_searched = 0;   // tokens that a beam search has added to each beam
-  // Pauses of drafts that may be wrong, and of forced drafts. 0: no pause; else the pause ends at a step whose number
-  // is a multiple of the value.
+  // Pauses of drafts that may be wrong, and of forced drafts. 0: no pause; else the pause ends at the next step whose
+  // number is a multiple of the value.
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;

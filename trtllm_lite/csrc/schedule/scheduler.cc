@@ -101,7 +101,8 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
     add_decode_rows(left, batch);
     add_draft_rows(left, batch);
   }
-  // A request that arrives while such a step runs is in the next one.
+  // A step that prompts fill up to its time limit is awaited, so that a request that arrives meanwhile is in the next
+  // one.
   batch.awaited = batch.awaited || (pace_.is_limited() && prefill_budget(batch) == 0);
   last_step_decoded_ = batch.num_decode_tokens > 0;
   return !batch.empty();
@@ -156,7 +157,7 @@ bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
   const auto has_share = [&] { return static_cast<int>(batch.rows.size()) < shares.num_decoding; };
   for (const Index index : running_) {
     const Running& running = table_.running(index);
-    // A request without a block waits for the next step, when blocks that steps in flight still use become ready.
+    // A request that gets no block waits for the next step: blocks that steps in flight still use are ready by then.
     if (running.beams() != nullptr && running.beams()->ready()) {
       if (has_share()) add_beam_rows(index, batch);
       continue;

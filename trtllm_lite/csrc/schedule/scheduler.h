@@ -225,7 +225,7 @@ class Scheduler {
   RequestTable table_;  // declared after the pools that its states use
   WaitQueue waiting_;
   std::vector<Index> running_;  // ordered by rank
-  int num_rows_ = 0;            // the most that running_ can have in one step
+  int num_rows_ = 0;            // the most rows that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
   StepPace pace_;
@@ -233,7 +233,7 @@ class Scheduler {
   std::optional<double> draft_price_;  // for each draft of the step in completion
   std::vector<Index> drafting_;        // requests that draft in the step in preparation
   std::vector<DraftTask> drafts_;      // tasks of drafting_
-  int num_drafters_ = 0;               // requests that ever draft
+  int num_drafters_ = 0;               // living requests that may draft
   const int num_stages_;
   std::uint64_t launched_ = 0, ended_ = 0;
   bool last_step_decoded_ = false;

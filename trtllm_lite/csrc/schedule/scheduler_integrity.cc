@@ -30,7 +30,7 @@ void Scheduler::check_integrity() {
     check(!running->request().drafts() || running->request().num_pending <= 1, "a request that drafts runs ahead");
     const int num_pending = running->request().num_pending, num_of_late = running->request().spec.guided ? 1 : 0;
     check(num_unsettled == 0 || num_pending > 0, "positions are unsettled with no row in flight");
-    check(num_unsettled <= num_of_late || num_pending == 1, "drafts are in flight with no row, or beside another");
+    check(num_unsettled <= num_of_late || num_pending == 1, "drafts are in flight with no row, or beside another row");
   }
   for (const auto& [rank, index] : waiting_.entries()) {
     check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");

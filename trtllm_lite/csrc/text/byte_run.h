@@ -6,9 +6,9 @@
 
 namespace tl {
 
-// Returns each character once all its bytes have come. In a run with an invalid byte, every byte from the first that
-// has given no character on becomes U+FFFD. (The tokenizers library replaces earlier characters too, which a stream
-// cannot do: they have been returned already.)
+// Returns each character once all its bytes have come. In a run with an invalid byte, every byte after
+// the characters already returned becomes U+FFFD. (The tokenizers library replaces earlier characters too, which a
+// stream cannot do: they have been returned already.)
 class ByteRun {
  public:
   // Adds a byte to the run; appends to `text` what is certain now.

@@ -25,9 +25,9 @@ struct PromptField {
 };
 
 // Finds the field `name` of the object in `body`, with its first `most` prompts. Empty if the body has no such field or
-// several, or if its value is not a text, a list of token ids, or a list of those. Strings, and the body outside the
-// field, are not validated: if replacing the value by another JSON value gives valid JSON, the body was valid outside
-// the field.
+// several, or if its value is neither a text, nor a list of token ids, nor a list of texts or of such lists. Strings,
+// and the body outside the field, are not validated: if replacing the value by another JSON value gives valid JSON, the
+// body was valid outside the field.
 std::optional<PromptField> find_prompts(std::string_view body, std::string_view name, std::size_t most);
 
 }  // namespace tl

@@ -21,9 +21,9 @@ class Thoughts {
   static constexpr State kBehind = 1;  // thoughts have ended
   static constexpr std::string_view kSpace = " \t\n\r";
 
-  // Any of `starts` begins the thoughts; if it is empty, texts think from the first byte on. The thoughts end with one
-  // of the texts in the last part of `ends`, after one text of each earlier part has come in order, with anything in
-  // between. The end may overlap the start. No text is empty, and `ends` has at least one part.
+  // Any of `starts` begins the thoughts; if `starts` is empty, every text begins with thoughts. The thoughts end with
+  // one of the texts in the last part of `ends`, after one text of each earlier part has come in order, with anything
+  // in between. The end may overlap the start. No text is empty, and `ends` has at least one part.
   Thoughts(const std::vector<std::string>& starts, const std::vector<std::vector<std::string>>& ends);
 
   struct Step {

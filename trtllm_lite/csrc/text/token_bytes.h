@@ -49,7 +49,7 @@ class TokenBytes {
   const DecoderRules& rules() const { return rules_; }
   bool has(std::int32_t token) const { return (kind(token) & kKnown) != 0; }
   bool is_special(std::int32_t token) const { return (kind(token) & kSpecial) != 0; }
-  // Whether the token is a byte by byte fallback; its text is that byte.
+  // Whether the token stands for a single byte (byte fallback), which is its text.
   bool is_byte(std::int32_t token) const { return (kind(token) & kByte) != 0; }
   // The bytes of a token for which has() is true. With ByteSpelling::kAlphabet they may not be whole characters.
   std::string_view text(std::int32_t token) const { return later_.text(static_cast<std::size_t>(token)); }

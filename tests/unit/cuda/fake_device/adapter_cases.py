@@ -173,7 +173,7 @@ def test_without_slots_such_an_engine_is_as_any_other(fake_driver: ctypes.CDLL, 
     check(plain, [1, 2], 7)
     [refused] = run(loop, [([1, 2], greedy(7))], adapter=adapter(engine, 3))
     assert refused.end is not None
-    assert "expected one in a slot of the device's memory" in refused.end.message
+    assert "expected an adapter in a slot of the device's memory" in refused.end.message
 
 
 def test_drafts_of_rows_with_adapters(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:

@@ -216,9 +216,11 @@ def test_engines_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
     def collectives(toy: TinyEngine) -> list[dict[str, Any]]:
         return [step for step in toy.plan["programs"][-1]["instructions"] if step["kind"] == "collective"]
 
-    assert "expected ranks that meet in NCCL" in refusal(lambda toy: toy.manifest.update(allreduce_strategy="AUTO"))
+    assert "expected ranks that communicate by NCCL" in refusal(
+        lambda toy: toy.manifest.update(allreduce_strategy="AUTO")
+    )
     assert "expected a collective of GPUs" in refusal(lambda toy: collectives(toy)[0].update(op="all_gather"))
-    assert "rows that are all of one size" in refusal(lambda toy: collectives(toy)[1].update(y_features=50))
+    assert "x and y with rows of equal size" in refusal(lambda toy: collectives(toy)[1].update(y_features=50))
     assert "to lie inside tensor part" in refusal(lambda toy: collectives(toy)[1].update(y=collectives(toy)[1]["x"]))
     assert "expected one called last_tokens" in refusal(lambda toy: toy.plan["outputs"].pop("last_tokens"))
     alone = {"tp_size": 1, "rank": 0, "pp_size": 2, "moe_ep_size": 1}

@@ -2,7 +2,7 @@
 //
 // Lanes lie along c and k runs in increasing order, one fma per element, so that an element's value depends on its own
 // row and column alone, whatever tile it falls into. Where w has scales, the products of a block of k are summed before
-// they are scaled, and x over that block for its offset, so that elements are used as they are stored.
+// they are scaled, and x is summed over the block for the offset, so that elements are used as they are stored.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The vector vocabulary of the CPU kernels: one float vector, of the width that the features allow which this is
-// compiled for.
+// The vector operations of the CPU kernels, on one type of float vector: as wide as the instruction set allows for
+// which this is compiled.
 //
 // Each plugin's cpu.cc is compiled once per instruction set (isas.cmake), whose name is TL_ISA. Everything here lives
 // in namespace tl::TL_ISA, so that the linker can never hand a machine a function compiled for a wider one; for the

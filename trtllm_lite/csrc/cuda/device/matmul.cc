@@ -8,7 +8,7 @@
 namespace tl::cuda {
 namespace {
 
-constexpr int kProposals = 8;  // asked for; the first that computes every number of rows in a range is taken
+constexpr int kProposals = 8;  // number asked for; the first that computes every number of rows in a range is taken
 
 // One query of the heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
 std::int64_t round_up_rows(std::int64_t rows) {

@@ -42,7 +42,7 @@ class Parameters {
     size_ += sizeof(T);
     has_map_ = has_map_ || std::is_same_v<T, TensorMap>;
   }
-  // All parameters as one block of bytes, for kernels whose structs are made of several arguments.
+  // All parameters as one block of bytes, for kernels whose struct parameters are filled by several arguments.
   void** packed() { return has_map_ ? nullptr : packed_; }
   // Parameters one by one, because only the driver knows the place of a tensor map among the others.
   void** each() {

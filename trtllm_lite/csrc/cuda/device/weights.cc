@@ -79,7 +79,7 @@ class Staging {
   std::size_t position_ = 0;
 };
 
-// Whether `numbers` are the scales or offsets ([PREFIX.]NAME_scale, NAME_offset) of a weight NAME of bytes.
+// Whether `numbers` are the scales or offsets ([PREFIX.]NAME_scale, NAME_offset) of a weight NAME with 8-bit elements.
 bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
   const std::string_view weight = std::string_view(numbers.name).substr(0, numbers.name.rfind('_'));
   return std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
@@ -87,8 +87,8 @@ bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
   });
 }
 
-// The constant value of a random engine's vector, indices or scales: for the latter, the value that gives bytes and
-// nibbles the deviation of weights. Empty for other tensors.
+// The constant value of a random engine's vector, indices or scales; that of scales gives bytes and nibbles the
+// deviation of weights. Empty for other tensors.
 std::optional<float> constant_of(const Plan& plan, const PlanTensor& tensor) {
   if (tensor.layout == Layout::kRows8) {
     const bool of_bytes = are_of_bytes(plan, tensor);

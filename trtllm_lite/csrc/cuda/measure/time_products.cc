@@ -29,8 +29,8 @@ std::vector<Alike> group(const TimedStep& step, const Addresses& addresses) {
     alike.rows = rows;
     if (alike.layers.size() == kMaxLayers) continue;
     alike.layers.push_back(operands_of(*product, step.extents, addresses));
-    // Layers share arena memory, so one may read what another wrote: values would grow, or shrink to zero. All use the
-    // first one's.
+    // Layers share arena memory, so one may read what another wrote: values would grow, or shrink to zero. So all
+    // use the operands of the first layer.
     const MatmulOperands& first = alike.layers.front();
     alike.layers.back().x = first.x;
     alike.layers.back().y = first.y;

@@ -45,8 +45,8 @@ class EarlierStages {
   EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks, std::chrono::nanoseconds patience);
 
   // Connects the ranks with those of other processes, which call this at the same time. `ids[r]` is the pair by which
-  // rank r receives: from the rank of the same part in the stage before, or, if r is in the first stage, from the rank
-  // that draws tokens. Throws DeviceError.
+  // rank r receives: from the rank of the same part in the previous stage, or, if r is in the first stage, from the
+  // rank that draws tokens. Throws DeviceError.
   void connect(const Nccl& nccl, std::span<const NcclId> ids);
   MemoryUse memory() const { return calls_->memory(); }
   // The source of the rows of rank `part` of the last stage. Throws DeviceError before connect().

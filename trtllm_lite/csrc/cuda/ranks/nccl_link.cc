@@ -22,7 +22,7 @@ Outbox::Outbox(const CudaExecutor& executor, std::vector<std::unique_ptr<NcclPai
                std::size_t num_places)
     : executor_(executor), receivers_(std::move(receivers)), stream_(make_stream()) {
   for (std::size_t place = 0; place < num_places; ++place) {
-    places_.push_back({DeviceBuffer(executor.device(), num_bytes, "what goes to another stage",
+    places_.push_back({DeviceBuffer(executor.device(), num_bytes, "data sent to another stage",
                                     "build the engine with a smaller --max_num_tokens"),
                        make_event(), make_event()});
   }

@@ -39,7 +39,7 @@ class RankCommunicators {
   // Returns at once; the communicators cannot be used any more.
   void abort();
   bool is_aborted() const { return is_aborted_; }
-  // Waits until the abort is done, or a device does not answer.
+  // Waits until the abort is done, but no longer than `patience`.
   void finish_abort();
 
  private:

@@ -45,8 +45,8 @@ bool RankWatchdog::is_raised() const {
   return has_failed_ || read(reinterpret_cast<const RankAlarm*>(memory_.data())->missing) != 0;
 }
 
-// The signal is a copy, because kernels that wait may occupy all multiprocessors. A GPU that refuses the copy has
-// failed.
+// The signal is a copy, not a kernel, because kernels that wait may occupy all multiprocessors. A GPU that refuses the
+// copy has failed.
 void RankWatchdog::fail(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (!has_failed_) {

@@ -36,13 +36,13 @@ void StageLink::send(std::int64_t num_tokens) {
 
 void StageLink::receive(std::int64_t num_tokens) {
   const Stream stream = receiver_.stream();
-  driver().check(driver().stream_wait(stream, place().sent.get(), 0), "waiting for the stage before");
+  driver().check(driver().stream_wait(stream, place().sent.get(), 0), "waiting for the previous stage");
   for (const Rows& rows : rows_) {
     driver().check(driver().copy_on_device(rows.to, place().rows.address() + rows.offset,
                                            static_cast<std::size_t>(num_tokens) * rows.row_bytes, stream),
-                   "taking rows of the stage before");
+                   "taking rows of the previous stage");
   }
-  driver().check(driver().event_record(place().taken.get(), stream), "taking rows of the stage before");
+  driver().check(driver().event_record(place().taken.get(), stream), "taking rows of the previous stage");
 }
 
 }  // namespace tl::cuda

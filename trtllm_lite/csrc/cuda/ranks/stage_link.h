@@ -18,7 +18,7 @@ class RowSink {
   virtual void send(std::int64_t num_tokens) = 0;
 };
 
-// A source of the rows that the stage before computes for a rank.
+// A source of the rows that the previous stage computes for a rank.
 class RowSource {
  public:
   virtual ~RowSource() = default;

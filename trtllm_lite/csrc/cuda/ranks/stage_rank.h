@@ -17,7 +17,7 @@ PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_bloc
 struct StageRank {
   CudaExecutor* executor;
   PinnedBuffer host_cache;  // for KV blocks of swapped-out requests
-  RowSource* from;          // rows from the stage before; null in the first stage
+  RowSource* from;          // rows from the previous stage; null in the first stage
   RowSink* to;              // rows to the next stage; null in the last stage
 
   // Enqueues copies of KV blocks. The rank's device must be current.

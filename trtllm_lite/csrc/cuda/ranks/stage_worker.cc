@@ -52,7 +52,7 @@ void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
   for (std::size_t part = 0; part < tp_size; ++part) {
     const CudaExecutor& rank = *ranks_[part].executor;
     rank.device().make_current();
-    const std::string what = is_first_stage(mapping) ? "receiving tokens" : "receiving rows of the stage before";
+    const std::string what = is_first_stage(mapping) ? "receiving tokens" : "receiving rows of the previous stage";
     auto pair = std::make_unique<NcclPair>(nccl, ids[first + part], PairRole::kReceives, rank.device(), what);
     pairs_.push_back(pair.get());
     if (is_first_stage(mapping)) {

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A wait for a step polls for this long, which keeps its core busy. After that, it naps between polls, at almost no
+// A wait for a step polls for this long, which keeps its core busy. After that, it sleeps between polls, at almost no
 // cost.
 constexpr auto kTimeOfBusyWait = 100ms;
 constexpr auto kNap = 100us;
@@ -161,7 +161,7 @@ void CudaStepExecutor::record(const OwnedEvent& event) const {
 // Whether the tokens that the next step continues are known.
 bool CudaStepExecutor::knows_predecessor() { return in_flight_ < num_stages_ || flight_at(0).finished; }
 
-// The event after which the tokens are drawn that the next step continues: those of the step num_stages() before it.
+// The event recorded once the tokens that the next step continues are drawn, by the step num_stages() before it.
 Event CudaStepExecutor::drawn_before() const { return drawn_[num_enqueued_ % drawn_.size()].get(); }
 
 void CudaStepExecutor::launch(const StepBatch& batch) {

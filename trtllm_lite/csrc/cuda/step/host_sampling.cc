@@ -35,7 +35,9 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
   const RequestParams& own = rows_.params(slot);
   if (own.adapter && own.adapter->slot() == kNoAdapter) {
-    throw LimitError("adapter: expected one in a slot of the device's memory, found one elsewhere: place it first");
+    throw LimitError(
+        "adapter: expected an adapter in a slot of the device's memory, found one that is not: call place_adapter "
+        "first");
   }
   const bool is_host = wants_logits(own) || !records_.set(slot, own, *rows_.sequence(slot));
   who_[static_cast<std::size_t>(slot)] = {.is_host = is_host,

@@ -22,7 +22,8 @@ void sort_by_slot(std::span<const std::int32_t> slots, int num_slots, std::int32
   std::copy_n(next.begin(), num_slots, ends);
 }
 
-static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
+static_assert(kBlockTables + 1 == kNumStepInputs,
+              "the block tables are the last inputs, so nothing else overwrites them");
 
 }  // namespace
 

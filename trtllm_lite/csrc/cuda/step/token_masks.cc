@@ -67,9 +67,9 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
   threads_->start(orders_);
 }
 
-// Waits for the masks while the device makes logits, and after that for as long as is worth it for all rows, but never
-// longer than the step takes, because the results of the step before are held up meanwhile. In a pipeline, no row may
-// be late and all masks are waited for: later steps of the same requests may be in flight already.
+// Waits for the masks while the device makes logits, and after that as has_waited_enough() says, but never longer than
+// the step takes, because the results of the step before are held up meanwhile. In a pipeline, no row may be late and
+// all masks are waited for: later steps of the same requests may be in flight already.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();

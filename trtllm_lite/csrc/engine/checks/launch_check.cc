@@ -176,9 +176,9 @@ class ProgramChecker {
 
   void check_collective(const CollectiveInstruction& collective) const {
     const bool gathers = collective.op == CollectiveOp::kAllGatherRows;
-    if (manifest_.allreduce_strategy != AllreduceStrategy::kNccl) fail("expected ranks that meet in NCCL");
+    if (manifest_.allreduce_strategy != AllreduceStrategy::kNccl) fail("expected ranks that communicate by NCCL");
     if (!gathers && collective.op != CollectiveOp::kAllReduce) fail("expected a collective of GPUs");
-    if (collective.x_features != collective.y_features) fail("expected rows that are all of one size");
+    if (collective.x_features != collective.y_features) fail("expected x and y with rows of equal size");
     const std::int64_t rows = rows_of(collective.rows);
     check_matrix(collective.x, rows, collective.x_features, collective.dtype);
     check_matrix(collective.y, gathers ? rows * manifest_.mapping.tp_size : rows, collective.y_features,

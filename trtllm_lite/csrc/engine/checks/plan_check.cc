@@ -180,8 +180,8 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   visit_numbers([&](auto, const auto& rule) { numbers.emplace_back(rule.name); });
   if (plan.cuda->slot_numbers != numbers) {
     fail("cuda.slot_numbers",
-         "expected those that this version's records of requests begin with, found others: build "
-         "the engine again");
+         "expected the sampling parameters of this version's records, found others: build the engine "
+         "again");
   }
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
@@ -336,7 +336,7 @@ void check_kinds(const Plan& plan, TargetKind target) {
       fail(where, "expected a program for cpu and all steps, found another");
     }
     if (program.adapters && (!plan.cuda || plan.cuda->adapted.empty())) {
-      fail(where, "expected a program without adapters, as no product may be changed by one");
+      fail(where, "expected a program without adapters, because they change no product of this engine");
     }
     for (const Instruction& instruction : program.instructions) {
       if (!runs_on(instruction, target)) {

@@ -13,11 +13,11 @@ namespace tl::llguidance {
 constexpr std::size_t kTrialStackBytes = std::size_t{1} << 20;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 
-// Limits measured with 49,152 tokens. With 1,000 items in a row, a mask of an ambiguous grammar takes up to 0.2 s (2 s
-// with the library's own limit of 2,000); an object of 200 optional properties has 800 items. A lexer state takes about
-// 700 bytes, so one text's lexer grows to at most 25 MB. A step of the lexer, and the parser's items for a mask, may
-// take 7 ms each; no schema of the tests takes a tenth of that. The limit of precomputation is the library's own, about
-// 20 ms.
+// Limits measured with 49,152 tokens. With a limit of 1,000 items, a mask of an ambiguous grammar takes up to 0.2 s (2
+// s with the library's own limit of 2,000); an object of 200 optional properties has 800 items. A lexer state takes
+// about 700 bytes, so one text's lexer grows to at most 25 MB. A step of the lexer, and the parser's items for a mask,
+// may take 7 ms each; no schema of the tests takes a tenth of that. The limit of precomputation is the library's own,
+// about 20 ms.
 constexpr Limits kLimits{
     .max_items_in_row = 1'000,
     .initial_lexer_fuel = 1'000'000,

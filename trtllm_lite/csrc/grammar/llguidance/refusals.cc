@@ -36,10 +36,10 @@ const std::vector<Meaning>& meanings() {
       {"initial lexer configuration", true, preparing},
       {"too many states", true,
        "a text under it needs more than " + number(kLimits.max_lexer_states) +
-           " states of its regular expressions: shorten counted repetitions, and what is free before them"},
+           " states of its regular expressions: shorten counted repetitions, and free text before them"},
       {"too many expressions", true,
        "a token under it takes more than " + number(kLimits.step_lexer_fuel) +
-           " units of work on its regular expressions: shorten counted repetitions, and what is free before them"},
+           " units of work on its regular expressions: shorten counted repetitions, and free text before them"},
       {"Too many items", true,
        "a token under it takes more than " + number(kLimits.step_max_items) +
            " steps of its rules: make terminals longer, or write alternatives as one terminal"},

@@ -113,7 +113,8 @@ void EventLoop::take_mail() {
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
-// Without the rows that are still awaited, a step would read all weights for the other rows alone.
+// Launches no step if the oldest of num_stages() steps in flight is awaited: without the rows of that step, the new one
+// would read all weights for the other rows alone.
 bool EventLoop::launch_next() {
   if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
   StepBatch& batch = in_flight(in_flight_);

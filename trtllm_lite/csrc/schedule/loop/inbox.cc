@@ -30,7 +30,7 @@ void Inbox::check_room(bool extra) const {
   }
   if (extra && num_extra_ >= max_requests_ / 2) {
     throw OverloadedError("expected fewer than " + std::to_string(max_requests_ / 2) +
-                          " sequences that wait or run beside the first of their prompts, found " +
+                          " sequences that wait or run beyond the first of each prompt, found " +
                           std::to_string(num_extra_) +
                           ": submit again when some have ended, or ask for fewer sequences of a prompt (n, best_of)");
   }

@@ -22,10 +22,10 @@ struct StepRecord {
 
 struct RecordedSteps {
   std::vector<StepRecord> steps;
-  std::int64_t num_left_out = 0;  // later ones, for which there was no room
+  std::int64_t num_left_out = 0;  // later steps, for which there was no room
 };
 
-// One thread adds; any other starts and takes. It costs a load where nothing is recorded.
+// One thread calls add(); any other may call start() and take(). While nothing is recorded, add() costs one load.
 class StepLog {
  public:
   // Records the next `most` steps, and forgets what was recorded before.
