@@ -50,7 +50,7 @@ struct Float16 {
     const float magnitude = std::abs(value);
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(magnitude) - kBiasChange;
     const std::uint32_t normal = (bits + 0xfff + (bits >> 13 & 1)) >> 13;
-    // For a magnitude below 2^-14, the lowest bits of the sum are its multiple of 2^-24.
+    // For a magnitude below 2^-14, the lowest bits of this sum are the magnitude in units of 2^-24.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(magnitude + 0.5f) & 0xffff;
     const std::uint32_t finite = magnitude < kLeastNormal ? small : normal;
     return static_cast<Bits>(sign | (magnitude >= kLargest ? kExponent : finite));

@@ -1,4 +1,4 @@
-// Promises of blocks. A promise guarantees that a running request can take that many blocks.
+// Promises of blocks. A promise of n blocks guarantees that a running request can take n more blocks.
 #pragma once
 
 #include <utility>

@@ -24,7 +24,7 @@ struct KvManagerConfig {
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
-  // For each cache group (kv_geometry.h) its attention window, 0 for none; and the most tokens of a sequence in a step.
+  // The attention window of each cache group (kv_geometry.h), 0 for none; and the most tokens of a sequence in a step.
   std::vector<int> windows{0};
   int max_step_tokens = std::numeric_limits<int>::max();
 
@@ -73,8 +73,8 @@ class KvCacheManager {
   int num_claimed() const { return config_.num_blocks - device_.num_unreferenced() + num_extra_; }
 
   // The longest shareable prefix of full blocks within the first `max_tokens`. It leaves out the last token of the
-  // chain, because at least one token must be computed. `length`: where the sequence goes on, if later than the end of
-  // the prefix.
+  // chain, because at least one token must be computed. `length`: the position where the sequence continues, if beyond
+  // the end of the prefix.
   PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
   // Opens a sequence of at most max_tokens that begins with the blocks of `hit` (just found for `chain`, or empty).
   KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens);
@@ -100,8 +100,8 @@ class KvCacheManager {
     s.length += num_tokens;
     s.num_unsettled = num_unsettled;
   }
-  // Takes back the last `num_wrong` unsettled positions and settles the others. The sequence keeps the blocks and
-  // writes them next.
+  // Takes back the last `num_wrong` unsettled positions and settles the others. The sequence keeps their blocks
+  // and writes to them next.
   void settle(const SequenceHandle& sequence, int num_wrong) {
     Sequence& s = sequences_[sequence.id_];
     s.length -= num_wrong;
@@ -133,8 +133,8 @@ class KvCacheManager {
     return table(sequence.id_, group).blocks;
   }
   int first_block(const SequenceHandle& sequence, int group) const { return table(sequence.id_, group).first; }
-  // Numbers of blocks in all groups: those the sequence holds, those that only it holds (which releasing it would
-  // free), and those that contain tokens.
+  // Numbers of blocks over all groups: blocks that the sequence holds, blocks that no other sequence holds (which
+  // releasing this one would free), and blocks that contain tokens.
   int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
   int num_used_blocks(const SequenceHandle& sequence) const;

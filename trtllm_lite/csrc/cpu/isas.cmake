@@ -12,7 +12,7 @@ else()
   set(ISAS portable)
 endif()
 
-# NAME=FEATURE,FEATURE… of each.
+# NAME=FEATURE,FEATURE… for each instruction set.
 set(ISA_FEATURES)
 foreach(isa ${ISAS})
   list(JOIN FEATURES_${isa} "," features)

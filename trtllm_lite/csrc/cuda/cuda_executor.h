@@ -40,7 +40,7 @@ struct StepShape {
   std::int64_t num_seqs = 0;
   std::int64_t num_decode_seqs = 0;
   std::int64_t num_logits = 0;
-  // True if every row is a decode row and has one row of logits, the one of the same number. Such a step is padded to
+  // True if every row is a decode row and has one row of logits, which has the same index. Such a step is padded to
   // padded_rows() and launched as a graph if one was captured.
   bool decode_only = false;
   // True if a request of the step has an adapter.
@@ -110,7 +110,7 @@ class CudaExecutor final : public DeviceExecutor {
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
   // The address of the RankTable of an engine of several ranks.
   DevicePtr rank_table() const { return address_of(plan_.outputs.at("ranks")); }
-  // Tells a rank where the other ranks have their memory, and how to report one that does not come. For ranks that
+  // Tells a rank where the other ranks have their memory, and how to report a rank that does not come. For ranks that
   // communicate by NCCL, all addresses but its own are 0.
   void set_ranks(const RankPeers& peers, const RankWatchdog& watchdog);
   // Drops the captured graphs and captures no more. Graphs in flight run to their end.

@@ -61,8 +61,8 @@ void check_cache(const Manifest& target, const Manifest& own) {
 }
 
 // The sampling parameters for drafts, which need no log probabilities and no logits. Drafts ignore the request's
-// grammar and adapter: those that break the grammar are rejected, and those of requests with adapters come from the
-// model without.
+// grammar and adapter: drafts that break the grammar are rejected, and drafts for requests with adapters come from the
+// model without adapters.
 std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const SlotParams>& of_request) {
   auto params = std::make_shared<RequestParams>(static_cast<const RequestParams&>(*of_request));
   params->sampling.logprobs.reset();

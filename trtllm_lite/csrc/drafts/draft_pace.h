@@ -88,7 +88,8 @@ class DraftCost {
   DecodeStep last_;
   double saved_ = 0;                                        // seconds
   double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // running means, and the number of steps in them
-  // Running means over pairs of steps: drafts * seconds and drafts^2, of the differences; and the number of pairs.
+  // Running means, over pairs of steps, of products of their differences: drafts * seconds and drafts^2; number of
+  // pairs.
   double products_ = 0, squares_ = 0, num_pairs_ = 0;
   double seconds_per_place_ = 0, num_drafting_steps_ = 0;
   double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // running means, and number of catch-ups

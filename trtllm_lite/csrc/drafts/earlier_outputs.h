@@ -21,7 +21,7 @@ namespace tl {
 // one.
 class EarlierOutputs {
  public:
-  // Keeps at most `max_outputs` outputs (at least 2) and `max_tokens` tokens, plus as many tokens not yet added.
+  // Keeps at most `max_outputs` outputs (at least 2) and `max_tokens` tokens, plus at most `max_tokens` not yet added.
   EarlierOutputs(int max_outputs, std::size_t max_tokens) : max_outputs_(max_outputs), max_tokens_(max_tokens) {}
 
   void add(std::span<const std::int32_t> tokens);

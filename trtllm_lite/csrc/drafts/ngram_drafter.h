@@ -33,7 +33,7 @@ class NgramDrafter : public SequenceDrafter {
     std::size_t count = 0;
   };
 
-  // Records that an n-gram ends at `end`; returns where the same one ended before.
+  // Records that an n-gram ends at `end`; returns where the same n-gram ended before.
   std::optional<std::int32_t> replace(int size, std::int32_t end, std::span<const std::int32_t> tokens);
   static void insert(Index& index, int size, std::int32_t end, std::span<const std::int32_t> tokens);
   static std::int32_t& place(Index& index, int size, std::int32_t end, std::span<const std::int32_t> tokens);

@@ -8,7 +8,7 @@ namespace {
 // Tokens of a long prompt, and of earlier outputs, that one call adds, so that no step waits long for them.
 constexpr std::size_t kMostAtOnce = 1024;
 constexpr int kMostOfOutputs = 64;
-// The longest string looked for in an automaton that is new to the request.
+// The most tokens of a string that is searched for in an automaton that the request has not searched before.
 constexpr std::size_t kLongestSearch = 64;
 
 }  // namespace

@@ -96,8 +96,8 @@ void HostStepExecutor::work() {
   }
 }
 
-// Begins launched steps as long as the executor has room, unless the other thread is doing so. The tokens that such a
-// step continues are known, as its requests are in none of the num_stages() - 1 steps before it. Blocks are copied
+// Begins launched steps as long as the executor has room, unless the other thread is doing so. The tokens that a begun
+// step continues are known, because its requests are in none of the num_stages() - 1 steps before it. Blocks are copied
 // while no step is in progress.
 void HostStepExecutor::begin_steps(Lock& lock) {
   if (is_beginning_) return;

@@ -28,7 +28,7 @@ struct RowScan {
 };
 
 // The weight of a logit in a softmax: exp(logit / temperature - max_scaled), max_scaled being the row's largest scaled
-// logit; 0 below exp(-87). The division comes first, as in transformers, so that ties after rounding are the same ties.
+// logit; 0 below exp(-87). The division comes first, as in transformers, so that rounding makes the same ties.
 float softmax_weight(float logit, float temperature, float max_scaled);
 
 // The reason why no token can be drawn from the row at this temperature (0 = greedy); null if one can be drawn.

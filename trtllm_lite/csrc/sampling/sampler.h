@@ -51,7 +51,7 @@ class Sampler {
                                        std::span<const TokenId> prompt);
   void clear_slot(int slot);
 
-  // Draws the slot's next token from the model's logits [vocab_size], of those that `mask` allows (empty: all), and
+  // Draws the slot's next token, one that `mask` allows (empty: all), from the model's logits [vocab_size], and
   // appends it to the slot. The logits are only read.
   void sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
                   TokenMask mask = {});

@@ -110,7 +110,7 @@ bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now,
   return false;
 }
 
-// Without chunked context, a long prompt would wait as long as other requests decode. So it gets a step without them,
+// Without chunked context, a long prompt would wait as long as other requests decode. So it gets a step of its own,
 // at most every other step.
 bool Scheduler::head_needs_a_step_of_its_own() const {
   if (config_.enable_chunked_context || !last_step_decoded_ || waiting_.empty()) return false;

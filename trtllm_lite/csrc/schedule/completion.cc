@@ -58,10 +58,10 @@ void Scheduler::accept_tokens(Index index, RowResult& result, Clock::time_point 
   }
   result.tokens.cut(num_accepted);  // drops the tokens after the end
   events.tokens.push_back({request.id, std::move(result.tokens), std::move(result.outputs), num_before});
-  // The tokens are known now, so their block may be full and shareable. Two kinds of request share nothing: one that
-  // was preempted meanwhile, and one that has ended. What the step in flight writes after an end is invalid: the device
-  // may skip the row after an end id (StepExecutor::launch), and the slot of the request's adapter may be refilled
-  // before that step is over.
+  // The tokens are known now, so their block may be full and shareable. Nothing is shared if the request was preempted
+  // meanwhile or has ended: what the step in flight writes after an end is invalid, because the device may skip the row
+  // after an end id (StepExecutor::launch), and the slot of the request's adapter may be refilled before that step is
+  // over.
   const auto* running = std::get_if<Running>(&table_.state(index));
   const bool ends_in_flight = reason == FinishReason::kEndId || reason == FinishReason::kStopSequence;
   if (running != nullptr && !ends_in_flight) cache_.commit(running->kv(), chain(request), launched_);

@@ -114,7 +114,7 @@ void Scheduler::ask_for_what_pays() {
   }
 }
 
-// The most drafts for the request's next row, given that `num_left` tokens are left to all drafts of the step. Every
+// The most drafts for the request's next row, if the step's budget has `num_left` tokens left for drafts. Every
 // running request reserves one token of the step's budget, and drafts take no block that a request may soon need.
 int Scheduler::most_drafts(const Running& running, int num_left) const {
   const Request& request = running.request();

@@ -79,10 +79,10 @@ struct RequestTimings {
   int num_preemptions = 0;
 };
 
-// Consecutive steps whose masks were late for the request's rows (StepExecutor::late_rows).
+// Consecutive steps in which the masks of the request's rows were late (StepExecutor::late_rows).
 struct Lateness {
   int num_steps = 0;
-  bool rests = false;  // it has no rows
+  bool rests = false;  // the request gets no rows
   Clock::time_point since;
 };
 
@@ -95,7 +95,7 @@ struct alignas(64) Request {
 
   RequestId id;
   std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
-  std::uint64_t end_bits = 0;        // bit t % 64: an end id or a stop sequence ends in token t
+  std::uint64_t end_bits = 0;        // bit t % 64 is set if token t is an end id or ends a stop sequence
   int num_prompt;
   int num_pending = 0;    // rows in flight that sample; each yields at least one token
   int outputs_from = 0;   // prompt outputs before this position are delivered or in flight

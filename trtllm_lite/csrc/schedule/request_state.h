@@ -1,5 +1,5 @@
 // The states of a living request. Each is a type that owns exactly the resources the state has, and each transition
-// consumes one state and returns the next: one that does not exist here cannot be written.
+// consumes one state and returns the next: a transition that is missing here cannot be written.
 //
 //            start                    swap_out
 //   Waiting ------> Running <----> Swapped

@@ -27,7 +27,7 @@ enum class CapacityPolicy : std::uint8_t {
   // Admits a request only if every block it can ever need is guaranteed.
   kGuaranteedNoEvict,
   // Admits a request while there are blocks for the next steps; if they run out, a request is preempted. (A beam search
-  // would lose everything by that, so it is admitted as under the other policy.)
+  // would lose all its work, so it is admitted as under the other policy.)
   kMaxUtilization,
 };
 
@@ -53,7 +53,7 @@ struct DraftCounters {
 };
 
 struct SchedulerStats {
-  int num_running = 0, num_waiting = 0;     // swapped-out requests wait
+  int num_running = 0, num_waiting = 0;     // swapped-out requests count as waiting
   int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
   int num_free_host_blocks = 0;
   KvCacheCounters kv;

@@ -41,7 +41,7 @@ constexpr std::int64_t kMinTaskRows = 24;
 // 4-bit elements are dequantized once if they are used more than once.
 template <typename Weight>
 constexpr std::int64_t kMinRowsToDequantize = kElements<Weight> > 1 ? 1 : 32;
-// There are enough tasks for each thread that all threads end at about the same time.
+// The number of tasks for each thread: enough that all threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
 // A task's memory in the thread's scratch.

@@ -57,7 +57,7 @@ namespace tl::TL_ISA {
 void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,
               std::int64_t panels, const Epilogue& epilogue);
 
-// Like multiply, for all rows of groups, of `depth` elements, with the same bits. Each group has its own `panels`
+// Like multiply, for all rows of groups, of `depth` elements, with bit-equal results. Each group has its own `panels`
 // panels in w. `epilogue` counts rows over all groups, and panels within a group's. For any row and panel, one thread
 // calls it, group after group.
 void multiply_groups(const KernelArgs& args, const RowGroups& x, std::int64_t depth, const PackedWeight& w,

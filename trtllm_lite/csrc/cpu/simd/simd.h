@@ -1,5 +1,5 @@
-// The vector operations of the CPU kernels, on one type of float vector: as wide as the instruction set allows for
-// which this is compiled.
+// The vector operations of the CPU kernels, on one type of float vector: as wide as the instruction set that this is
+// compiled for allows.
 //
 // Each plugin's cpu.cc is compiled once per instruction set (isas.cmake), whose name is TL_ISA. Everything here lives
 // in namespace tl::TL_ISA, so that the linker can never hand a machine a function compiled for a wider one; for the

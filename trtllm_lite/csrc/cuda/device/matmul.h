@@ -23,8 +23,8 @@ struct RowRange {
   std::int64_t first = 1, last = 1;
 };
 
-// Algorithms that compute every number of rows in a range; at least one. They are ordered by the library's estimate for
-// the last number, best first.
+// One or more algorithms, each of which computes every number of rows in a range. They are ordered by the library's
+// estimate for the last number, best first.
 struct Proposals {
   RowRange rows;
   std::vector<MatmulAlgorithm> algorithms;

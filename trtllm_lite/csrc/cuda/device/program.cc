@@ -244,8 +244,8 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
 }
 
 // The driver reads as many parameters as the kernel has, whatever it is given. (Drivers before CUDA 12.4 cannot tell
-// their number.) Packed parameters are compared by bytes, parameters passed one by one (because of a tensor map) by
-// number.
+// their number.) Packed parameters are compared by their bytes, and parameters passed one by one (because of a
+// tensor map) by their number.
 void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
   const auto index = static_cast<std::size_t>(launch.kernel);
   const auto parameter = driver().function_parameter;

@@ -7,7 +7,8 @@
 
 namespace tl::cuda {
 
-// Scales that give random bytes and nibbles the deviation kMadeUpDeviation, and the offset of nibbles of 0 to 15.
+// Scales that give random bytes and nibbles the deviation kMadeUpDeviation, and the offset that centers nibbles 0
+// to 15.
 constexpr float kByteScale = 0.02f / 42, kNibbleScale = 0.02f / 2.5f, kNibbleOffset = -8 * kNibbleScale;
 
 // Deviation of random weights. Bytes scaled by kByteScale, in weights or rows, use about a third of their range.

@@ -14,7 +14,7 @@ namespace tl::cuda {
 // take turns with each other and with its steps.
 class GramMatrix {
  public:
-  // `name`: an output of 16-bit rows. Borrows the executor. Throws ArgumentError (no such output), DeviceError (no
+  // `name`: an output of 16-bit elements. Borrows the executor. Throws ArgumentError (no such output), DeviceError (no
   // cuBLASLt), LimitError (memory).
   GramMatrix(CudaExecutor& executor, std::string name);
   ~GramMatrix();

@@ -15,8 +15,8 @@ class TimedValues {
 
   // Fills the whole arena with elements of the activations' type, at the scale of a norm's results.
   void fill(const DeviceBuffer& arena, Stream stream);
-  // Then fills the program's rows of bytes in the arena with values of their own type: bytes of wider elements may be
-  // NaN as E4M3.
+  // Called after fill(). Fills the program's rows of 8-bit elements with values of their own type: the bytes of wider
+  // elements may be NaN as E4M3.
   void fill_bytes(const Program& program, const Addresses& addresses, Stream stream);
 
  private:

@@ -11,7 +11,7 @@ namespace tl::cuda {
 
 // Runs one step and returns its float32 logits [num logits_indices, vocab_size]. Threads take turns; no event loop may
 // use the executor meanwhile. Throws LimitError, before any computation, if the request exceeds a limit of the engine.
-// Towards the limit of rows of logits, a sequence counts all its rows from the first wanted one on.
+// All rows of a sequence from the first wanted one on count towards the limit of rows of logits.
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request);
 
 // Runs one step and leaves its results on the device: see CudaExecutor::output. Takes turns as run_step does. Throws

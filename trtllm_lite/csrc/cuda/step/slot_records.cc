@@ -67,7 +67,7 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
   const SamplingParams& sampling = params.sampling;
   if (sampling.allowed_token_ids || has_long_bad_words(sampling)) return false;
   const std::vector<LogitEdit> edits = edits_of(sampling, sequence);
-  // Each token still to come may be one that has not been counted yet.
+  // Each token still to be generated may need an edit of its own, if it has not been counted yet.
   const int num_left = sequence.counts() != nullptr ? std::max(sampling.max_tokens - sequence.num_generated(), 0) : 0;
   const auto vocab_size = static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size);
   if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;

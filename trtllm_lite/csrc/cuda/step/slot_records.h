@@ -37,7 +37,7 @@ class SlotRecords {
 
   const CudaExecutor& executor_;
   const std::size_t record_bytes_, max_edits_;
-  std::vector<char> is_greedy_;  // by slot: whether the record only says greedy sampling, apart from stops
+  std::vector<char> is_greedy_;                  // by slot: whether the record has only greedy sampling and stops
   std::vector<std::vector<std::byte>> records_;  // by slot
   std::vector<int> pending_;                     // slots whose records have yet to be copied
 };

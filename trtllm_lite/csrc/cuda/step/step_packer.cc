@@ -64,7 +64,7 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   return shape;
 }
 
-// Whether each token of the row may become a sequence of its own in a step of only such tokens. This takes programs
+// Whether each token of the row may become a sequence of its own in a step of only such tokens. This requires programs
 // built for draft tokens: in other programs, attention copies all keys of a sequence but the last before the step has
 // stored any. It is used by a draft model for two known tokens after all its draft tokens were accepted. A draft head
 // cannot use it: every token of such a step has logits, and the head would overwrite the features it has yet to read.

@@ -1,7 +1,7 @@
 // Writes a step as the device takes it: packed inputs, padding rows, and the places of each row's logits. A row that
 // decodes becomes a sequence of one new token, plus one sequence for each of its draft tokens; these have the same
-// blocks and a longer past, so that attention finds the tokens before them. A row of two known tokens is treated
-// likewise if all others decode.
+// blocks and a longer past, so that attention finds the tokens before them. A row of two known tokens also becomes two
+// sequences if all other rows decode.
 #pragma once
 
 #include <span>

@@ -84,7 +84,7 @@ class CallFlow {
     check_collective(std::get<CollectiveInstruction>(instruction));
   }
 
-  // A collective reads and writes whole tensors, whose shapes must be those that it names.
+  // A collective reads and writes whole tensors, which must have the dtype and features that the collective names.
   void check_collective(const CollectiveInstruction& collective) {
     check_collective_operand(collective.x, collective.x_features, collective.dtype);
     check_collective_operand(collective.y, collective.y_features, collective.dtype);

@@ -16,7 +16,7 @@ namespace tl::llguidance {
 // a tokenizer splits text.
 class ByteText {
  public:
-  // The vocabulary of such matchers.
+  // The tokenizer of the vocabulary of single bytes.
   static std::shared_ptr<const TokenizerHandle> tokenizer(const Functions& functions);
   explicit ByteText(Handle handle) : handle_(std::move(handle)) {}
 
