@@ -101,10 +101,10 @@ class RowSampler {
   // make them.
   void finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
                   std::span<const float> logits, const RowMasks* masks, SamplerWorkspace& workspace, RowResult& result);
-  // The next two serve a caller that does not hold all logits at once: open_prompt makes room for the outputs of the
-  // row's prompt positions, describe_position fills in those of number `index` from its logits [vocab_size] and returns
-  // what is wrong with them (concurrent threads may do so for distinct positions), and finish_row comes last, with no
-  // prompt positions in its `at`.
+  // The next two methods are for a caller that never holds all logits at once: open_prompt makes room for the outputs
+  // of the row's prompt positions, describe_position fills in those of number `index` from its logits [vocab_size] and
+  // returns what is wrong with them (concurrent threads may do so for distinct positions), and finish_row comes last,
+  // with no prompt positions in its `at`.
   void open_prompt(const StepRow& row, const RowLogits& at, RowResult& result);
   [[nodiscard]] std::string describe_position(const StepRow& row, const RowLogits& at, int index,
                                               std::span<const float> logits, SamplerWorkspace& workspace,

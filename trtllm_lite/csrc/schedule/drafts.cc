@@ -75,7 +75,7 @@ void Scheduler::note_nothing(const DraftTask& task) {
   if (task.most > 0 && task.num_behind == 0 && task.drafts.empty()) request.rest = request.pace.found_nothing();
 }
 
-// Pauses drafting for requests for which catching up would exceed what is left of the time for it.
+// Pauses drafting for requests that would take longer to catch up with than the time budget allows.
 void Scheduler::ask_within_budget() {
   const double per_token =
       draft_cost_.seconds_to_catch_up().value_or(config_.drafter->relative_cost() * costs_.prefill_seconds_per_token());
