@@ -64,7 +64,7 @@ def data(content: Any) -> bytes:
 
 
 def chunked(pieces: Sequence[bytes]) -> list[bytes]:
-    """The pieces in chunks of HTTP/1.1, and the last chunk."""
+    """The pieces as HTTP/1.1 chunks, followed by the empty last chunk."""
     return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""]]
 
 

@@ -23,7 +23,7 @@ def _identity(benchmark: str, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency_report(batch: int, prompt: int, slower: float = 1.0) -> dict[str, Any]:
-    """A report of ``bench latency`` whose times are ``slower`` times those of others, and twice the floors."""
+    """A report of ``bench latency`` whose times are twice the floors, multiplied by ``slower``."""
     first, step = 1e-3 * batch * prompt * slower, 4e-3 * slower
     figures = {
         "time_to_first_token_s": first,

@@ -26,7 +26,7 @@ def throughput(*arguments):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Figures that every serving benchmark gives, and the arguments it was asked with."""
+    """Let every serving benchmark return fixed figures; gives the list of the arguments of its calls."""
     calls = []
 
     def measure(*arguments):
@@ -43,7 +43,7 @@ def measured(monkeypatch):
 
 
 @pytest.fixture
-def baseline(measured, tmp_path):  # noqa: ARG001 - it is what throughput() gives
+def baseline(measured, tmp_path):  # noqa: ARG001 - throughput() needs the fixture
     path = tmp_path / "baseline.json"
     assert throughput("--json", path).exit_code == 0
     return path

@@ -62,7 +62,7 @@ def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
     # Llama-3.1-8B: 8.030 billion parameters, of which the embedding table (0.525) is looked up, not multiplied.
     one, many = prompt_flops(_llama_8b().model, 1), prompt_flops(_llama_8b().model, 8192)
     assert one / 2 == pytest.approx(8.030e9 - 0.525e9, rel=1e-3)
-    # The LM head for the last token alone; attention of half a square: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
+    # The LM head runs for the last token alone; causal attention: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
     assert many == pytest.approx(2 * 6.979e9 * 8192 + 17.6e12 + 1.05e9, rel=1e-3)
 
 
@@ -113,7 +113,7 @@ def _stages(kind: str) -> list[EngineFile]:
 
 
 def _latency(stages: list[EngineFile], shape: LatencyShape, **ceilings: float) -> tuple[float, float]:
-    """The floors of the first token, if there is one, and of a token."""
+    """The floors of the time to the first token (0.0 if there is none) and of the inter-token latency."""
     figures = latency_floors(stages, shape, Ceilings(**ceilings), first_s=1.0, step_s=1.0)
     return figures.get("floor_time_to_first_token_s", 0.0), figures["floor_inter_token_latency_s"]
 
@@ -121,7 +121,7 @@ def _latency(stages: list[EngineFile], shape: LatencyShape, **ceilings: float) -
 def test_one_request_passes_all_stages_of_a_pipeline() -> None:
     whole, *stages = _stages("cuda")
     alone = LatencyShape(batch_size=1, input_len=20, output_len=5)
-    rows, frequencies = 2 * 64, 4 * 16 // 2  # what crosses in 16 bits, and what both stages have of rotary positions
+    rows, frequencies = 2 * 64, 4 * 16 // 2  # bytes sent as 16-bit values; bytes of rotary frequencies in both stages
     for limits in ({"bandwidth": 1e3}, {"bandwidth": 1e6, "flops": 1e3}):
         (first, step), (staged_first, staged_step) = (_latency(one, alone, **limits) for one in ([whole], stages))
         assert staged_step == pytest.approx(step + (rows + frequencies) / limits["bandwidth"])
@@ -129,7 +129,7 @@ def test_one_request_passes_all_stages_of_a_pipeline() -> None:
 
 
 def test_many_requests_wait_for_the_slowest_stage() -> None:
-    """The second has the LM head, so that nearly all arithmetic is there."""
+    """The second stage has the LM head, and so nearly all arithmetic."""
     whole, *stages = _stages("cuda")
     many = LatencyShape(batch_size=4, input_len=16, output_len=5)
     last = 2 * (4096 * 128256 + (32 + 8) * 2 * 4096 * 128 + 3 * 4096 * 14336)  # FLOPs of a token in the last stage
@@ -137,7 +137,7 @@ def test_many_requests_wait_for_the_slowest_stage() -> None:
     assert step == pytest.approx(4 * last / 1e9, rel=1e-6)
     slowest = weight_bytes_per_step(stages[1]) + kv_bytes_per_step(stages[1], many) / 2
     assert _latency(stages, many, bandwidth=1e3)[1] == pytest.approx(2 * slowest / 1e3)
-    # Four prompts in four steps: the first stage's share of one, then four times that of the last.
+    # Four prompts take four steps: the first stage computes one prompt, then the last stage computes four.
     model = whole.manifest.model
     of_last = prompt_flops(replace(model, num_hidden_layers=1), 16)
     expected = prompt_flops(model, 16) - of_last + 4 * of_last

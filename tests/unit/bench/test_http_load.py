@@ -1,4 +1,4 @@
-"""Loads on a server whose answers the tests choose: connections, errors by kind, places, processes."""
+"""Loads on a server whose answers the tests choose: connections, errors by kind, concurrency, processes."""
 
 import asyncio
 import socket
@@ -94,7 +94,7 @@ def test_a_connection_that_the_server_closes_is_replaced():
 
 
 def test_a_connection_may_end_between_requests():
-    """The server does not say so beforehand, so that a request may meet it half closed, and is sent again."""
+    """The server closes connections without notice; a request that meets a half-closed connection is sent again."""
     with fake_server(lambda request: Reply(all_tokens(request).pieces, close=True)) as server:
         assert all(isinstance(result, Answer) for result in results(server, 20))
     assert [request.connection for request in server.asked] == list(range(1, 21))

@@ -1,4 +1,4 @@
-"""The probe of the memory's bandwidth, and the commit of the package."""
+"""The probe of memory bandwidth, and the commit of the package."""
 
 import subprocess
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_experts_in_blocks_are_read_with_their_numbers(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     engine = _engine_of(load_network(tmp_path / "checkpoint"))
     one = mixtures(engine)[0]
-    rows_of_expert = 2 * one.inner + EXTENTS["hidden_size"]  # rows of an expert's matrices, with a bias each
+    rows_of_expert = 2 * one.inner + EXTENTS["hidden_size"]  # rows of an expert's matrices; each row has a bias
     elements = 3 * EXTENTS["hidden_size"] * one.inner
     all_experts = 3 * one.num_experts * (elements * 18 // 32 + rows_of_expert * 4)
     few, everything = (weight_bytes_per_step(engine, rows) for rows in (1, 1e6))

@@ -25,7 +25,7 @@ EARLIER = [latency_report(*shape) for shape in SHAPES]
 
 
 def near(points: list[tuple[float, float]]) -> Any:
-    """Equal to points that are these up to rounding."""
+    """A value that equals ``points`` up to rounding."""
     return [pytest.approx(point) for point in points]
 
 

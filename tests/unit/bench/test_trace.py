@@ -1,4 +1,4 @@
-"""Traces of made-up runs, read as viewers of the format do: spans are matched, nested, and on a track each."""
+"""Traces of made-up runs, read as viewers of the format do: spans are matched and nested, and each has one track."""
 
 import json
 from collections import defaultdict
@@ -21,7 +21,7 @@ REQUESTS = st.tuples(*[st.floats(0, 3)] * 3, st.lists(st.floats(1e-6, 2), min_si
 
 
 def spans_of(events: list[dict[str, Any]]) -> dict[tuple[int, str], list[tuple[str, float, float]]]:
-    """The spans of each request, from the outermost on. Asserts that each ends, within the one around it."""
+    """The spans of each request, outermost span last. Asserts that each span ends, and within the span around it."""
     found, open_spans = defaultdict(list), defaultdict(list)
     for event in (event for event in events if event["ph"] in "be"):
         key = event["pid"], event["id"]

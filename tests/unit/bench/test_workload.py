@@ -85,7 +85,7 @@ def test_uniform_lengths_reach_both_ends_and_all_between(input_len, output_len):
 def test_log_normal_lengths_have_the_quantiles_asked_for(median, p95):
     generator = np.random.default_rng(0)
     drawn = [LogNormal(median, p95).draw(generator, 10**9) for _ in range(COUNT)]
-    # Standard error of a quantile in units of the logarithm; the 95th percentile has the larger one.
+    # Standard error of a quantile of the logarithms; the one of the 95th percentile exceeds that of the median.
     error = 4 * LogNormal(median, p95).sigma * math.sqrt(0.95 * 0.05 / COUNT) / 0.103
     assert np.median(drawn) == pytest.approx(median, rel=math.expm1(error), abs=1)
     assert np.percentile(drawn, 95) == pytest.approx(p95, rel=math.expm1(error), abs=1)

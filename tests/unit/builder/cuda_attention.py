@@ -158,7 +158,7 @@ def rope_cache(
 
 
 def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:
-    """Exponents of 2 from products of queries and keys, up to an offset that all share; ``cap``: rate and height."""
+    """Scores as exponents of 2, up to an offset that all share; ``cap``: rate and height of the softcap."""
     if not macros["TL_SOFTCAP"]:
         assert not cap
         return products * scale
@@ -178,7 +178,7 @@ class _Scores:
 
     @classmethod
     def taken(cls, macros: Macros, numbers: tuple[Any, ...]) -> tuple["_Scores", tuple[Any, ...]]:
-        """The first ``numbers``, and those after them."""
+        """The scores' numbers, taken from the beginning of ``numbers``, and the remaining ones."""
         window, value_scale, scale, *more = numbers
         cap, tuned = 2 * macros["TL_SOFTCAP"], 3 * macros["TL_TEMPERATURE"]
         own = cls(window, value_scale, scale, tuple(more[:cap]), tuple(more[cap : cap + tuned]))

@@ -130,7 +130,7 @@ def lowered_stages(shape: Shape, pp_size: int, targets: str = "sm_90") -> list[L
 
 
 def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Plan:
-    """A plan whose cubins are named by number: what a reader of plans needs and no compiler."""
+    """A plan whose cubins are named by number, so that no compiler is needed."""
     programs = lowered(shape, targets, tiled, **limits)
     return make_plan(programs, {specialised: f"{number:064x}" for specialised, number in programs.kernels().items()})
 

@@ -2,9 +2,6 @@
 
 A kernel starts when all kernels before it run; a kernel that allows the next one to start only after its own wait
 (``allow_next_kernel`` of ``cuda/async.cuh``) guarantees that all kernels before it have ended.
-
-A kernel starts when all kernels before it run, and those that allow it after their own wait (``allow_next_kernel`` of
-``cuda/async.cuh``) promise that all before them have ended.
 """
 
 from collections.abc import Sequence
@@ -19,8 +16,8 @@ ALLOW_AT_ONCE = {
 }
 # Indices of the arguments, besides weights, that a kernel reads early.
 EARLY = {"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)}
-# How many of its first arguments a kernel may write: one if it is not listed, which follows the tensor maps of its
-# operands.
+# The number of leading arguments that a kernel may write. Kernels that are not listed write one, which follows the
+# tensor maps of their operands.
 WRITTEN = {"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
 
 

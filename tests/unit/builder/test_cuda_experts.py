@@ -80,7 +80,7 @@ def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path:
 
 @pytest.mark.parametrize("chunk", [8, 24])
 def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None:
-    """Llama 4 without experts: steps begin in one chunk and end in another, and decode in the first or a later one."""
+    """Llama 4 without experts: steps cross chunks, and decoding is in the first chunk or a later one."""
     late = {"floor_scale": 5, "attn_scale": 0.7, "moe_layers": []}
     model = network_of("llama4", tmp_path, attention_chunk_size=chunk, **late)
     card = CudaInterpreter(lowered_model(model, "bfloat16"))

@@ -81,7 +81,7 @@ def test_a_table_of_too_few_positions_is_refused() -> None:
 
 @pytest.mark.parametrize("qformat", ["fp8", "int8_sq"])
 def test_rows_of_bytes_are_tiled_where_they_are_not_streamed(qformat: str) -> None:
-    """This includes the product of queries, keys and values, with its rotation."""
+    """The product of queries, keys and values, with its rotation, is tiled like the others."""
     kernels = _kernels_by_program(lowered(cuda_shape(), qformat=qformat, max_batch_size=24))
     assert {"qkv_linear", "gated_linear", "linear"} <= kernels["decode_16"]
     assert {"linear_tiled", "gated_linear_tiled", "qkv_linear_tiled"} <= kernels["step_64"]

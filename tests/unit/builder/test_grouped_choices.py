@@ -98,9 +98,9 @@ OTHERS = {
     "as measured": _site("int8", SMALL),
     "ungated": _site("int8", SMALL, gated=False),
     "more experts": _site("int8", SMALL, experts=ExpertChoice(32, 2, 32)),
-    "more of a row": _site("int8", SMALL, experts=ExpertChoice(16, 4, 16)),
-    "a rank's": _site("int8", SMALL, experts=ExpertChoice(16, 2, 8)),
-    "otherwise stored": _site("float8_e4m3fn", SMALL),
+    "more experts per row": _site("int8", SMALL, experts=ExpertChoice(16, 4, 16)),
+    "experts of one rank": _site("int8", SMALL, experts=ExpertChoice(16, 2, 8)),
+    "another dtype": _site("float8_e4m3fn", SMALL),
     "with a bias": replace(_site("int8", SMALL), bias=Buffer("bias", "float32", (16, 2, 384), "weight")),
 }
 

@@ -246,7 +246,7 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
 @pytest.mark.parametrize(("in_features", "shared_bytes"), [(4096, 99 * 1024), (1024, 227 * 1024)])
 def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, shared_bytes: int, tmp_path: Path) -> None:
-    """This includes targets before sm_89, which do not convert FP8, and several teams for short rows."""
+    """Some targets are older than sm_89 and do not convert FP8; short rows are computed by several teams."""
     root, device = Path(__file__).parents[3] / "plugins", Device(arch, shared_bytes)
     form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
     config = few_rows_config((4096, in_features), form, 4, device)
@@ -261,7 +261,7 @@ def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, sha
 
 
 def test_sources_tell_no_more_targets_apart() -> None:
-    """A kernel that compiles for a target then compiles for the others of its group, but for PTX that ptxas refuses."""
+    """A kernel that compiles for one target of a group compiles for all of them, except for PTX that ptxas refuses."""
     texts = [path.read_text() for path in (Path(__file__).parents[3] / "plugins").rglob("*.cuh")]
     tests = {test for text in texts for test in re.findall(r"__CUDA_ARCH__.*", text)}
     assert {test.rstrip(")") for test in tests} == {"__CUDA_ARCH__ >= 900"}

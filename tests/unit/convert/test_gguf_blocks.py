@@ -127,7 +127,7 @@ def test_convert_says_how_matrices_are_stored(options: tuple[str, ...], matrices
 
 
 def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Path) -> None:
-    """Its other tensors are not quantized either: the error says what the file has, and what to do."""
+    """The file's float tensors are not quantized either: the error names the file's types and the remedy."""
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds={"ffn_up": "Q4_0", "token_embd": "Q8_0"})
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
     assert quantized_as(load_network(tmp_path / "checkpoint")) == "gguf Q4_0, Q8_0"

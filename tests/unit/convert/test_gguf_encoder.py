@@ -70,7 +70,7 @@ TEXTS = ["The FOX jumped.", "unfox  jumps", "café foxes", "fox]", "the [SEP] fo
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_word_pieces(is_new: bool, tmp_path: Path) -> None:
-    """Newer files name the tokens at the begin and end of a text by other keys."""
+    """Newer files name the tokens at the beginning and end of a text by other keys."""
     model = tiny_model("bert")
     metadata = _vocabulary(_PIECES, model.config.vocab_size)
     if is_new:
@@ -288,7 +288,7 @@ def test_vocabulary_of_xlm_r(sentencepiece_model: ModelProto, tmp_path: Path) ->
 
 
 def test_signed_bytes_and_files_that_say_little(sentencepiece_model: ModelProto) -> None:
-    """The table of replacements may have signed bytes; where a file is silent, </s> is 1 and ends every text."""
+    """The table of replacements may have signed bytes; without keys for </s>, it has id 1 and ends every text."""
     metadata = _fairseq_vocabulary(sentencepiece_model)
     signed = np.frombuffer(metadata["tokenizer.ggml.precompiled_charsmap"], np.int8).tolist()
     tokens = ["<pad>", "</s>", "<unk>", "▁fi", "▁", "x"]

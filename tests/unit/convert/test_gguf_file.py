@@ -211,7 +211,7 @@ def test_deepseek_in_files_of_all_years(
 
 
 def test_scores_of_the_largest_gemma_are_scaled_by_another_size(tmp_path: Path) -> None:
-    """llama.cpp recognises it by its number of layers, and so does this project."""
+    """llama.cpp recognises Gemma 2 27B by its number of layers, and so does this project."""
     metadata = {"gemma2.block_count": 46}
     assert open_gguf(write_gguf(tiny_model("gemma2"), tmp_path / "a.gguf")).config["query_pre_attn_scalar"] == 14
     path = write_gguf(tiny_model("gemma2"), tmp_path / "b.gguf", metadata=metadata)

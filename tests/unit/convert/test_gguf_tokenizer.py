@@ -89,7 +89,7 @@ def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str,
 
 @pytest.mark.parametrize("pre", ["mpt", "olmo"])
 def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[str, Any]) -> None:
-    """Their pre-tokenizers are GPT-NeoX's; OLMo has other special tokens."""
+    """OLMo and MPT use GPT-NeoX's pre-tokenizer; OLMo has other special tokens."""
     ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
     vocab = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
@@ -139,7 +139,7 @@ def test_deepseek_v3_equals_its_tokenizer() -> None:
 
 
 def test_deepseek_llm_cuts_as_llama_cpp(metadata: dict[str, Any]) -> None:
-    """Its third pattern lists ASCII letters, so words are split at other letters; Georgian lowercase is not listed."""
+    """The third pattern lists ASCII letters, so words are split at other letters; Georgian lowercase is not listed."""
     tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "deepseek-llm"})[0])
     for text, cuts in {
         "It's über 12½ km,\n ok": ["It", "'", "s", " ü", "ber", " ", "1", "2", "½", " km", ",", "\n", " ok"],

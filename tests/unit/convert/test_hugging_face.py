@@ -120,7 +120,7 @@ def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
     [("tiktoken.model", "tiktoken"), ("vocab.txt", "transformers")],
 )
 def test_tokenizers_of_other_files_are_named(model: Path, name: str, maker: str) -> None:
-    """A model with only such a file must not be reported as one without a tokenizer."""
+    """A model with only an unsupported tokenizer file must not be reported as one without a tokenizer."""
     (model / name).write_text("{}")
     assert open_directory(model).tokenizer is not None
     (model / "tokenizer.json").unlink()

@@ -53,8 +53,6 @@ def matrices_of_network(checkpoint: Path) -> dict[str, np.ndarray]:
     """The matrices of the network, by layer name: the part of the network that depends on no input.
 
     onnxruntime computes them, or onnx's own evaluator if they have a type that onnxruntime lacks.
-
-    onnxruntime computes it, or, of numbers that it does not know, onnx's own evaluator.
     """
     model = onnx.load(checkpoint / "network.onnx")
     known, kept, names = {tensor.name for tensor in model.graph.initializer}, [], {}
@@ -129,7 +127,7 @@ def test_engines_compute_what_the_checkpoint_means(name: str, tmp_path: Path) ->
     for found, wanted in found_and_wanted:
         if layout.round is None:
             assert_close(found, wanted)
-        else:  # another order of summation may round to another step, a small error beside the rounding itself
+        else:  # another order of summation may round to a neighbouring step, a small error beside the rounding itself
             assert np.std(found - wanted) < 0.3 * np.std(wanted - without_rounding(model, ids)[-len(wanted) :])
 
 
@@ -184,7 +182,7 @@ def test_engines_keep_integers_whose_groups_lie_apart(name: str, tmp_path: Path)
 
 
 def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
-    """Tools permute matrices that read the same features alike; an engine merges these into one product."""
+    """Tools give matrices that read the same features one column order; an engine merges them into one product."""
     layout = LAYOUTS["gptq with act-order"]
     by_rows = with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0, seed_axis=0)
     written(tmp_path, replace(layout, quantize=by_rows))
@@ -195,7 +193,7 @@ def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
 
 
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """Older checkpoints of ModelOpt have such a file."""
+    """Older checkpoints of ModelOpt keep their settings in hf_quant_config.json."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
     edit(tmp_path, lambda settings: settings.clear())
     settings = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
@@ -288,7 +286,7 @@ def test_orders_may_be_said_by_booleans(name: str, ordered: bool, tmp_path: Path
 
 
 def test_zero_points_of_symmetric_weights_may_be_stored_as_they_are(tmp_path: Path) -> None:
-    """GPTQModel's second format stores them so, and some files do not name their format."""
+    """GPTQModel's second format stores zero points unchanged, and some files do not name their format."""
     layout = Layout(LAYOUTS["gptq"].settings, gptq(4, 64, True, 0))
     expected = matrices(written(tmp_path, layout))
     for layer, matrix in matrices_of_network(tmp_path / "checkpoint").items():

@@ -1,4 +1,4 @@
-"""KV caches with scales in the checkpoint: the network rounds keys and values by them, and engines store them so."""
+"""KV caches with scales in the checkpoint: the network rounds keys and values by them, engines store them rounded."""
 
 import json
 from collections.abc import Callable

@@ -114,7 +114,7 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("says", [False, True])
 def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(says: bool, tmp_path: Path) -> None:
-    """transformers 5 saves such a config: it follows the whole config; older releases followed the text config."""
+    """transformers 5 saves such a config and follows its outer level; older releases followed its text_config."""
     _whole("mistral").save_pretrained(tmp_path / "model")  # with a separate LM head
     file = tmp_path / "model" / "model.safetensors"
     text = tiny_config("mistral").to_dict()
@@ -156,7 +156,7 @@ def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
 
 
 def test_quantized_layers_are_those_of_the_text_model(tmp_path: Path) -> None:
-    """The config of the whole model says how they are quantized."""
+    """The config of the whole model says how the layers of the text model are quantized."""
     model = tiny_model("ministral3", hidden_size=64, intermediate_size=96)
     write_quantized(model, tmp_path / "text", LAYOUTS["fp8 static of transformers"])
     text = json.loads((tmp_path / "text" / "config.json").read_text())

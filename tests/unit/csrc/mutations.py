@@ -40,7 +40,7 @@ def moved_arena(rng: random.Random, engine: TinyEngine) -> bytes:
 
 
 def changed_shapes(rng: random.Random, engine: TinyEngine) -> bytes:
-    """One extent changed everywhere it occurs: often consistent, now and then beyond what it indexes."""
+    """One extent changed everywhere it occurs: the plan is often consistent, but may index past the end of a tensor."""
     engine = engine.copy()
     extents = sorted({extent for tensor in engine.plan["tensors"] for extent in tensor["shape"]}, key=str)
     old, new = rng.choice(extents), rng.choice([*extents, *HOSTILE_VALUES[:16]])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("fuzz_engine_reader.cc")
-# Files handed to one process; a hang then costs one timeout.
+# The number of files that one process reads; a hang costs one timeout.
 BATCH = 250
 SECONDS_PER_BATCH = 60
 VERDICT = re.compile(r"^(?P<path>[^\n]*?): (?P<verdict>accepted|rejected: )", re.MULTILINE)

@@ -19,7 +19,7 @@ from trtllm_lite.runtime.lora.peft import Pair
 
 Matrix = np.ndarray[Any, Any]
 MAX_RANK = 24
-WIDTHS = [5, 70_001]  # the second takes several tasks of the threads
+WIDTHS = [5, 70_001]  # the second is split into several tasks of the thread pool
 NUM_IN = 13
 STORED = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 SCALE = 32 / 3

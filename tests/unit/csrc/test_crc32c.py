@@ -39,7 +39,7 @@ def test_every_length_and_alignment() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 4097, 49152, 60000, 99999, 100000])
 def test_continues_from_a_prefix(cut: int) -> None:
-    """Long data, of which three streams are computed at once, gives the same result however it is cut."""
+    """Long data, whose checksum is computed in three streams at once, gives the same result however it is cut."""
     data = np.random.default_rng(1).bytes(100000)
     assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
     pieces = 0

@@ -139,7 +139,7 @@ FILES = {
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b'{"\xff": 1}'}),
         "plan: expected JSON, found a syntax error",
     ),
-    "entry of no use": (
+    "unused entry": (
         lambda e: replace(e, weights={**e.weights, "extra": np.zeros(16, np.float32)}).to_bytes(),
         "expected the 7 weights of the plan, found 8",
     ),
@@ -311,7 +311,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     "outside the arena": (set_tensor("logits", offset=2**20), "expected to lie inside the arena"),
     "unaligned": (set_tensor("logits", offset=4), "multiple of 64"),
     "size overflows": (set_tensor("x", shape=[2**30 - 1] * 4), "expected a size of at most"),
-    "arena by num_blocks": (set_tensor("x", shape=["num_blocks", 16]), "expected a shape without num_blocks"),
+    "arena of num_blocks": (set_tensor("x", shape=["num_blocks", 16]), "expected a shape without num_blocks"),
     "weight at another offset": (set_tensor("o", offset=64), "expected the offset of its entry"),
     "weight of another shape": (set_tensor("o", shape=[80, 16]), "expected an entry with the stored shape"),
     "weight of another dtype": (set_tensor("o", dtype="bfloat16"), "expected an entry of dtype BF16, found F32"),
@@ -319,7 +319,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     "cache of another shape": (set_tensor("key_cache.0", shape=["num_blocks", 2, 8, 16]), "bytes a block"),
     "input of another shape": (set_tensor("token_ids", shape=["num_seqs"]), "shape of the step input of this name"),
     "input of another name": (set_tensor("token_ids", name="tokens"), "expected the name of a step input"),
-    "indices from elsewhere": (
+    "indices from another step input": (
         set_operand("Embedding", "token_ids", "position_ids"),
         "expected the step input token_ids, found position_ids",
     ),
@@ -368,7 +368,7 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: last_stage(e) or receive(e, "past_lens"),
         r"plan\.received\.past_lens: expected a row of floats of 32 bits for each token, in the arena",
     ),
-    "received into one place": (
+    "two tensors received into the same bytes": (
         lambda e: last_stage(e) or receive(e, "x", "n1") or e.tensor("n1").update(offset=e.tensor("x")["offset"]),
         r"plan\.received\..*: expected storage of its own",
     ),
@@ -429,8 +429,8 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
     "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
-    "a rank of too few": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),
-    "experts of part of a rank": (
+    "rank too high": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),
+    "expert groups that do not divide the ranks": (
         lambda e: e.manifest["mapping"].update(moe_ep_size=2),
         r"mapping\.moe_ep_size: expected a divisor of tp_size = 1, found 2",
     ),

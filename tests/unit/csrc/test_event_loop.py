@@ -1,4 +1,4 @@
-"""EventLoop over the CPU executor: each request's tokens and outputs are those it has alone, whatever else happens."""
+"""EventLoop over the CPU executor: each request's tokens and outputs are those of a run alone, whatever else runs."""
 
 import os
 from collections import defaultdict

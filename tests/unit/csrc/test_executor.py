@@ -21,7 +21,7 @@ def i32(*values: int) -> np.ndarray:
 
 
 def run_alone(executor: CpuExecutor, tokens: np.ndarray, chunks: list[int], blocks: list[int]) -> np.ndarray:
-    """Logits after the last token, fed in chunks of the given sizes."""
+    """Logits after the last of ``tokens``, which are fed in chunks of the given sizes."""
     past = 0
     for size in chunks:
         part, last = tokens[past : past + size], i32(size - 1)

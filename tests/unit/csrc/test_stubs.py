@@ -21,7 +21,7 @@ def _public(names: Any) -> set[str]:
 
 
 def _is_real(node: ast.stmt) -> bool:
-    """Whether a class of a stub is one of the extension, not a form of what callers pass."""
+    """Whether a declaration of a stub exists in the extension, unlike a Protocol of what callers pass."""
     return not (isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases))
 
 
@@ -59,7 +59,7 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
 def _differences(body: list[ast.stmt], found: Any, where: str) -> Iterator[str]:
     names, own = _declared(body), _public(vars(found))
     if found is _core.sampling.SamplingParams:
-        own -= set(NUMBERS)  # of which the stub has __getattr__, as there is a schema
+        own -= set(NUMBERS)  # the stub declares these by __getattr__, as a schema lists them
     yield from (f"{where}.{name} is not in the stub" for name in own - set(names))
     yield from (f"{where}.{name} is in the stub alone" for name in set(names) - own)
     for name in own & set(names):

@@ -169,7 +169,7 @@ CALLS: list[tuple[str, list[str], dict[str, float | str]]] = [
 
 
 def pack(weight: np.ndarray, layout: str) -> np.ndarray:
-    """Bytes as plugins/README.md lays them out; written out here so that the tests do not trust the builder's."""
+    """The weight in a layout of plugins/README.md, computed here so that tests do not trust the builder's layouts."""
     if layout == "row_major":
         return weight
     width = 64 if layout == "panel64" else 32
@@ -227,7 +227,7 @@ class TinyEngine:
         self.plan["arena_bytes"] = offset
 
     def poison(self, token: int) -> None:
-        """Makes the token's embedding NaN; as an output of the model the token stays clean."""
+        """Makes the token's embedding NaN; its row of the LM head, and so its logit, stays finite."""
         panels = self.weights["embedding"].copy()  # [panel, HIDDEN, 64]
         panels[token // 64, :, token % 64] = np.nan
         self.weights["embedding_of_tokens"] = panels
@@ -268,7 +268,7 @@ class TinyEngine:
         edit_header: Callable[[dict[str, Any]], None] | None = None,
         edit_header_text: Callable[[str], str] | None = None,
     ) -> bytes:
-        """The file, all checksums right: those of the edited header, too, if its checksum is still where it was."""
+        """The file, with correct checksums, also of an edited header if the key of its checksum is still there."""
         entries = [(f"weights.{name}", array) for name, array in self.weights.items()]
         for name, text in (documents or self.documents()).items():
             entries.append((name, np.frombuffer(text, np.uint8)))
@@ -304,7 +304,7 @@ def _lay_out(entries: list[tuple[str, np.ndarray]], metadata: dict[str, str]) ->
 
 
 def seal(header: bytes) -> bytes:
-    """Pads a header text, fills in its checksum where it has the place for one, and puts its length in front."""
+    """Pads a header text, fills in its checksum if it has the key for one, and puts its length in front."""
     header += b" " * (-(8 + len(header)) % 64)
     at = header.find(HEADER_CHECKSUM_KEY.encode())
     if at >= 0:

@@ -74,8 +74,8 @@ std::map<void*, std::size_t>& allocations() {
 }
 constexpr std::size_t kTotalBytes = std::size_t{1} << 30;
 
-// Parameters in order: packed, each aligned to its size, or where the pointers say, of which the executor leaves a null
-// after the last.
+// Reads a kernel's parameters in order: packed, each aligned to its size, or through an array of pointers, which the
+// executor ends with a null.
 class Arguments {
  public:
   Arguments(void** each, void** extra) : each_(each) {
@@ -125,7 +125,7 @@ Work embed(Arguments& a, unsigned blocks) {
   };
 }
 
-// Computes a row of eight numbers for each sequence of an encoder: the sum of its tokens, and multiples of that.
+// Computes a row of eight numbers for each sequence of an encoder: the sum of its tokens, and multiples of the sum.
 Work pool_sums(Arguments& a, unsigned blocks) {
   auto* y = a.next<float*>();
   const auto *x = a.next<const int*>(), *cu_seqlens = a.next<const int*>();
@@ -139,7 +139,7 @@ Work pool_sums(Arguments& a, unsigned blocks) {
 
 using tl::RankTable;
 
-// The same kernel for the rank that samples tokens, which has its own last tokens.
+// The kernel "embed" for the rank that samples tokens, which has its own last tokens.
 Work embed_of_rank(Arguments& a, unsigned blocks) {
   auto* x = a.next<int*>();
   const auto *ids = a.next<const int*>(), *slots = a.next<const int*>();
@@ -341,7 +341,7 @@ Work score(Arguments& a, unsigned blocks) {
 
 using tl::DrawnLogprobs, tl::LogitEdit, tl::SamplingSlot;
 
-// The token that the sequence's sampling parameters give for a row.
+// A row of logits after the bias, penalties and bans of the sequence's sampling parameters.
 std::vector<float> edited(const SamplingSlot& slot, const LogitEdit* edits, int counter, std::vector<float> row) {
   for (const LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
     float& logit = row[edit->token & LogitEdit::kTokenMask];
@@ -428,9 +428,8 @@ Work sample(Arguments& a, unsigned blocks) {
   };
 }
 
-// Keeps the tensor map that it is given between two numbers, and how many of the matrix's bytes are zeros, or no
-// numbers as E4M3, for tests. As in a real kernel, whose parameters start where no tensor map may lie, they cannot be
-// packed.
+// For tests, keeps its tensor map, which is passed between two integers, and counts the matrix's bytes that are zeros,
+// and those that are NaN as E4M3. The alignment of the tensor map keeps the parameters from being packed.
 Work probe(Arguments& a, unsigned) {
   const int before = a.next<int>();
   const auto map = a.next<TensorMap>();
@@ -527,7 +526,7 @@ bool run_until_reached(Event* event, std::int64_t number) {
 }
 
 // Waits until there is room for one more kernel on a stream, if that is limited; meanwhile other streams run, too.
-// Returns false if there is none: the stream waits for another, on which nobody puts what it waits for.
+// Returns false if there is none: the stream waits for work on another stream that nobody launches.
 bool has_room(Stream* stream) {
   constexpr std::chrono::seconds kNever{20};
   const int most = number_from("FAKE_MAX_PENDING", 0);
@@ -584,13 +583,13 @@ void fake_hold(int held) {
   hold().changed.notify_all();
 }
 
-// For other libraries: what the streams of several ranks do together, by who comes last.
+// For other fake libraries: a collective of several ranks' streams; the last rank to arrive computes it.
 Collective* fake_new_collective() { return new Collective; }
 int fake_join(Stream* stream, Collective* collective, int rank, int count, void* own, Collective::Together together) {
   if (stream->context != fake::current()) return kInvalidHandle;
   return stream->push([=] { return collective->come(rank, count, own, together); }), 0;
 }
-// Ends all waits.
+// Ends all waits in the collective.
 void fake_abort(Collective* collective) {
   const Lock lock(fake::device_mutex());
   collective->aborted = true;

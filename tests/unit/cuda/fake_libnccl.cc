@@ -127,7 +127,7 @@ void broadcast(void* const* each, int count) {
   for (int to = 0; to < count; ++to) std::memmove(of(each, to).y, root.x, root.count * size_of(root.type));
 }
 
-// A name that is no file's.
+// The address of an abstract socket, which has no file.
 sockaddr_un address_of(const Id& id) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -155,9 +155,9 @@ struct Transfer {
   char* data;
   std::uint64_t count;
   std::uint64_t announced;
-  std::size_t num_done = 0;  // bytes done, of the number and the data
+  std::size_t num_done = 0;  // bytes transferred, of the number and the data
 
-  // Whether all is over. `move` is send() or recv(). One whose other side is gone never ends, as on a GPU.
+  // Returns whether the transfer has ended. `move` is send() or recv(). A transfer whose peer is gone never ends.
   template <typename Move>
   bool go_on(const Move& move) {
     while (!pair->is_aborted && num_done < sizeof announced + count) {
@@ -173,7 +173,7 @@ struct Transfer {
   }
 };
 
-// Runs the streams that send, of which nobody may wait for the end.
+// Runs the streams that send, because nobody else may wait for their end.
 class Pump {
  public:
   Pump() : thread_([this] { run(); }) {}
@@ -200,7 +200,7 @@ class Pump {
 };
 
 Pump& pump() {
-  fake::streams();  // outlive it
+  fake::streams();  // these are made first, so that they outlive the pump
   fake::pushed();
   fake::device_mutex();
   static Pump pump;

@@ -96,7 +96,7 @@ inline bool is_stalled(const Stream* stream) {
   return stream->context && stream->context->device == number_from("FAKE_STALLED_GPU", -1);
 }
 
-// Runs a stream until then, or until it waits for what has not happened.
+// Runs a stream until `done`, or until its next work waits for something that has not happened.
 inline void run_until(Stream* stream, const std::function<bool()>& done) {
   const Lock lock(device_mutex());
   if (stream->is_running || is_stalled(stream)) return;
@@ -110,13 +110,13 @@ inline void run_until(Stream* stream, const std::function<bool()>& done) {
   stream->is_running = false;
 }
 
-// Transfers from other processes and to them, which happen without anybody's doing here.
+// The number of transfers with other processes that are under way; they progress without calls in this process.
 inline int& num_under_way() {
   static int number = 0;
   return number;
 }
 
-// Runs a stream until then; while transfers are under way, it waits for them. Whether it has come to that.
+// Runs a stream until `done`, waiting for transfers that are under way. Returns whether it is `done`.
 inline bool wait_until(Stream* stream, const std::function<bool()>& done) {
   std::unique_lock lock(device_mutex());
   while (true) {

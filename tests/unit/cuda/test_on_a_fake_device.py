@@ -19,8 +19,8 @@ HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
 FLAGS = ("-O1", "-fPIC", "-shared", "-Werror", f"-I{PLUGINS}")
 _FILES = {path.stem.removesuffix("_cases"): path for path in sorted((HERE / "fake_device").glob("*_cases.py"))}
-# One process runs all cases, as its start takes longer than those of most files, but for these: stages leave a GPU
-# that has stalled for good, and Ray may be missing.
+# One process runs all cases, because its start takes longer than the cases of most files. These files run apart:
+# "stage" leaves a GPU that has stalled for good, and "ray" needs Ray, which may be missing.
 _APART = {name: [_FILES.pop(name)] for name in ("stage", "ray")}
 CASES = {"together": list(_FILES.values()), **_APART}
 if importlib.util.find_spec("ray") is None:

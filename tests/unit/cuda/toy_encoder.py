@@ -1,4 +1,4 @@
-"""An encoder's engine of the toy model of fake_libcuda.cc: a text's row is the sum of its tokens, and multiples."""
+"""An encoder's engine of the toy model of fake_libcuda.cc: a text's row is multiples of its tokens' sum."""
 
 import copy
 from typing import Any

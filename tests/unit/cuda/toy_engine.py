@@ -109,7 +109,7 @@ def extent(symbol: str, multiplier: int = 1) -> Json:
 
 
 def pointer(name: str, offset: int | Json = 0) -> Json:
-    """The address of a tensor, plus bytes."""
+    """The address of a tensor, plus ``offset`` bytes."""
     return {"tensor": INDEX[name], "offset": offset}
 
 
@@ -192,7 +192,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
 
 
 def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
-    """An engine with adapters, which add to the sum: a[0, 0] times the sum of b's second outputs."""
+    """An engine with adapters, which add to each token's sum: a[0, 0] times the sum of the second row of b."""
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     symbols = toy.plan["symbols"]
     symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
@@ -294,7 +294,7 @@ def make_toy_engine_of_nccl(count: int, rank: int) -> TinyEngine:
 
 
 def collective(op: str, x: Json, y: Json, rows: Json, features: int, dtype: str) -> Json:
-    """A collective over rows of so many features."""
+    """A collective over ``rows`` of ``features`` values each."""
     widths = {"x_features": features, "y_features": features}
     return {"kind": "collective", "op": op, "x": x, "y": y, "rows": rows, **widths, "dtype": dtype}
 
@@ -305,7 +305,7 @@ def _launch_of_ranks(kernel: str, grid: int | Json, *arguments: Json) -> Json:
 
 
 def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], kind: str, num_bytes: int) -> Json:
-    """The address of one more tensor."""
+    """Add a tensor to the plan; return its address."""
     offset = -(-toy.plan[f"{kind}_bytes"] // 256) * 256
     places = {"layout": "row_major", "kind": kind, "offset": offset}
     toy.plan["tensors"].append({"name": name, "dtype": dtype, "shape": shape, **places})
@@ -314,7 +314,7 @@ def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], 
 
 
 def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
-    """A toy engine whose stages each cache all tokens and find the same sums; the last stage says what follows."""
+    """A toy engine whose stages each cache all tokens and compute the same sums; the last stage predicts the token."""
     toy = make_toy_engine_of_ranks(tp_size, part)
     rank = stage * tp_size + part
     toy.manifest["mapping"] = {"tp_size": tp_size, "rank": rank, "pp_size": pp_size, "moe_ep_size": 1}

@@ -1,4 +1,4 @@
-"""A GPU engine made by hand that has all that a page shows; where a file may say anything, its names are markup."""
+"""A hand-made GPU engine that has everything a page shows, and HTML markup in every free text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ REASON = "fastest on NVIDIA H200: 8 rows 12.5 us (13.75 us by cublaslt); 64 rows
 
 
 def write_hostile(directory: Path) -> Path:
-    """Write the engine with provenance into ``directory``; returns that."""
+    """Write the engine with provenance into ``directory``; returns ``directory``."""
     directory.mkdir()
     plan = gpu_plan()
     kernels = tuple(replace(kernel, name=kernel.name + SCRIPT) for kernel in plan.kernels)

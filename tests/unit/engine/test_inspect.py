@@ -114,7 +114,7 @@ def test_odd_checksums_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _without_text(value: Any, dumps: Callable[..., str] = json.dumps, **settings: Any) -> str:
-    """``json.dumps``, but that the checksums of a header are a list and no text."""
+    """``json.dumps``, except that the checksums of a header become a list instead of a string."""
     if isinstance(value, dict) and "__metadata__" in value:
         value["__metadata__"]["checksums"] = ["0" * len(value["__metadata__"]["checksums"])]
     return dumps(value, **settings)

@@ -1,4 +1,4 @@
-"""Programs for people: layers said once, and when tensors lie in the arena."""
+"""Outlines of programs: repeated layers are listed once, and each tensor's lifetime in the arena is given."""
 
 import random
 from itertools import pairwise
@@ -30,7 +30,7 @@ def _tensor(name: str, kind: str, offset: int = 0, extent: int | str = 16) -> Pl
 
 
 def gpu_plan() -> Plan:
-    """Layers of two launches, every second one with a window, between an embedding and a head."""
+    """Layers of two launches, every second layer with a window, between an embedding and an LM head."""
     tensors = [_tensor("table", "weight"), _tensor("x", "arena", 0), _tensor("logits", "arena", 64)]
     launches = [_launch(0, 1, 0)]
     for layer in range(NUM_LAYERS):

@@ -28,7 +28,7 @@ VOID = ("meta", "br")
 
 
 class _Parsed(HTMLParser):
-    """Tags that are open must be closed in order; notes what would be run or loaded, and the texts of all tags."""
+    """Checks that tags are closed in order; collects what would be run or loaded, and the texts of all tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -108,7 +108,7 @@ def test_heads_sort(page: Page) -> None:
 
 
 def test_what_fits_a_device_is_marked(page: Page, found: dict[str, Any]) -> None:
-    """Each cell has what is beside the cache, and the blocks of its batch as the runtime counts them."""
+    """Each cell is the memory outside the KV cache plus the cache blocks of its batch, as the runtime counts them."""
     limits, cache = found["limits"], found["kv_cache"]
     cells = page.evaluate("""[...document.querySelectorAll('#what-if-table tbody tr')].map(row =>
         [...row.querySelectorAll('td')].map(cell => Number(cell.dataset.value)))""")

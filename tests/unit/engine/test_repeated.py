@@ -1,4 +1,4 @@
-"""Runs of what repeats, and names without numbers of layers."""
+"""Repeated runs in a sequence, and names without layer numbers."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from trtllm_lite.engine.repeated import Run, joined, pattern, runs, unfolded
         ("abc", [(0, 3, 1)]),
         ("aaaa", [(0, 1, 4)]),
         ("xababaqq", [(0, 1, 1), (1, 2, 2), (5, 1, 1), (6, 1, 2)]),
-        ("eabbabbabbz", [(0, 1, 1), (1, 3, 3), (10, 1, 1)]),  # and not the two b
+        ("eabbabbabbz", [(0, 1, 1), (1, 3, 3), (10, 1, 1)]),  # the two b's are no run of their own
         ("abab" * 2, [(0, 2, 4)]),  # the shortest period
     ],
 )

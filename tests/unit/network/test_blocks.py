@@ -1,4 +1,4 @@
-"""The nodes that each block leaves: what the builder's passes look for."""
+"""The nodes that each block adds to the graph, which the builder's passes look for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ _NORM = RmsNorm(_VECTOR, 1e-6)
 def _nodes(
     block: Callable[[DecoderContext, ir.Value], Any], dtype: ir.DataType = ir.DataType.FLOAT
 ) -> list[tuple[str | None, str, list[str | None]]]:
-    """Name, operator and inputs of every node that ``block`` leaves, called on an activation x."""
+    """Name, operator and inputs of every node that ``block`` adds when it is called on an activation x."""
     graph = GraphBuilder(dtype)
     block(DecoderContext(graph), declare("x", ir.DataType.FLOAT, ("batch", "seq", 4)))
     return [(node.name, node.op_type, [value and value.name for value in node.inputs]) for node in graph.nodes]

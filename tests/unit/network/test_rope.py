@@ -74,7 +74,7 @@ def test_equal_to_transformers(parameters: dict[str, Any], head_dim: int, theta:
     stretched = parameters["rope_type"] == "longrope" and parameters["original_max_position_embeddings"] < MAX_POSITIONS
     assert (rope.long is not None) == stretched
     found = rope.inv_freq if rope.long is None else rope.long.inv_freq
-    # A few units in the last place: numpy's and torch's float32 powers differ by one.
+    # The tolerance is a few units in the last place: numpy's and torch's float32 powers differ by one unit.
     np.testing.assert_allclose(np.array(found, np.float32), inv_freq, rtol=5e-7)
     assert rope.attention_factor == pytest.approx(factor, rel=1e-12)
 
@@ -121,14 +121,14 @@ def test_each_kind_of_layer_has_its_own_in_old_and_new_spellings() -> None:
 
 
 def test_original_length_beside_the_parameters() -> None:
-    """Some models keep the pretraining length at the top level of the config, and scale by the quotient."""
+    """A pretraining length at the top level of the config makes the factor the quotient of the two lengths."""
     outside = ConfigFields({"original_max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"}})
     inside = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     assert read_rope(outside, 64, 16384) == read_rope(ConfigFields({"rope_parameters": inside}), 64, 16384)
 
 
 def test_frequency_factors_divide() -> None:
-    """Llama 3.1's GGUF files carry the quotients of plain and stretched frequencies."""
+    """Llama 3.1's GGUF files store the plain frequencies divided by the stretched ones."""
     stretched = {"rope_type": "llama3", "factor": 8.0, **_LLAMA3}
     plain = np.array(read_rope(ConfigFields({}), 64, 4096).inv_freq)
     wanted = np.array(read_rope(ConfigFields({"rope_parameters": stretched}), 64, 131072).inv_freq)

@@ -1,4 +1,4 @@
-"""Which rows of a module a weight is, against the weights themselves."""
+"""The rows of a source module that a weight consists of, compared with the weights themselves."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ CASES: dict[str, WeightExpression] = {
     "whole": fused,
     "second part": fused.split(12, 24)[1],
     "keys of heads": fused.split_heads(3, 4, 4, 4)[1],
-    "rows of one each": fused.split_heads(18, 1, 1)[1],
+    "second row": fused.split_heads(18, 1, 1)[1],
     "halves from pairs": HalvesFromPairs(fused, 3),
     "halves from pairs of a part": HalvesFromPairs(fused, 3, 6),
-    "halves from pairs of keys of heads": HalvesFromPairs(fused.split_heads(3, 4, 8)[1], 3),
+    "halves from pairs of the heads' keys": HalvesFromPairs(fused.split_heads(3, 4, 8)[1], 3),
     "latent queries": Concat((plain, HalvesFromPairs(rotated, 3))),
     "swapped": swapped.transpose(),
     "part of swapped": swapped.transpose().split(12, 24)[1],

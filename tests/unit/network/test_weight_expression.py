@@ -1,4 +1,4 @@
-"""Expressions over source tensors against numpy: values, shapes without reading, and what is read."""
+"""Expressions over source tensors against numpy: their values, their shapes without reading, and the bytes read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_part_of_a_mapped_tensor_is_a_view(tmp_path: Path) -> None:
 
 
 def test_pairs_become_halves_in_every_head() -> None:
-    """Rotating neighbours before equals rotating halves after, up to the order of elements."""
+    """Rotating pairs of neighbours, then reordering, equals reordering, then rotating halves."""
     angles, x = np.array([0.3, 1.1, 2.0]), np.random.default_rng(0).standard_normal((2, 6))
     cos, sin = np.cos(angles), np.sin(angles)
     even, odd = x[:, ::2], x[:, 1::2]

@@ -1,4 +1,4 @@
-"""A tiny decoder of the usual blocks, whose source tensors are called as most Hugging Face models call them."""
+"""A tiny decoder of the usual blocks, whose source tensors are named as in most Hugging Face models."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def _parts(num_layers: int) -> UsualParts:
 
 
 def layer(bias: bool = False, head_norms: bool = False, **attention: Any) -> dict[str, Any]:
-    """The variations of one layer; ``attention`` are fields of Attention."""
+    """The options of one layer; ``attention`` holds fields of Attention."""
     return {"bias": bias, "head_norms": head_norms, **attention}
 
 

@@ -93,7 +93,7 @@ def test_kernels_of_one_cubin_may_have_blocks_of_different_sizes(tmp_path: Path)
 
 
 def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
-    """One attends for decode rows, of which this step has none, one for the others."""
+    """One attention kernel is for decode rows, of which this step has none; the other is for all other rows."""
     times = _core.time_step(executor, num_rows=3, num_tokens=2, past_len=5)
     assert [name for name, _ in times] == ["embed", "attend", "score", "sample"]
     with pytest.raises(LimitError, match="num_rows: expected 1 to 6, found 7"):
@@ -162,12 +162,12 @@ def test_rows_between_wanted_ones_count_as_logits(tmp_path: Path) -> None:
 
 def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
     names = ["mixed", "decode_4", "decode_2"]
-    for sustained in (False, True):  # the fake device takes as long for each
+    for sustained in (False, True):  # the fake device takes equally long for both
         times = executor.time_programs(names, num_tokens=2, repeats=3, sustained=sustained)
         assert len(times) == len(names)
         assert all(time is not None and time > 0 for time in times)
     many = executor.time_programs(names * 3, num_tokens=2, sustained=True)
-    assert [time is not None for time in many] == [True] * 6 + [False] * 3  # the first, and five of the others
+    assert [time is not None for time in many] == [True] * 6 + [False] * 3  # the first program, and five others
     assert executor.time_programs([], num_tokens=1) == []
     with pytest.raises(LimitError, match="expected the name of a program of this engine, found step_64"):
         executor.time_programs(["step_64"], num_tokens=1)
@@ -178,7 +178,7 @@ def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
 
 
 def test_bytes_that_are_timed_are_numbers(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
-    """Some bytes of 16-bit values are none as E4M3, and with zeros a product takes less power."""
+    """Some bytes of 16-bit values are NaN as E4M3, and a product of zeros takes less power."""
     toy = make_toy_engine()
     rows = {"dtype": "float8_e4m3fn", "shape": ["num_tokens", 128], "layout": "row_major", "kind": "arena"}
     toy.plan["tensors"].append({"name": "rows", **rows, "offset": ARENA_BYTES})

@@ -32,13 +32,13 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def drafting(executor: CudaExecutor, **changes: Any) -> EventLoop:
-    """Prompt lookup that takes any token that came before."""
+    """An event loop whose prompt lookup drafts after a match of even one token."""
     drafts = {"max_draft_len": MAX_DRAFT_LEN, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
     return EventLoop(executor, **LIMITS, **drafts, **changes)
 
 
 def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
-    """The prompts often contain what the toy model says: it doubles the last token once it has begun to speak."""
+    """Prompts that often contain what the toy model generates: each token is twice the generated one before it."""
     generator = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):
@@ -49,7 +49,7 @@ def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
 
 
 def num_kept(loop: EventLoop) -> int:
-    """The number of accepted draft tokens, which is less than that of all."""
+    """The number of accepted draft tokens, which is less than that of all draft tokens."""
     stats = loop.stats()
     kept, drafted = sum(stats["num_accepted"]), sum(stats["num_drafted"])
     assert 0 < kept < drafted

@@ -46,7 +46,7 @@ def save(path: Path, toy: TinyEngine) -> Engine:
 
 @pytest.fixture(params=["model", "head"])
 def engines(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Engine, Engine]:
-    """An engine and a second one that says the same: a draft model, or a head that reads the features of the first."""
+    """An engine, and one that generates the same: a draft model, or a head that reads the first one's features."""
     if request.param == "model":
         toys = make_toy_engine(MAX_DRAFT_LEN), make_toy_engine(1)
     else:
@@ -89,9 +89,9 @@ def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[E
 
 
 def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """A copy of inputs, and one of tokens back; and for the draft a copy of how it is to be sampled.
+    """Each step copies inputs to the device and tokens back; each draft also copies its sampling parameters.
 
-    Steps of prompts are launched kernel by kernel, and so is a head's first after drafts, which it computes again.
+    Prefill steps are launched kernel by kernel, and so is a head's first step after a draft, which it computes again.
     """
     loop, num_drafts, prompt = drafting(engines), 4, [4, 9, 2]
     names = (b"graphs", b"to_device", b"to_host")
@@ -104,11 +104,11 @@ def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, e
     computes_again = json.loads(engines[1].manifest)["borrows_features"]
     assert graphs == num_steps - (num_drafts - 1 if computes_again else 0)
     assert to_host == 1 + num_steps
-    assert to_device == 1 + num_steps + num_drafts + 2  # the draft model catches up with a prompt, which is sampled by
+    assert to_device == 1 + num_steps + num_drafts + 2  # 2 copies for the draft model's prefill
 
 
 def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """Equally long records of a draft's sequences are one copy; the last record, with its edits, is another."""
+    """Sampling records of equal length are copied at once; the last record, which is longer by its edits, apart."""
     loop, prompts = drafting(engines), [[4, 9, 2], [8, 1], [7, 7, 7, 6], [5]]
     names = (b"slices", b"to_device", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
@@ -116,7 +116,7 @@ def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, 
     answers = run(loop, list(zip(prompts, kinds, strict=True)), fake_driver)
     check_kinds(answers, prompts, kinds)
     slices, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
-    num_drafted = loop.stats()["num_drafts"]  # rows, each of which was a sequence of a draft
+    num_drafted = loop.stats()["num_drafts"]  # drafts, counted by sequence
     assert slices > 0
     assert to_device - to_host < num_drafted  # copies that do not belong to a step
 

@@ -103,7 +103,7 @@ def requests(seed: int, count: int) -> tuple[list[tuple[list[int], Any]], list[s
 
 
 def arguments(expressions: list[str | None], **host: Any) -> list[dict[str, Any]]:
-    """Arguments of the loop; with ``host``, every fourth request is sampled on the host."""
+    """Arguments of each request; every fourth one also gets ``host``, which makes the host sample it."""
     return [
         {"grammar": None if expression is None else grammar(expression), **(host if number % 4 == 1 else {})}
         for number, expression in enumerate(expressions)
@@ -164,7 +164,7 @@ def test_a_step_with_guided_rows_is_a_graph_and_a_launch(fake_driver: ctypes.CDL
     num_in_time = done["graphs"] - loop.stats()["num_late_rows"]
     assert num_in_time in (10, 11)  # a step more may be under way when the last token is known
     assert done["launched"] == 4 + done["graphs"]
-    # For each step inputs and a mask, and for the sequence its sampling parameters.
+    # Each step copies inputs and a mask; the sequence copies its sampling parameters once.
     assert done["to_device"] - 1 == 2 * done["to_host"] == 2 * (done["graphs"] + 1)
     assert done["to_host_bytes"] == 4 * done["to_host"]  # no logits are copied
 

@@ -35,7 +35,7 @@ def algorithm(max_rows: int, number: int) -> dict[str, Any]:
 
 
 def product(width: int, *algorithms: dict[str, Any], rows: Any = None) -> dict[str, Any]:
-    """A product of all tokens, or of this many rows."""
+    """A product of all tokens, or of ``rows`` rows."""
     return {
         "kind": "matmul",
         **{name: pointer("halves") for name in ("x", "weight")},
@@ -144,7 +144,7 @@ def test_rows_without_a_common_algorithm_are_measured_in_parts(fake_library: cty
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_what_is_timed_computes_with_random_values(fake_library: ctypes.CDLL, tmp_path: Path, width: int) -> None:
-    """The values have a deviation of 1 over rows of 16; products of zeros would take less power."""
+    """Products are timed with random values, because products of zeros would take less power."""
     make_executor(tmp_path, width).time_products(num_tokens=MAX_NUM_TOKENS, repeats=2)
     assert 0.8 < fake_library.fake_deviation() < 1.2
     executor = make_executor(tmp_path, width)

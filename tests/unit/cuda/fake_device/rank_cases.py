@@ -93,7 +93,7 @@ def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, t
     begin = counts()
     loop = loop_of(tmp_path, make, 2)
     before = counts()
-    num_sizes = 4  # 1, 2, 4 and 8 rows, of five kernels each; the rank that draws has the whole and all but the last
+    num_sizes = 4  # 1, 2, 4 and 8 rows; five kernels, or four without sampling, which one rank captures both ways
     assert before["captured"] - begin["captured"] == (5 + 4 + 4) * num_sizes
     assert before["launched"] - begin["launched"] == (5 + 4) * num_sizes
     [answer] = run(loop, [([1, 2, 3], greedy(11))])
@@ -228,7 +228,7 @@ def test_engines_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_pending", ["0", "1"])  # kernels that a queue holds; 0: any number
-@pytest.mark.parametrize("accepted", [0, 2, 6, 9])  # launches; a prompt takes 5, or where tokens are drawn 6
+@pytest.mark.parametrize("accepted", [0, 2, 6, 9])  # launches; a prompt takes 5, or 6 on the rank that samples
 @pytest.mark.parametrize("refusing", [0, 1, 2])
 def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
     fake_driver: ctypes.CDLL,
@@ -238,7 +238,7 @@ def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
     accepted: int,
     num_pending: str,
 ) -> None:
-    """Steps in flight end with the same error: what their ranks computed without waiting nobody reads."""
+    """Steps in flight end with the same error; nobody reads what their ranks computed without waiting."""
     loop = loop_of(tmp_path, make_toy_engine_of_ranks, 3)
     monkeypatch.setenv("FAKE_MAX_PENDING", num_pending)
     before = fake_driver.fake_count(f"launches_of_{refusing}".encode())

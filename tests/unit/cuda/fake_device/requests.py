@@ -62,9 +62,9 @@ def run(
     each: list[dict[str, Any]] | None = None,
     **arguments: Any,
 ) -> list[Answer]:
-    """Submit everything, all of it before the first step ends if ``fake_driver`` is given; returns when all ended.
+    """Submit all requests, before the first step ends if ``fake_driver`` is given; return the ended answers.
 
-    ``each`` has more arguments of each request.
+    ``each`` holds additional arguments for each request.
     """
     own = [{}] * len(requests) if each is None else each
     with nullcontext() if fake_driver is None else held(fake_driver):
@@ -78,7 +78,7 @@ def run(
 
 
 def collect(loop: EventLoop, answers: dict[int, Answer], after_each: Callable[[], None] = lambda: None) -> None:
-    """Wait until all requests of ``answers`` have ended; ``after_each`` poll."""
+    """Wait until all requests of ``answers`` have ended; call ``after_each`` after each poll."""
     while any(answer.end is None for answer in answers.values()):
         polled = loop.poll(SECONDS_TO_AN_EVENT)
         assert polled is not None

@@ -84,7 +84,7 @@ def test_the_device_knows_what_ends_a_sequence(
 
 
 def test_what_follows_an_end_is_shared_with_nobody(executor: CudaExecutor) -> None:
-    """The end fills a block, whose last keys and values the device has not computed like the model would."""
+    """The end fills a block, whose last keys and values the device has not computed as the model would."""
     prompt, loop = [1, 2, 3], EventLoop(executor, **LIMITS, enable_block_reuse=True)
     tokens = expected(prompt, 2 * PAGE - len(prompt))
     [answer] = run(loop, [(prompt, greedy(9, stop_token_ids=[tokens[-1]]))])
@@ -188,7 +188,7 @@ def test_beam_searches_are_advanced_on_the_host(executor: CudaExecutor) -> None:
         assert answer.end is not None
         assert answer.end.reason == FinishReason.LENGTH, answer.end.message
         hypotheses = [found for event in answer.events for found in event.hypotheses]
-        # The toy's best token leads its neighbours by one; every step away from it costs as much.
+        # A token's logit is minus its distance from the best token.
         assert hypotheses[0][0] == expected(prompt, 5)
         assert len(hypotheses) == 3
         assert all(better[1] >= worse[1] for better, worse in pairwise(hypotheses))

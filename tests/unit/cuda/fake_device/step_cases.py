@@ -59,7 +59,7 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
     loop.shut_down()
     assert answer.tokens == expected([1, 2, 3], 11)
     done = {name: count - before[name] for name, count in counts().items()}
-    # The prompt's launches. One copy of inputs and one of tokens for each step, and the sequence's sampling parameters.
+    # Only the prompt's kernels are launched singly. Each step copies inputs and tokens; one copy: sampling parameters.
     assert done["captured"] == 0
     assert done["launched"] == 4
     assert done["graphs"] in (10, 11)  # a step more may be under way when the last token is known
@@ -67,7 +67,7 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
 
 
 def test_graphs_are_made_as_the_loop_begins(executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lack of memory then shows at the start, and not while requests run."""
+    """Graphs are captured at the start, so that a lack of memory shows then, and not while requests run."""
     monkeypatch.setenv("FAKE_MAX_GRAPHS", "4")  # two of each size
     with pytest.raises(LimitError, match=r"capturing program decode_4: expected more free memory .*kv_cache_free_gpu_"):
         EventLoop(executor, **LIMITS)
