@@ -30,7 +30,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def reference(model_dir: Path) -> PreTrainedModel:
-    """The same model in transformers."""
+    """The small random model in transformers."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager").eval()

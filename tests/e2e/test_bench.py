@@ -1,4 +1,4 @@
-"""The benchmarks on a real, tiny engine: the counts and files they produce. How fast it was is not checked here."""
+"""The benchmarks on a real, tiny engine: the counts and files that they produce. Speed is not checked."""
 
 import json
 import shutil
@@ -214,7 +214,7 @@ def test_traces_have_all_steps_and_all_requests(engine_dir: Path, tmp_path: Path
 
 
 def test_traces_of_latency_have_the_kernels_of_each_shape(engine_dir: Path, tmp_path: Path) -> None:
-    """All calls of the plan but those of steps of the other kind have work, in both steps of a shape."""
+    """In the prefill and in the decode step of a shape, all of the plan's calls for such steps have work."""
     path = tmp_path / "trace.json"
     asked = ("--batch_size", "1,3", "--input_len", 20, "--output_len", 4, "--repeats", 1)
     assert len(reports("latency", engine_dir, tmp_path / "l.json", *asked, "--trace", path)) == 2

@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {**LIMITS, "gather_context_logits": True, "kv_cache_co
 
 
 def drafting(engine_dir: Path) -> dict[str, Any]:
-    """Every draft is tried: the number that would pay depends on times, which differ between runs."""
+    """Options that verify every draft: with adaptive verification, drafts depend on times, which differ by run."""
     return {
         "method": "draft_model",
         "model": engine_dir,
@@ -31,7 +31,7 @@ def drafting(engine_dir: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Callable[..., Path]:
-    """Build an engine of the model, of another seed or of another family, with other options."""
+    """Return a function that builds an engine of the model, or of another seed, family or shape, with given options."""
 
     def build(seed: int = 0, family: str = "llama", shape: dict[str, Any] | None = None, **options: Any) -> Path:
         directory = tmp_path_factory.mktemp("draft")
@@ -53,7 +53,7 @@ def same(engine: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def other(engine: Callable[..., Path]) -> Path:
-    """A model with other weights, half as deep."""
+    """The engine of a model of one layer, with other weights."""
     return engine(seed=1, shape={"num_hidden_layers": 1})
 
 

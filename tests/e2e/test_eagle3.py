@@ -1,4 +1,4 @@
-"""EAGLE-3 on tiny models: a head computes what the paper says, and drafts change only when tokens come."""
+"""EAGLE-3 on tiny models: a head computes what the paper says, and drafts change how soon tokens come, not which."""
 
 import copy
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Models:
         build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
+        """Options that verify every draft: with adaptive verification, drafts depend on times, which differ by run."""
         return {
             "method": "eagle3",
             "model": self.head_engine,
@@ -165,7 +165,7 @@ def test_a_head_changes_nothing(models: Models, policy: str) -> None:
 
 
 def test_the_drafts_of_a_head_are_those_of_the_paper(models: Models) -> None:
-    """Few tokens are allowed, so that a head that is right about half the time shows what it reads.
+    """Few tokens are allowed, so that about half of the drafts are accepted, and wrong inputs of the head would show.
 
     Prompts come in chunks, share prefixes and blocks, and end within blocks and at their ends.
     """

@@ -32,7 +32,7 @@ from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.triton.repository import write_repository
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
-# There are no padding tokens, for which transformers has no positions.
+# Texts contain no padding tokens, for which transformers has no positions.
 TEXTS = [[3 if token in (1, 2) else token for token in text] for text in random_prompts(seed=0, count=23)]
 POOLINGS: dict[str, dict[str, bool]] = {
     "mean": {},
@@ -225,7 +225,7 @@ def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> N
 
 @pytest.mark.parametrize("family", ["roberta", "mpnet", "modernbert"])
 def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
-    """Published checkpoints have this class, whose names have a prefix and whose head has tensors of its own."""
+    """Published checkpoints are masked LMs, whose tensor names have a prefix and whose head has its own tensors."""
     model = AutoModelForMaskedLM.from_config(tiny_config(family), attn_implementation="eager").eval()
     model.save_pretrained(tmp_path / "model")
     with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
@@ -251,7 +251,7 @@ def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
 
 
 def test_distances_of_mpnet() -> None:
-    """The buckets of all distances are compared; their logarithms are rounded."""
+    """Buckets follow from rounded logarithms, so those of all distances are compared."""
     distances = torch.arange(-600, 601)
     expected = MPNetEncoder.relative_position_bucket(distances).tolist()
     assert [mpnet.bucket(int(distance)) for distance in distances] == expected
@@ -290,7 +290,7 @@ def test_positions_that_old_files_hold_are_dropped(encoder_dir: Path, tmp_path: 
 
 
 def test_the_default_prompt_comes_before_texts(tmp_path: Path) -> None:
-    """sentence-transformers does the same; token ids, in contrast, are taken as the whole text."""
+    """sentence-transformers puts the prompt before texts, too. Token ids, in contrast, are taken as the whole text."""
     model = _save("bert", tmp_path / "model", {"normalize": True})
     said = {"prompts": {"query": "the other dogs: ", "document": ""}, "default_prompt_name": "query"}
     (tmp_path / "model" / "config_sentence_transformers.json").write_text(json.dumps(said))

@@ -1,4 +1,4 @@
-"""Expert parallelism on CPUs: ranks with some of the experts each compute what one rank computes."""
+"""Expert parallelism on CPUs: ranks that each hold some of the experts compute what one rank computes."""
 
 import json
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size:
 
 @pytest.mark.parametrize("pair", [(0, 3), (8, 11), (2, 9)], ids=["first rank", "last rank", "two ranks"])
 def test_experts_that_all_tokens_choose_may_be_anywhere(pair: tuple[int, int], tmp_path: Path) -> None:
-    """The other ranks then have nothing to compute, and most experts have no tokens."""
+    """Every token chooses one of two experts: ranks without these have nothing to compute."""
     checkpoint = _mixture("mixtral", tmp_path, num_experts_per_tok=1)
     _check(_choosing(checkpoint, pair), tmp_path, 3, 3)
 

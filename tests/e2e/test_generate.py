@@ -184,10 +184,10 @@ def check_greedy(
     dtype: str = "float32",
     table: Mapping[str, Tolerance] = TOLERANCES,
 ) -> None:
-    """Hold a greedy run against transformers.
+    """Compare a greedy run with transformers.
 
-    In a pass over prompt and output, its logits must agree with ours and its best token must be the next one at every
-    position; so, by induction, its own greedy run gives the same tokens.
+    In a pass over prompt and output, transformers' logits must agree with ours, and its best token must be the next one
+    at every position; so, by induction, its own greedy run gives the same tokens.
     """
     expected = expected_logits(model, prompt, tokens)
     assert_close(logits, expected, dtype, table=table)

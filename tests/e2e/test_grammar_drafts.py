@@ -32,7 +32,7 @@ THINKING = GuidedDecodingParams(regex="[0-9]{2} = the quick brown fox", reasonin
 
 
 def requests() -> list[Request]:
-    """Prompts under grammars that know much, and parameters of all kinds; some begin alike, some have no grammar."""
+    """Prompts, grammars that force many tokens, and parameters of all kinds; some share a prefix or lack a grammar."""
     made = []
     for row, prompt in enumerate(random_prompts(5, 20, longest=30)):
         params = replace(KINDS[row % len(KINDS)], max_tokens=50 + row, detokenize=False)
@@ -112,7 +112,7 @@ def test_a_request_with_drafts_can_be_cancelled(drafting: LLM) -> None:
 
 
 def test_texts_match_their_grammar_behind_the_reasoning(drafting: LLM) -> None:
-    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # tokens with more after it begin no answer of this grammar
+    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # ends reasoning; the rest of a longer token begins no answer
     params = SamplingParams(temperature=1.0, max_tokens=120, n=6, seed=4, logit_bias=likely, guided_decoding=THINKING)
     outputs = drafting.generate("12 + 12", params).outputs
     for output in outputs:

@@ -29,7 +29,7 @@ KINDS = (
     SamplingParams(temperature=0.7, seed=6, top_k=20, frequency_penalty=0.5, min_tokens=4),
     SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # no grammar; repeats itself
 )
-# This has more rules than the parser follows at once, but only after the first letter: it compiles.
+# This grammar compiles: only after the first letter has it more rules than the parser follows at once.
 TOO_WIDE = GuidedDecodingParams(
     grammar="\n".join(
         [f'start: "x" ({" | ".join(f"r{n}" for n in range(2100))})', *(f'r{n}: "{n}" "y"' for n in range(2100))]

@@ -27,7 +27,7 @@ DRAFTS: dict[str, Any] = {
 
 @contextmanager
 def held(num_free: int) -> Iterator[list[Any]]:
-    """Masks of texts under SLOW come for their first ``num_free`` tokens, and others once the grammars are released."""
+    """Let SLOW's masks come at once for the first ``num_free`` tokens, and later ones when grammars are released."""
     grammars: list[Any] = []
     compiled = Grammars.of
 

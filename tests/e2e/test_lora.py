@@ -24,8 +24,8 @@ from trtllm_lite.runtime import ModelRunner
 MAX_RANK = 16
 ALL = "all-linear"
 IN_GROUPS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-LEAST_CHANGE = 0.1  # in some logit, by an adapter
-LEARNED_LOSS = 0.05  # for a text whose every token is then likelier than all others together
+LEAST_CHANGE = 0.1  # the least change of some logit by an adapter
+LEARNED_LOSS = 0.05  # mean loss at which a text counts as learned
 # Ranks are odd sizes; some modules have a higher rank, some adapters have few modules, one uses rsLoRA.
 ADAPTERS = {
     "all": {"r": 5, "lora_alpha": 7, "target_modules": ALL},

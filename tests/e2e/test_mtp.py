@@ -31,7 +31,7 @@ class Models:
         build_engine(root / "layer-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
+        """Options that verify every draft: with adaptive verification, drafts depend on times, which differ by run."""
         how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
         return {"method": "mtp", "model": self.head_engine, **how, **options}
 
@@ -74,7 +74,7 @@ def test_the_layer_changes_nothing(models: Models) -> None:
 
 
 def test_the_drafts_are_those_of_the_published_code(models: Models) -> None:
-    """Few tokens are allowed, so that a layer that is right about half the time shows what it reads."""
+    """Few tokens are allowed, so that about half of the drafts are accepted and wrong inputs of the layer show."""
     allowed, counts = [20, 21, 390], np.zeros((2, DRAFTS), int)
     prompt = np.random.default_rng(0).integers(3, VOCAB_SIZE, 47).tolist()
     params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, allowed_token_ids=allowed)

@@ -123,7 +123,7 @@ def test_requests_that_are_swapped_out_come_back_in_all_stages(tmp_path: Path) -
 
 
 def test_stages_run_apart_from_each_other(tmp_path: Path) -> None:
-    """Like processes of their own, stages exchange only bytes, and each copies its own blocks."""
+    """As if they were separate processes, stages exchange only bytes, and each copies its own blocks."""
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", pp_size=2, **LIMITS)
     first, last = (_core.open_stage([engine], num_threads=1) for engine in engines_of(tmp_path / "engine"))
     whole = _core.open_executor(engines_of(tmp_path / "engine"))

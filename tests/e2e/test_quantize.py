@@ -153,7 +153,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("qformat", ["int8_wo", "fp8_rowwise", "int4_wo"])
 def test_weights_that_are_not_finite_are_not_rounded(qformat: str, number: float, tmp_path: Path) -> None:
-    """Without calibration nothing else would find them."""
+    """Without calibration, only rounding finds weights that are not finite."""
     model = tiny_model("llama", **EVEN)
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 5] = number
@@ -218,7 +218,7 @@ def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
 
 
 def foldable(family: str) -> set[str]:
-    """The inputs of the first layer whose channels can be scaled."""
+    """The inputs in the first layer whose channels can be scaled."""
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in ("gpt2", "starcoder2", "gpt_neox")}
     plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # there is no norm before these
     behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
@@ -252,7 +252,7 @@ def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
 
 
 def test_factors_are_those_of_the_paper() -> None:
-    """Equation 4 for the best of ten alphas, which is large where outliers of x are strong; 1 where there are none."""
+    """Equation 4 with the best of ten alphas: a large alpha if x has strong outliers; factors of 1 if it has none."""
     rng = np.random.default_rng(0)
     weight, flat = rng.standard_normal((2, 50, 40)).astype(np.float32)
     x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)
@@ -274,7 +274,7 @@ def test_factors_follow_the_measure_that_tells_more() -> None:
 
 
 def test_some_rows_of_a_large_matrix_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The maximum in equation 4 is still taken over all rows."""
+    """A part of the rows decides the alpha; the maximum in equation 4 is taken over all rows."""
     shapes, pack = list[tuple[int, ...]](), Int8.pack
     monkeypatch.setattr(Int8, "pack", lambda self, matrix: shapes.append(matrix.shape) or pack(self, matrix))
     rng = np.random.default_rng(0)

@@ -94,7 +94,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def source_logits(source: Checkpoint) -> np.ndarray:
-    """onnxruntime's logits for it."""
+    """onnxruntime's logits for ``source``."""
     return logits(source.model, feeds_of(source))
 
 
@@ -166,7 +166,7 @@ def test_some_rows_are_rounded_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("moe_ep_size", [1, 2])
 @pytest.mark.parametrize("qformat", ["fp8_wo", "int8_wo", "int4_wo"])
 def test_ranks_have_the_scales_of_their_experts(qformat: str, moe_ep_size: int, tmp_path: Path) -> None:
-    """Whole experts, or features of all: of 48 features in groups of 16 a rank has two groups, the other one."""
+    """Ranks hold whole experts, or some features of each: of three groups of 16 features, one rank has two."""
     source = quantized(even(tmp_path), Recipe(qformat, group_size=GROUP_SIZE))
     build_engine(source, tmp_path / "one", **LIMITS)
     build_engine(source, tmp_path / "many", tp_size=2, moe_ep_size=moe_ep_size, **LIMITS)
@@ -182,7 +182,7 @@ def run(*arguments: object) -> str:
 
 
 def test_commands_say_what_becomes_of_experts(tmp_path: Path) -> None:
-    """The commands calibrate first, and the inputs of experts have no part in that."""
+    """The commands calibrate first; the inputs of experts have no part in calibration."""
     even(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     source = ["--checkpoint_dir", tmp_path / "checkpoint", "--qformat", "int8_sq"]

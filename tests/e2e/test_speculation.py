@@ -1,4 +1,4 @@
-"""Speculative decoding on tiny models: drafts change only when tokens come."""
+"""Speculative decoding on tiny models: drafts change how soon tokens come, and not which tokens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.request import Request, Response
 
 LIMITS = {"max_batch_size": 6, "max_input_len": 48, "max_seq_len": 128, "max_num_tokens": 40}
-# Every draft is tried: the number that would pay depends on times, which differ between runs.
+# Every draft is verified: with adaptive verification, drafts would depend on times, which differ between runs.
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 5,

@@ -1,4 +1,4 @@
-"""``scripts/check_goals.py`` tells the goals that were met and missed, and fails for a missed one."""
+"""``scripts/check_goals.py`` prints which goals were met or missed, and fails if one was missed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What is a token and what is not in the answers of different servers, and what makes a request fail."""
+"""What counts as a token in the answers of different servers, and what makes a request fail."""
 
 import json
 
@@ -26,7 +26,7 @@ def usage(**changes):
 
 
 def answer_of(events, stream=True):
-    """The answer of a stream whose events come at 0, 1, 2 and so on."""
+    """The answer of a stream whose events come at 0 s, 1 s, 2 s and so on."""
     first, *pieces, end = streamed(events).pieces
     response = Response()
     response.take(first, -1.0)

@@ -43,7 +43,7 @@ def requests_for(server, count, asking=ASKING, **options):
 
 
 def results(server, count=1, concurrency=1, asking=ASKING):
-    """What became of each request, sent from this process."""
+    """The results of requests that this process sends."""
     target = parse_base_url(server.base_url)
 
     async def send():

@@ -24,7 +24,7 @@ TEXTS = st.text(alphabet="data: \n\r0123456789abcdef\u2028é", max_size=12) | st
 
 
 def received(pieces):
-    """The response whose bytes come in ``pieces``, each an instant later: 1, 2 and so on."""
+    """The response whose bytes come in ``pieces``, at the instants 1, 2 and so on."""
     response = Response()
     for instant, piece in enumerate(pieces, 1):
         assert not response.done

@@ -15,7 +15,7 @@ def limits(num_blocks: int, windows: tuple[int, ...]) -> RunnerLimits:
 
 @pytest.mark.parametrize("windows", [(0,), (0, WINDOW)])
 def test_a_pool_that_is_made_for_a_batch_holds_it(windows: tuple[int, ...]) -> None:
-    """Sequences whose context comes in steps free blocks behind their windows for others."""
+    """Sequences whose context is computed in several steps free the blocks behind their windows for other sequences."""
     shape = LatencyShape(input_len=64, output_len=192, batch_size=8)
     needed = limits(1, windows).blocks_for_batch(8, shape.seq_len)
     assert needed <= 8 * limits(1, windows).blocks_for(shape.seq_len)

@@ -1,4 +1,4 @@
-"""The median of a session's counts between two readings."""
+"""The median of the values that a session counted between two readings of its counts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run over time, against counts of each interval by hand."""
+"""A run over time, against counts made by hand for each interval."""
 
 import pytest
 from hypothesis import given

@@ -136,7 +136,7 @@ def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = 
 
 
 def save_cuda_engine(path: Path, shape: Shape | None = None, targets: str = "sm_90", **limits: Any) -> EngineFile:
-    """Build ``path / "engine"`` from ``path / "checkpoint"``, both new; returns what the engine says about itself."""
+    """Build ``path / "engine"`` from ``path / "checkpoint"``, both new; returns the engine as read."""
     checkpoint = save_checkpoint(path / "checkpoint", shape or cuda_shape())
     build_engine(checkpoint, path / "engine", **{**LIMITS, **limits}, target=targets)
     return read_engine(path / "engine")

@@ -83,7 +83,7 @@ def low_rank_expand(
 def fill_slot(
     plan: Plan, memory: Mapping[int, np.ndarray], slot: int, pairs: Mapping[int, Pair], half: type, num_slots: int
 ) -> None:
-    """Write an adapter's a [rank, in] and b [rank, out], by number of projection, like the executor does."""
+    """Write an adapter's matrices a [rank, in] and b [rank, out] of each projection number, as the executor does."""
     assert plan.cuda is not None
     number = 0
     for product in plan.cuda.adapted:

@@ -15,7 +15,7 @@ FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and variations of a network; sizes are odd on purpose."""
+    """Sizes and variations of a network; sizes are irregular on purpose."""
 
     layers: int = 2
     heads: int = 6

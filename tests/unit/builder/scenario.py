@@ -38,7 +38,7 @@ class Sequences:
                 "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
                 "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
             }
-            # The old content of a slot must never matter. It is no NaN, which would spoil masked values, too.
+            # The old content of a slot must never matter. It is not NaN, which would spoil masked values, too.
             self.caches |= {f"{name}.{layer}": np.full(size, 1e3, np.float32) for name, size in shapes.items()}
 
     def step(self, models: list[ir.Model], lens: list[int], feeds: Feeds | None = None) -> list[np.ndarray]:

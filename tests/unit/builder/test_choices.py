@@ -36,7 +36,7 @@ GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)
 
 
 def _quantized(qformat: str) -> DenseSite:
-    """The product with a quantized weight, and with quantized rows if given."""
+    """The product with a quantized weight, and with quantized rows if ``qformat`` has them."""
     bytes_of = {"fp8": E4M3, "fp8_rowwise": E4M3, "int8_sq": "int8"}
     rows = bytes_of.get(qformat)
     dtype, *sizes = (rows,) if rows is not None else qformat.split()

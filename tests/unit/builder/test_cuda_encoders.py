@@ -68,7 +68,7 @@ def test_programs_compute_what_transformers_does(family: str, dtype: str, tmp_pa
 
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 def test_quantized_weights(qformat: str, tmp_path: Path) -> None:
-    """One target dequantizes weights in kernels, the other before."""
+    """One target dequantizes weights in kernels, the other before kernels run."""
     save_tiny_model("bert", tmp_path / "model", **{**SHAPE, "intermediate_size": 128})
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
     rows = []

@@ -99,7 +99,7 @@ def test_programs_raise_temperatures_of_positions_from_0(tmp_path: Path) -> None
 
 
 def test_chunks_of_whole_tiles_are_deterministic_in_blocks_of_any_size(tmp_path: Path) -> None:
-    """Tiles of keys begin at the start of a chunk; other chunk sizes are refused, like windows."""
+    """Tiles of keys begin at the start of a chunk; chunks that are not whole tiles are refused, like windows."""
     network = network_of("llama4", tmp_path / "whole", attention_chunk_size=128, vocab_size=400)
     lowered = lowered_model(network, "bfloat16", deterministic=True)
     assert "paged_attention_prefill" in _kernels(lowered, "mixed")
@@ -213,7 +213,7 @@ def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) 
 
 
 def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
-    """No kernel is used whose blocks share a sequence."""
+    """No kernel splits the keys of a sequence among its blocks."""
     lowered = lowered_model(network_of("deepseek_v2", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
     for program in lowered.programs:
         launches = [command for command in program.commands if isinstance(command, Launch)]

@@ -94,7 +94,7 @@ def test_rows_of_few_tokens_are_sent_by_all_reduce() -> None:
 
 
 def test_other_targets_read_rows_where_they_are() -> None:
-    """Targets before sm_90 use cuBLASLt for products with many rows; it stores rows locally."""
+    """On sm_80, products with many rows use cuBLASLt, which stores rows locally."""
     model = quantized(cuda_shape(tied=False), "full_prec")
     lowered = _lowered(_ranks(model)[0], LARGE, "sm_80")
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_STORED") == [0] * 5

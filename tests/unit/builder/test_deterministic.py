@@ -18,7 +18,7 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION
 # The network is wide enough for split-K in small steps, and for several programs with many tokens.
 WIDE: dict[str, Any] = {"hidden": 512, "inter": 1024, "head_dim": 64, "heads": 8, "kv_heads": 2, "max_seq": 1024}
 STEPS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 700, "max_seq_len": 1024, "max_num_tokens": 700}
-# Windows use other cache blocks, and gated products with many rows do not support biases.
+# Windows need larger cache blocks, and gated products with many rows do not support biases.
 SUPPORTED = {name for name, shape in CUDA_VARIANTS.items() if not any(shape.windows)} - {"mlp_bias"}
 # Kernels that compute each row by itself, with macros that do not depend on the number of rows.
 ROW_KERNELS = {

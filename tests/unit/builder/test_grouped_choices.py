@@ -1,4 +1,4 @@
-"""Products with experts use the tiles that were measured to be fastest, or else those estimated to be."""
+"""Products with experts use the tiles that were measured to be fastest, or else those estimated to be fastest."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A build asks a GPU, here a fake one, for the right measurements, and makes the right timings of the answers."""
+"""A build asks a GPU, here a fake one, for the right measurements, and turns its answers into timings."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,7 @@ class _Executor:
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> _Executor:
-    """The executor that measures."""
+    """The fake executor, which builds measure with."""
     double = _Executor()
     monkeypatch.setattr(measure, "_executor", lambda _: double)
     return double

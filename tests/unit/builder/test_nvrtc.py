@@ -204,7 +204,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def _targets() -> Iterator[tuple[str, str]]:
-    """Each kernel and one of its targets of each group, in turn; all of them with ``--all-combinations``."""
+    """Each kernel with one target of each group, chosen in turn; with all of them if ``--all-combinations``."""
     for number, source in enumerate(KERNELS):
         for archs in [[ONLY_FOR[source]]] if source in ONLY_FOR else ARCHS:
             yield from ((source, archs[(number + turn) % len(archs)]) for turn in range(rounds(len(archs))))

@@ -36,7 +36,7 @@ def _edit_config(model: Path, **changes: Any) -> None:
 
 
 def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) -> None:
-    """The published files have such names, and hold the causal mask as well."""
+    """GPT-2's published files have names without a prefix, and hold the causal mask as well."""
     save_tiny_model("gpt2", tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "new")
     tensors = load_file(tmp_path / "model" / "model.safetensors")
@@ -133,7 +133,7 @@ def test_keys_of_published_configs(
 
 
 def test_a_scale_of_zero_switches_off(tmp_path: Path) -> None:
-    """Devstral 2 does not change the temperature of late queries, and has YaRN's usual temperature."""
+    """Devstral 2 does not change the temperature of queries at late positions, and has YaRN's usual temperature."""
     save_tiny_model("ministral3", tmp_path / "model")
     rope = json.loads((tmp_path / "model" / "config.json").read_text())["rope_parameters"]
     _edit_config(tmp_path / "model", rope_parameters={**rope, "llama_4_scaling_beta": 0.0, "mscale_all_dim": 0.0})

@@ -56,7 +56,7 @@ PARAMETERS = {
     "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200,  # without the draft layer
-    "llama-4-scout": 107_769_861_248,  # with a norm of ones
+    "llama-4-scout": 107_769_861_248,  # with a norm whose weights are all 1
     "mimo-7b": 7_622_619_136,  # without the draft layer
     "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one token type
     "bge-base-en-v1.5": 108_890_880,  # without the pooler, and with one token type

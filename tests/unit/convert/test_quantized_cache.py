@@ -36,7 +36,7 @@ def compressed_tensors(cache: Any) -> dict[str, Any]:
 
 
 def write(directory: Path, settings: dict[str, Any], names: tuple[str, str] = ("k_scale", "v_scale")) -> Any:
-    """Write a tiny model with bfloat16 scales, under these names, in its attentions."""
+    """Write a tiny model whose attention layers have bfloat16 scales called ``names``."""
     model = save_tiny_model("llama", directory / "model", num_hidden_layers=2)
     config = json.loads((directory / "model" / "config.json").read_text())
     (directory / "model" / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))

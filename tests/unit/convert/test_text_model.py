@@ -65,7 +65,7 @@ def _whole(family: str) -> PreTrainedModel:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Llama 4 with its vision model, saved by transformers; ``text`` has its text model."""
+    """Llama 4 with its vision model, saved by transformers; the directory text beside it holds its text model."""
     torch.manual_seed(0)
     config = Llama4Config(text_config=tiny_config("llama4").to_dict(), vision_config=_LLAMA4_VISION)
     whole = Llama4ForConditionalGeneration(config)
@@ -114,7 +114,7 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("says", [False, True])
 def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(says: bool, tmp_path: Path) -> None:
-    """transformers 5 saves such a config and follows its outer level; older releases followed its text_config."""
+    """transformers 5 saves contradictory configs and follows their outer level; older releases follow text_config."""
     _whole("mistral").save_pretrained(tmp_path / "model")  # with a separate LM head
     file = tmp_path / "model" / "model.safetensors"
     text = tiny_config("mistral").to_dict()

@@ -29,7 +29,7 @@ _TEXTS = (
 
 
 def _write(name: str, directory: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Write the files of a published model, with these keys added."""
+    """Write the files of a published model, with the keys of ``files`` added."""
     _MODELS[name].write(directory)
     for file, changes in files.items():
         path = directory / file
@@ -97,7 +97,7 @@ def test_declared_tokens_count_before_those_of_tokenizer_json(
 
 
 def test_a_space_before_texts_of_sentencepiece(tmp_path: Path) -> None:
-    """Yi's tokenizer.json adds no space, and its tokenizer_config.json asks for one; the other case is the reverse."""
+    """Yi's tokenizer.json adds no space, and its tokenizer_config.json asks for one; the second case is the reverse."""
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
     off, on = {"add_prefix_space": False, "legacy": True}, {"add_prefix_space": True, "legacy": True}

@@ -314,7 +314,7 @@ def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], 
 
 
 def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
-    """A toy engine whose stages each cache all tokens and compute the same sums; the last stage predicts the token."""
+    """A toy engine whose stages cache all tokens and compute the same sums; the last one computes the next token."""
     toy = make_toy_engine_of_ranks(tp_size, part)
     rank = stage * tp_size + part
     toy.manifest["mapping"] = {"tp_size": tp_size, "rank": rank, "pp_size": pp_size, "moe_ep_size": 1}

@@ -82,7 +82,7 @@ def test_a_setting_that_layers_have_otherwise_is_said_to_differ() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_spans_of_random_programs(seed: int) -> None:
-    """The rule itself holds: two uses of a tensor are in one span unless another one took its bytes in between."""
+    """Two uses of a tensor are in one span unless another tensor took its bytes in between."""
     chance = random.Random(seed)
     tensors = tuple(_tensor(str(n), "arena", chance.randrange(64), chance.randrange(1, 24)) for n in range(10))
     uses = [[chance.randrange(10)] for _ in range(40)]

@@ -17,7 +17,7 @@ CASES: dict[str, WeightExpression] = {
     "whole": fused,
     "second part": fused.split(12, 24)[1],
     "keys of heads": fused.split_heads(3, 4, 4, 4)[1],
-    "second row": fused.split_heads(18, 1, 1)[1],
+    "every second row": fused.split_heads(18, 1, 1)[1],
     "halves from pairs": HalvesFromPairs(fused, 3),
     "halves from pairs of a part": HalvesFromPairs(fused, 3, 6),
     "halves from pairs of the heads' keys": HalvesFromPairs(fused.split_heads(3, 4, 8)[1], 3),

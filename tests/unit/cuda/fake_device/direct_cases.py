@@ -31,7 +31,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 def engine_for(directory: Path, *targets: tuple[str, int]) -> Engine:
-    """The toy engine with programs for several architectures, whose kernels take this many bytes of shared memory."""
+    """The toy engine with programs for several architectures, whose kernels take the given bytes of shared memory."""
     toy = make_toy_engine()
     kernels, programs = toy.plan["kernels"], toy.plan["programs"]
     toy.plan["kernels"], toy.plan["programs"] = [], []
@@ -60,7 +60,7 @@ def test_a_gpu_too_old_for_any_engine(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_nearest_of_several_architectures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for 8.0 take more shared memory than 8.9 has."""
+    """Kernels for sm_80 take more shared memory than sm_89 has."""
     monkeypatch.setenv("FAKE_CAPABILITY", "89")
     executor = CudaExecutor(engine_for(tmp_path, ("sm_80", 166912), ("sm_86", 101376), ("sm_90a", 200000)))
     logits = _core.step(executor, ints(1, 2, 3), ints(3), ints(0), np.array([[9]], np.int32), ints(2))

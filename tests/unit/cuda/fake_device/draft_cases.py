@@ -81,7 +81,7 @@ def test_drafts_change_nothing_but_the_number_of_steps(executor: CudaExecutor) -
     ids=["repetition", "presence", "min_tokens", "allowed"],
 )
 def test_what_changes_logits_counts_the_drafts_that_were_kept(executor: CudaExecutor, edits: dict[str, Any]) -> None:
-    """The other requests in the batch draft nothing."""
+    """Penalties and stops of every second request count accepted draft tokens as they count sampled ones."""
     loop, prompts = drafting(executor), prompts_to_look_up(1, 24)
     wants = [greedy(9, **(edits if number % 2 else {})) for number in range(len(prompts))]
     answers = run(loop, list(zip(prompts, wants, strict=True)))

@@ -108,7 +108,7 @@ def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, e
 
 
 def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """Sampling records of equal length are copied at once; the last record, which is longer by its edits, apart."""
+    """Sampling records of equal length are copied at once; the last one, which is longer by its edits, separately."""
     loop, prompts = drafting(engines), [[4, 9, 2], [8, 1], [7, 7, 7, 6], [5]]
     names = (b"slices", b"to_device", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
@@ -116,7 +116,7 @@ def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, 
     answers = run(loop, list(zip(prompts, kinds, strict=True)), fake_driver)
     check_kinds(answers, prompts, kinds)
     slices, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
-    num_drafted = loop.stats()["num_drafts"]  # drafts, counted by sequence
+    num_drafted = loop.stats()["num_drafts"]  # one for each sequence of each draft
     assert slices > 0
     assert to_device - to_host < num_drafted  # copies that do not belong to a step
 

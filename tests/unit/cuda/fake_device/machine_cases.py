@@ -13,7 +13,7 @@ from trtllm_lite.errors import DeviceError
 
 @pytest.fixture(autouse=True)
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The only place where programs are found; nothing is known of the GPU yet."""
+    """The only directory on PATH; nothing that was found about the GPU before is remembered."""
     monkeypatch.setenv("PATH", str(tmp_path))
     machine._gpu.cache_clear()
     yield tmp_path

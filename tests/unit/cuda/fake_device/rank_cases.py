@@ -32,7 +32,7 @@ GIVEN_UP = "a rank of this engine did not come back from an earlier step: load t
 
 
 def loop_of(directory: Path, make: Make, count: int, **options: Any) -> _core.EventLoop:
-    """An event loop over an engine of this many ranks."""
+    """An event loop over an engine of ``count`` ranks."""
     return _core.EventLoop(open_ranks(directory, make, count, **options), **LIMITS)
 
 
@@ -93,7 +93,7 @@ def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, t
     begin = counts()
     loop = loop_of(tmp_path, make, 2)
     before = counts()
-    num_sizes = 4  # 1, 2, 4 and 8 rows; five kernels, or four without sampling, which one rank captures both ways
+    num_sizes = 4  # 1, 2, 4 and 8 rows; one rank captures 5 kernels, and 4 without sampling; the other captures 4
     assert before["captured"] - begin["captured"] == (5 + 4 + 4) * num_sizes
     assert before["launched"] - begin["launched"] == (5 + 4) * num_sizes
     [answer] = run(loop, [([1, 2, 3], greedy(11))])

@@ -59,7 +59,7 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
     loop.shut_down()
     assert answer.tokens == expected([1, 2, 3], 11)
     done = {name: count - before[name] for name, count in counts().items()}
-    # Only the prompt's kernels are launched singly. Each step copies inputs and tokens; one copy: sampling parameters.
+    # The prompt's kernels are launched singly. Each step copies inputs and tokens; sampling parameters are copied once.
     assert done["captured"] == 0
     assert done["launched"] == 4
     assert done["graphs"] in (10, 11)  # a step more may be under way when the last token is known
