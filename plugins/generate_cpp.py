@@ -2,7 +2,8 @@
 
 - ``<folder>_schema.h`` per operator: operand positions and the attribute struct that its kernels compile against;
 - ``op_schemas.cc``: the table that the engine reader checks plans against (types in ``csrc/engine/op_schema.h``);
-- ``sample/numbers.cuh`` and ``sampling/number_rules.h``: what requests tell samplers, from the schema of requests;
+- ``sample/numbers.cuh`` and ``sampling/number_rules.h``: the numbers of requests that samplers read, from the schema of
+  requests;
 - ``kernel_table.cc``: every kernel by operator and instruction set (types in ``csrc/cpu/kernel_registry.h``).
 
 The script needs the standard library alone.

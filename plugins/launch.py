@@ -107,10 +107,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class WeightBuffers:
-    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 8 or 4 bits.
+    """A weight matrix [..., out, in]: 16-bit ``values``, bytes with a float32 ``scale`` for each row, or blocks.
 
-    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. All lie in the
-    layout of their form (``cuda/weight_form.py``); bytes that are multiplied with bytes are of the type ``rows``.
+    Blocks of 8- or 4-bit elements have scales, and maybe offsets: [..., out, blocks] in the layout rows8. Values lie in
+    the layout of their form (``cuda/weight_form.py``); bytes that are multiplied with bytes are of the type ``rows``.
     """
 
     values: Buffer
@@ -166,7 +166,7 @@ Command: TypeAlias = Launch | Matmul | Collective  # an element of a program
 
 
 def features(buffer: Buffer) -> int:
-    """Elements of a row: the product of all extents but the first, which are static."""
+    """Elements of a row: the product of all extents but the first. These are static."""
     return prod(extent for extent in buffer.shape[1:] if isinstance(extent, int))
 
 

@@ -1,7 +1,7 @@
 """Packs weights into the layouts of ``plugins/README.md`` with numpy, as the kernels read them.
 
-Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, whatever their values. Arrays of 4
-bits are stored as arrays of bytes.
+Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, whatever their values. Arrays of
+4-bit elements are stored as arrays of bytes.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ RANKS = {"panel64": 2, "gated_panel64": 3}  # axes of a matrix in panels; there 
 def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = np.float32) -> tuple[int, ...]:
     """Shape of the stored array: ``[panels, K, 64]`` for panels, the logical shape for ``row_major``.
 
-    That of the matrices of several experts, which have an axis more in front, is ``[experts, panels, K, 64]``.
+    Matrices of several experts, which have one more leading axis, are stored as ``[experts, panels, K, 64]``.
 
-    Arrays of 4 bits are stored in bytes: ``[panels, K/8, 256]``, ``[..., K/2]``. Raises ``ValueError`` if the layout is
+    4-bit elements are stored in bytes: ``[panels, K/8, 256]``, ``[..., K/2]``. Raises ``ValueError`` if the layout is
     unknown or does not hold arrays of that shape.
     """
     in_words = np.dtype(dtype) in NIBBLES

@@ -75,9 +75,9 @@ class Schema:
     """One fused operator: ``name`` is the op_type in :data:`DOMAIN`, ``folder`` its folder and C++ namespace.
 
     ``constraints`` relate shape symbols and int attributes, e.g. ``half_dim * 2 == head_dim``: one comparison each, of
-    integers, names, ``+``, ``-``, ``*`` and ``%``. One that mentions a symbol of absent operands only says nothing.
-    ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils. All ranks compute a
-    ``collective`` together: plans of CPUs have instructions of its folder's name instead of calls.
+    integers, names, ``+``, ``-``, ``*`` and ``%``. A constraint with a symbol that only absent operands have is not
+    checked. ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils. All ranks compute
+    a ``collective`` together: plans of CPUs have instructions of its folder's name instead of calls.
     """
 
     name: str
@@ -125,14 +125,14 @@ def _input(entry: dict) -> Argument:
             f"input {argument.name}: an int32 input, and no other, names its step_input, is state, constant or checked"
         )
     if (argument.constant or argument.checked) and argument.below is None:
-        raise ValueError(f"input {argument.name}: expected indices to say below what they stay")
+        raise ValueError(f"input {argument.name}: expected below, the symbol that bounds the indices")
     return argument
 
 
 def _output(entry: dict) -> Argument:
     argument = _argument(entry)
     if argument.step_input is not None or argument.constant or argument.checked:
-        raise ValueError(f"output {argument.name}: expected neither step_input, constant nor checked, as of inputs")
+        raise ValueError(f"output {argument.name}: found step_input, constant or checked, which only inputs have")
     if argument.state != (argument.dtypes == ("int64",)):
         raise ValueError(f"output {argument.name}: an int64 output, and no other, is state")
     return argument

@@ -11,7 +11,7 @@ _THREADS, _BARRIER_THREADS = 512, 32
 
 
 def lower(op: Lowering) -> list[Command]:
-    """Launch one kernel. Without the operand ``ranks`` it follows NCCL, and puts the ranks' rows side by side."""
+    """Launch one kernel. Without the operand ``ranks``, it runs after NCCL and puts the ranks' rows side by side."""
     x = op.rows("x")
     if not op.has("ranks"):
         return _by_library(op, x, op.result("y"))
@@ -21,7 +21,7 @@ def lower(op: Lowering) -> list[Command]:
         return [launch(kernel(_SOURCE, "rows_are_there", _BARRIER_THREADS, 0, defines), (1,), *where)]
     y = op.result("y")
     if x.dtype != "float32" or y.dtype != "float32":
-        op.refuse("expected logits, which alone are gathered")
+        op.refuse("expected logits: no other rows are gathered")
     specialised = kernel(_SOURCE, "all_gather", _THREADS, 0, defines)
     return [launch(specialised, (BARRIER_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]
 

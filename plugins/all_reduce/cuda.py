@@ -10,9 +10,9 @@ from ..launch import Collective, Command, launch
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch, which also adds a ``residual`` and norms the sum by ``weight`` where these are operands.
+    """Launch one kernel, which also adds ``residual`` and normalizes the sum by ``weight`` where these are operands.
 
-    NCCL makes the sum alone, where ``ranks`` is no operand.
+    Without the operand ``ranks``, NCCL computes the sum, and there is no residual or norm.
     """
     if not op.has("ranks"):
         return [Collective("all_reduce", op.rows("x"), op.new("y"), op.num_rows("y"))]

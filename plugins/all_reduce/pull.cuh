@@ -2,14 +2,14 @@
 // order of ranks, so that all ranks get equal bits. With TL_NORM, sum = that result, rounded to 16 bits, + residual,
 // and y = the RMS norm of sum, as rms_norm computes it. With TL_OWNED, a rank only adds up the rows that it owns, every
 // TL_RANKS-th, and writes y (with TL_SUM_EVERYWHERE also sum) into the memory of all others. With TL_STORED, the
-// product before has stored all parts of a row on its owner, in x [TL_RANKS][TL_RANK_ROWS] (cuda/peer_rows.cuh), so
+// preceding product has stored all parts of a row on its owner, in x [TL_RANKS][TL_RANK_ROWS] (cuda/peer_rows.cuh), so
 // that nothing is read over the link.
 //
-// Bytes over the link: 2 * elements from each other rank; with TL_OWNED an N-th of that (with TL_STORED sent by the
-// product while it multiplies), and as many bytes of results to each rank. Floor: two barriers, about 3 us, or bytes /
-// bandwidth of the link (two H200s: 331 GB/s to read, 360 to write). Launch: a grid of at most TL_BARRIER_BLOCKS, the
-// same on all ranks, TL_THREADS threads; a block takes a row at a time and prefetches the next one. Macros: the above,
-// TL_NORM (0 or 1), TL_BARRIER_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
+// Bytes over the link: 2 * elements from each other rank; with TL_OWNED, 1 / TL_RANKS of that (with TL_STORED sent by
+// the product while it multiplies), and as many bytes of results to each rank. Floor: two barriers, about 3 us, or
+// bytes / bandwidth of the link (two H200s: 331 GB/s to read, 360 to write). Launch: a grid of at most
+// TL_BARRIER_BLOCKS, the same on all ranks, TL_THREADS threads; a block takes a row at a time and prefetches the next
+// one. Macros: the above, TL_NORM (0 or 1), TL_BARRIER_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
 #include "cuda/norm_row.cuh"
 #include "cuda/ranks.cuh"
 

@@ -102,11 +102,11 @@ __device__ __forceinline__ bool elect_one() {
 }
 
 // A shorter sequence for copies of contiguous ranges: `if (copying_lane()) { expect_bytes(); copy_bytes() ...; }`, then
-// stage_commit(). The condition is true in one lane on sm_90, and in all lanes before.
+// stage_commit(). The condition is true in one lane on sm_90, and in all lanes on older devices.
 __device__ __forceinline__ bool copying_lane() { return !TL_HAS_BULK_COPY || elect_one(); }
 
 // Arrives at barrier `full` and adds `bytes` to the bytes that it waits for, before or after they arrive. Called by one
-// thread. Does nothing before sm_90.
+// thread. Does nothing on devices older than sm_90.
 __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
 #if TL_HAS_BULK_COPY
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),

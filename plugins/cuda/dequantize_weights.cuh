@@ -87,8 +87,8 @@ template <class Op>
 struct Dequantizer {
   using Places = typename TilesOf<Op>::Type;
   static constexpr bool kEightBits = !has_four_bits(kWeightForm);
-  // A warp takes kRows rows of a step at a time: consecutive lanes have consecutive rows, which avoids bank conflicts,
-  // and pieces of 16 bytes.
+  // A warp takes kRows rows of a step at a time: consecutive lanes have consecutive rows, which avoids bank conflicts.
+  // A lane takes pieces of 16 bytes.
   static constexpr int kRows = kEightBits ? 8 : 16, kPieces = 32 / kRows, kWide = kEightBits ? 2 : 4;
   const Member& member;
   Places tiles;

@@ -61,7 +61,7 @@ class GemvConfig:
         return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
     def in_teams(self, in_features: int, tokens: int, device: Device) -> GemvConfig:
-        """This configuration, with several teams if weights are dequantized in blocks and the ring has room, else one.
+        """This configuration, with several teams if weights are dequantized in blocks and the ring has room.
 
         While one team finishes a tile, others multiply: an H200 takes 44.5 us instead of 51.3 us for 8 rows of
         Qwen3-30B-A3B with FP8 experts. A stage then has whole rows, and the ring has more stages than teams.
@@ -127,7 +127,7 @@ def gemv_config(in_features: int, form: WeightForm, tokens: int, device: Device)
 
 
 def _candidates(device: Device, form: WeightForm) -> list[GemvConfig]:
-    """Copies of 2 KB or 1 KB; also half of that if x does not fit in shared memory and is streamed."""
+    """Configurations with copies of 2 KB or 1 KB; then, for x that does not fit in shared memory, of 1 KB or 512 B."""
     stays = "x stays in shared memory"
     resident = [
         GemvConfig(copy * 8 // form.weight_bits, ROWS_PER_TILE, False, _IN_FLIGHT_BYTES, stays, form)

@@ -1,7 +1,7 @@
 // Rows of x as fixed-point numbers: 16-bit integers with a scale for each block, for products with 4-bit weights.
 //
-// To dequantize a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; to
-// make it a signed byte takes less than half of one. So an element of x becomes high * 256 + low, two signed bytes,
+// Dequantizing a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; making
+// it a signed byte takes less than half an instruction. So an element of x becomes high * 256 + low, two signed bytes,
 // which are two columns of an int8 product with exact sums. An element is rounded by at most 1/65278 of the largest of
 // its block, which is less than the rounding of that largest element to 16 bits.
 #pragma once
@@ -49,8 +49,9 @@ struct FixedRows {
     return block * (ceil_div(kTokens, 4) * 4) + token;
   }
 
-  // Stores vectors of row `m`; the lanes of a warp have neighbouring vectors. `vector(i)` is the number of raw[i], or
-  // negative if it does not exist and raw[i] is zero. `put(i, bytes)` stores the result of pack8_whole().
+  // Stores vectors of row `m`; the lanes of a warp have neighbouring vectors. `vector(i)` is the index of raw[i] in the
+  // row, or negative if the row has no such vector and raw[i] is zero. `put(i, bytes)` stores the result of
+  // pack8_whole().
   template <int kCount, class Vector, class Put>
   __device__ __forceinline__ static void store(float* numbers, int m, const uint4 (&raw)[kCount], const Vector& vector,
                                                const Put& put) {

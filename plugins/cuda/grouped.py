@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
-_MOST_DEQUANTIZED_ROWS = 8  # of GEMV kernels whose weights swap-AB kernels dequantize for more rows
+_MOST_DEQUANTIZED_ROWS = 8  # the most for GEMV kernels; swap-AB kernels take more rows
 EIGHT = 8  # rows of a weight whose block scales are contiguous
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for each
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # ints: of a list's header, a ChosenExpert, an ExpertRows
@@ -37,9 +37,9 @@ _SWAP_AB_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 @dataclass(frozen=True)
 class ExpertChoice:
-    """The number of ``experts``, and the number ``top_k`` that a row has.
+    """The number of ``experts``, and the number ``top_k`` of experts that a row chooses.
 
-    ``local``: the experts of a rank; each of them is divided among ``moe_tp_size`` ranks.
+    ``local``: the number of experts on a rank; each of them is divided among ``moe_tp_size`` ranks.
     """
 
     experts: int
@@ -134,7 +134,7 @@ def summed_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, de
 
 
 def _stage_rows(eights: int, tiles: int) -> int:
-    """Rows of a stage of up to ``tiles`` tiles, so that blocks, which divide ``eights``, have equal stages."""
+    """Rows of a stage of up to ``tiles`` tiles, if blocks share ``eights`` groups of eight rows in equal stages."""
     of_block = ceil(eights / min(eights, RESIDENT[1]))
     return EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
 
@@ -179,7 +179,7 @@ def _is_swap_ab(form: WeightForm, group_rows: int) -> bool:
 
 
 def _swap_ab_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
-    """The amount that an SM copies if all experts are chosen, in any unit."""
+    """The amount that an SM copies if all experts are chosen, in arbitrary units."""
     experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
     tiles = experts * ceil(prod(parts) * out_features / columns)
     x_bytes = _X_WEIGHT * group_rows * 16 / form_of(weight).weight_bits
@@ -209,7 +209,7 @@ class GroupTiling:
         return Tiling(self.dtype, self.device, self.config, self.group_rows)
 
     def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
-        """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those of all."""
+        """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides the common ones."""
         is_swap_ab = _is_swap_ab(form_of(weight), self.group_rows)
         way = "swap_ab" if is_swap_ab else "tiled"
         tiled = self.tiling.kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
@@ -243,7 +243,7 @@ def choice_of(op: Lowering) -> ExpertChoice:
 
 
 def check_vectors(op: Lowering) -> None:
-    """Raise BuildError if an operator's weight has no whole vectors."""
+    """Raise BuildError unless the extents of an operator's weight are multiples of 8, the elements of a vector."""
     *_, out_features, in_features = op.extents("weight")
     if any(isinstance(extent, int) and extent % 8 for extent in (out_features, in_features)):
         op.refuse(
@@ -256,6 +256,6 @@ def check_sorted(op: Lowering) -> None:
     """Raise BuildError where the device has no kernels that multiply rows which are sorted by expert."""
     if op.device.arch != TILED_ARCH:
         op.refuse(
-            f"products with experts of more than {MOST_LISTED_ROWS} rows are for {TILED_ARCH}, not {op.device.arch}: "
+            f"products of more than {MOST_LISTED_ROWS} rows with experts need {TILED_ARCH}, not {op.device.arch}: "
             "build for sm_90 or for cpu"
         )

@@ -143,16 +143,16 @@ class Lowering(Protocol):
         """How a GEMV kernel streams ``weight``; None if there are many rows or no kernel fits."""
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
-        """y = the product of ``x`` and ``weight`` with bias, residual and adapters, by the fastest kernel.
+        """y = the product of ``x`` and ``weight`` with bias, residual and adapters.
 
-        The kernel is the one that is fastest for many rows. y is stored where ``peers`` says.
+        Its kernel is the one that is fastest for many rows. y is stored where ``peers`` says.
         """
 
     def qkv_product(self, tokens: NewTokens) -> list[Command]:
-        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
+        """Compute ``tokens`` from the product of ``x`` and ``weight``, by the kernel that is fastest for many rows."""
 
     def grouped_product(self, y: Buffer, x: Buffer, experts: ExpertChoice, activation: str) -> list[Command]:
-        """y = the product of ``x``, rows that are sorted by expert, and ``weight``, by what is fastest.
+        """y = the product of ``x``, rows that are sorted by expert, and ``weight``, by the fastest kernel.
 
         Other operands are ``groups``, which lists these rows, and maybe ``bias``.
         """

@@ -36,7 +36,7 @@ __device__ __forceinline__ uint4 load_system(const uint4* from) {
 //
 // Turns use three places in rotation. A rank that sends in turn n has received what the others sent in turn n - 1. They
 // sent it in a kernel that ran after the one of turn n - 2, in which they had received and cleared the places of
-// earlier turns. So the place that it writes to is empty and was read.
+// earlier turns. So the place that the rank writes to has been read and is empty.
 class RankInbox {
  public:
   __device__ __forceinline__ RankInbox(const RankTable* ranks, int* turns, uint4* inbox, int site)

@@ -29,8 +29,8 @@ class BlockBarrier {
         number_(*epoch_ + 1),
         site_(site) {}
 
-  // Waits until all ranks have come here, with `phase` 0, then 1. Writes of a rank before it are visible to all after
-  // it.
+  // Waits until all ranks have come here, with `phase` 0, then 1. What a rank wrote before is visible to all ranks
+  // afterwards.
   __device__ __forceinline__ void sync(int phase) {
     __syncthreads();
     const int other = threadIdx.x;

@@ -18,7 +18,7 @@
 
 namespace tl {
 
-// The magnitude bits of a pair in bfloat16, and the factor of a pair of the 16-bit type.
+// The magnitude bits of a pair in bfloat16, and (kRaise) the factor 2^kLoweredBy for a pair of the 16-bit type.
 constexpr u32 kMagnitudes = kWeightForm == WeightForm::kE2m1 ? 0x01c001c0u : 0x07f007f0u;
 constexpr u32 kSigns = 0x80008000u;
 constexpr int kLoweredBy = kWeightForm == WeightForm::kE2m1 ? (TL_FP16 ? 14 : 126) : (TL_FP16 ? 8 : 120);
@@ -32,7 +32,7 @@ constexpr float kPower = 2.0f * kPower<kExponent - 1>;
 template <>
 constexpr float kPower<0> = 1.0f;
 
-// The factor of sums of lowered elements and raised rows; 1 if weights are not of such a type.
+// The factor of sums of lowered elements and raised rows; 1 if weights are neither E4M3 nor E2M1.
 constexpr float kSumFactor = is_small_float(kWeightForm) ? kPower<kLoweredBy - kRowsRaisedBy> : 1.0f;
 
 // Converts a pair placed as in bfloat16 to the 16-bit type: float16 has three more fraction bits.
@@ -75,7 +75,7 @@ __device__ __forceinline__ u32 raised_pair_of(u32 bits) {
   return raised_pair(number_of(bits));
 }
 
-// Pairs of elements of a row, scaled as products take them.
+// A pair of elements of a row of x, multiplied by 2^kRowsRaisedBy where weights need it.
 __device__ __forceinline__ u32 raised_row(u32 pair) {
   constexpr u32 kFactor = (kRowsRaisedBy + 127) << 7;
   return is_small_float(kWeightForm) && kRowsRaisedBy > 0 ? multiply2(pair, kFactor * 0x00010001u) : pair;

@@ -27,7 +27,7 @@ _COST_OF_FEWER_TILES = 1.18
 
 @dataclass(frozen=True)
 class SplitKConfig:
-    """Free choices: ``splits`` blocks that take a part of every row each, in stages of ``stage_k`` elements."""
+    """Free choices: ``splits`` blocks that each take a part of every row, in stages of ``stage_k`` elements."""
 
     stage_k: int
     tiles_per_stage: int
@@ -62,7 +62,7 @@ class SplitKConfig:
         return row * self.stage_rows
 
     def cost(self, rows: int) -> float:
-        """The number of rows, of a weight with ``rows``, for the cluster that gets the most."""
+        """The number of rows, of a weight with ``rows`` rows, that the busiest cluster multiplies."""
         group, clusters = self.stage_rows, RESIDENT[self.splits] // self.splits
         busiest = -(-rows // (group * clusters)) * group
         return busiest * (1.0 if self.tiles_per_stage == 4 else _COST_OF_FEWER_TILES)

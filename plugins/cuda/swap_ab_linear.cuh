@@ -5,7 +5,7 @@
 // shared memory to shared memory (cuda/dequantize_weights.cuh) moves five times their bytes, which takes longer than
 // reading them from global memory and pays only if the result is multiplied by many rows of x.
 //
-// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the scales
+// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, the same elements of TL_X_BOX rows of x, and the scales
 // and offsets of the blocks. Two warps fill the ring, one with boxes and one with scales and offsets, which take about
 // as long. Each other warp has 16 rows; in a gated product, eight of each half.
 //

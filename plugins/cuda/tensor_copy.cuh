@@ -43,7 +43,7 @@ __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int r
   }
 }
 
-// Signals that copies into a buffer may come. It orders none of this thread's writes, which would take long.
+// Signals that copies into a buffer may begin. The signal does not order this thread's writes: that would take long.
 __device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");
 }

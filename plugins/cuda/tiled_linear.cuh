@@ -6,7 +6,7 @@
 // and TL_COLUMN_BLOCKS tiles with the same rows share their rows of x; each block requests its share, which is
 // multicast to all of them. For x, the first TL_X_BOXES of these blocks request TL_X_BOX rows each: rows that no step
 // has are not copied, because the copy engine takes longer to fill them with zeros than to copy rows (an H200 took 75
-// us for one row and 62 us for 64). TL_SPLITS groups of such blocks take a part of the depth each, which allows wider
+// us for one row and 62 us for 64). TL_SPLITS groups of such blocks each take a part of the depth, which allows wider
 // tiles; their sums are added in shared memory in a fixed order. Clusters take tiles in turn; a cluster that splits the
 // depth has one tile.
 //
@@ -29,8 +29,7 @@
 
 namespace tl {
 
-// The scales of a product with one scale per weight row: those, and the scales of rows of bytes of x, which share one
-// scale if `rows` is null.
+// The scales of the weight rows, and those of rows of bytes of x, which share one scale if `rows` is null.
 struct ProductScales {
   const float* weight;
   const float* rows;
@@ -219,7 +218,7 @@ struct TileConsumer {
         const Place place = tiles.at(tile);
         const auto& here = Places::at(op, place);
         here.warm(place.column);
-        // Loaded before the tile is multiplied, so that nobody waits for them afterwards.
+        // Loaded before the tile is multiplied, so that no thread waits for them afterwards.
         const float2 row_scales = here.scales.of_rows(place.row + below, place.rows);
         multiply(sums, ring);
         here.finish(sums, place.row + below, place.column, place.rows, TL_OUT, row_scales);

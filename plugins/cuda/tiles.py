@@ -31,15 +31,17 @@ _CLUSTERS = (
     *((1, 2, 4), (1, 1, 8)),
 )
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
-# Fitted to 230 times of an H200; the heuristic reaches 0.99 of the best on average. Bytes that an SM reads per
-# cycle from the L2 cache; in total, with copies that other SMs requested; and sends to them. Cycles of the shortest
-# step, and fixed cycles of a tile and of an exchange of sums.
+# Fitted to 230 times measured on an H200; the heuristic's choice reaches 0.99 of the best speed on average. Bytes per
+# cycle that an SM reads from the L2 cache, that it receives in total with copies that other SMs requested, and that it
+# sends to them. Cycles of the shortest step, and fixed cycles of a tile and of an exchange of sums.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times of an H200).
+# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times measured on an
+# H200).
 _DEQUANTIZED_ELEMENTS, _DEQUANTIZE_CYCLES = 2.43, 170
-# Up to this depth, the start of a kernel takes as long as its work, so kernels that start while the previous one runs
-# are faster: on an H200 by 0.4 us on average over 17 products of this depth and more, plus what their neighbours gain.
+# Up to so many cycles, the start of a kernel takes as long as its work, so kernels that start while the previous one
+# runs are faster: on an H200 by 0.4 us on average over 17 products with at least this depth, plus what their neighbours
+# gain.
 _SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
 _WHOLE_WAVES = 0.56  # the share of an SM's idle time that is lost: other SMs run at a higher clock meanwhile
 
@@ -78,7 +80,7 @@ def dequantizer_warps(form: WeightForm, rows: int) -> int:
 
 
 def max_columns(form: WeightForm, rows: int) -> int:
-    """The widest tiles of ``rows`` rows."""
+    """The columns of the widest tiles of ``rows`` rows."""
     return (
         _MAX_DEQUANTIZED_COLUMNS
         if form.is_dequantized and (rows > 64 or form.is_dequantized_in_blocks)
@@ -100,9 +102,9 @@ def tile_configs(
     """Candidates for at most ``max_rows`` rows, the heuristic's choice first.
 
     There are none where the target or the extents fit no tile. ``out_features`` are those of y; a gated product has
-    twice as many weight rows. ``chunk`` as in :class:`Tiling`. With ``splits``, only candidates that split the depth
-    into that many parts. The split alone determines the order in which products are added, so that a row has the same
-    bits for any tiles and any number of rows.
+    twice as many weight rows. ``chunk`` as in :class:`Tiling`. With ``splits``, all candidates split the depth into
+    that many parts. The split alone determines the order in which products are added, so that a row has the same bits
+    for any tiles and any number of rows.
     """
     rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
     if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
@@ -166,7 +168,7 @@ class _Problem:
                     yield config
 
     def stages(self, config: TileConfig, device: Device) -> int:
-        """The number of stages: as many as fit, but for blocks with one tile no more than it has steps.
+        """The number of stages: as many as fit, but for blocks with one tile no more than the tile has steps.
 
         The sums of blocks that split the depth use the memory of the stages.
         """
@@ -178,7 +180,7 @@ class _Problem:
         return min(room, max(steps, _MIN_STAGES, ceil(sums / _stage_bytes(config))))
 
     def shared_bytes(self, config: TileConfig, device: Device) -> int:
-        """Shared memory of these stages; the rest is left to blocks of the previous and the next kernel."""
+        """Shared memory of raw and other stages; the rest is left to blocks of the previous and the next kernel."""
         return self.raw_bytes(config.columns) + self.stages(config, device) * _stage_bytes(config)
 
     def fits(self, config: TileConfig, device: Device) -> bool:
@@ -204,7 +206,7 @@ class _Problem:
         return ceil(self.blocks(config) / RESIDENT[config.cluster])
 
     def cycles(self, config: TileConfig) -> float:
-        """A model's cycles for the busiest SM's tiles, without reading weights from memory (about equal for all)."""
+        """Estimate the cycles of the busiest SM's tiles, without reading weights from memory (about equal for all)."""
         products = config.rows * config.columns / 32
         x_rows = min(config.rows, self.max_rows)
         l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
@@ -234,7 +236,7 @@ class Tiling:
     """A tiled product of at most ``max_rows`` rows, specialised by ``config``; ``dtype`` is that of activations.
 
     ``x_scales``: the scales of the rows of x, if these are bytes. ``chunk``: the first and the second half of this many
-    features, or of a divisor of at least 16, go to the same threads (RoPE rotates them together); 0: no such need.
+    features, or of a divisor of at least 16, go to the same threads (RoPE rotates them together); 0 if none need to.
     """
 
     dtype: str

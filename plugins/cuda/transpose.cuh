@@ -5,7 +5,7 @@
 
 namespace tl {
 
-// Transposes within each kCount lanes, two or four: lane q's new pieces[i] is lane i's pieces[q].
+// Transposes within each group of kCount lanes, two or four: lane q's new pieces[i] is lane i's pieces[q].
 template <int kCount>
 __device__ __forceinline__ void transpose(u32 (&pieces)[kCount], int lane) {
 #pragma unroll

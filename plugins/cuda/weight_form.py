@@ -45,7 +45,7 @@ class BlockNumbers:
 
 @dataclass(frozen=True)
 class WeightForm:
-    """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
+    """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits per element of the weight, bytes per element of x.
 
     ``depth``: in_features must be a multiple of it. ``layout``: the weight's layout. ``in_blocks``: whether rows have
     blocks with scales, which ``blocks`` describes. ``whole_rows``: whether a few rows of x are multiplied as

@@ -11,7 +11,7 @@ _THREADS = 128
 def lower(op: Lowering) -> list[Command]:
     """y[t] = scale * weight[id of t] for num_tokens rows; the id is last_tokens[token_slots[t]] if that slot is >= 0.
 
-    A negative one is the complement of the id. Encoders have no slots.
+    A negative number in last_tokens is the complement of the id. Encoders have no slots.
     """
     table, y = op.matrix("weight"), op.new("y")
     defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}

@@ -1,4 +1,4 @@
-"""GatedLinear on a GPU: GEMV for a few rows; above, tiled, or a kernel after a cuBLASLt product."""
+"""GatedLinear on a GPU: GEMV for a few rows; for more, a tiled kernel, or a cuBLASLt product and a kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stream(
 ) -> Launch:
     """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]] [+ added].
 
-    ``added`` has rows of both, g's first. With ``y_scales`` (static) y is bytes.
+    A row of ``added`` has the features of g, then those of u. With ``y_scales`` (static), y is bytes.
     """
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), "TL_Y_TYPE": row_type(y_scales)}
     flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_ADDED": int(added is not None)}

@@ -12,7 +12,7 @@ from ..scaled_weight import scaled
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Like Linear's reference, with two matrices: weight [2, I, K], scale and offset [2, I, blocks], bias [2, I].
 
-    ``added`` is [rows, 2 * I], that of the gate first; y is [rows, I].
+    ``added`` is [rows, 2 * I], the gate's columns first; y is [rows, I].
     """
     x, weight, scale, bias, x_scale, offset, added = inputs
     gate, up = (x.astype(np.float64) @ part.T for part in scaled(weight, scale, offset))

@@ -1,7 +1,7 @@
-// GatherColumns: y[t, i] = x[t, order[i]], elements of 16 bits, or of 32, which logits have.
+// GatherColumns: y[t, i] = x[t, order[i]], for 16-bit elements or, of logits, 32-bit ones.
 //
 // Bytes: those of x and y, and 4 * columns of the order. FLOPs: none. Floor: latency, about 2 us; rows are read from
-// the second-level cache, where what wrote them has left them. Launch: grid = rows x parts of a row of y. Macros:
+// the L2 cache, where the kernel that wrote them has left them. Launch: grid = rows x parts of a row of y. Macros:
 // TL_FEATURES (of x), TL_COLUMNS (of y), TL_ITEM_BYTES (2 or 4), TL_THREADS.
 #include "cuda/async.cuh"
 

@@ -1,6 +1,6 @@
 // GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T [+
 // b[0]], w[1].T [+ b[1]]. Here w and b belong to the expert that row m has chosen in slot s, and share is its share.
-// With TL_SCALES_INPUTS, both products are multiplied by the share instead of the result.
+// With TL_SCALES_INPUTS, not the result but both products are multiplied by the share.
 //
 // The weights of every chosen expert are read once and multiplied by all rows; the results of rows that did not choose
 // the expert are dropped. Bytes: 4*I*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8

@@ -35,7 +35,7 @@ def stream(
 ) -> Launch:
     """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists.
 
-    If shares are of inputs (``scales_inputs``), the products g and u are multiplied with them instead.
+    If shares scale inputs (``scales_inputs``), the products g and u are multiplied by them instead.
     """
     out_features = weight.values.shape[-2]
     assert isinstance(out_features, int)
@@ -51,7 +51,7 @@ def stream(
 def sort_rows(
     to: Buffer, x: Buffer, places: Buffer, rows: Extent, choice: ExpertChoice, shares: Buffer | None = None
 ) -> Launch:
-    """Rows of x [times shares] once for each of their experts, in the order of these."""
+    """Copy rows of x [times shares] once for each of a row's experts, in the order of experts."""
     defines = {"TL_IN": features(x), "TL_THREADS": ROW_THREADS, **choice.defines}
     defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[x.dtype]}
     specialised = kernel("grouped_gated_linear/sort_rows.cuh", "sort_rows", ROW_THREADS, 0, defines)

@@ -10,7 +10,7 @@ from ..scaled_weight import scaled
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], ids [rows, top_k], weight [experts, 2, I, K], …) -> (y [rows, top_k, I], no room)``."""
+    """``(x [rows, K], ids [rows, top_k], weight [experts, 2, I, K], …) -> (y [rows, top_k, I], scratch)``."""
     x, ids, weight, scale, bias, offset, shares = inputs
     own = (ids >= 0) & (ids < len(weight))  # other ids belong to other ranks
     found = np.where(own, ids, 0)

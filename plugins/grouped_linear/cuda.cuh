@@ -67,7 +67,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  // the list is older than the rows
+  // the list was written before the previous kernel
   static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;
   __device__ __forceinline__ static int tiles(const Op& op) {
     return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;

@@ -34,7 +34,7 @@ def stream(
     residual: Buffer | None = None,
     bias: Bias | None = None,
 ) -> Launch:
-    """y [rows, out] = the sum over each row's experts, which ``chosen`` lists [+ residual]; x has their shares."""
+    """y [rows, out] = the sum over each row's experts, listed by ``chosen`` [+ residual]; shares are in x."""
     flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
     flags["TL_LIST_INTS"] = choice.chosen_ints(how.tokens)
     room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)

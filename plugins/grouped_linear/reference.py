@@ -9,7 +9,7 @@ from ..scaled_weight import scaled
 
 
 def reference(inputs: Sequence[Any], _attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, top_k, K], ids and shares [rows, top_k], weight [experts, N, K], …) -> (y [rows, N], no room)``."""
+    """``(x [rows, top_k, K], ids and shares [rows, top_k], weight [experts, N, K], …) -> (y [rows, N], scratch)``."""
     x, ids, shares, weight, scale, bias, offset = inputs
     own = (ids >= 0) & (ids < len(weight))  # other ids belong to other ranks
     found = np.where(own, ids, 0)

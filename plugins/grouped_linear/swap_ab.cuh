@@ -1,5 +1,5 @@
-// grouped_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized. Launch and
-// macros: see cuda/swap_ab_linear.cuh.
+// The product of grouped_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized.
+// Launch and macros: see cuda/swap_ab_linear.cuh.
 #include "cuda/swap_ab_linear.cuh"
 
 namespace tl {

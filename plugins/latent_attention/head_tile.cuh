@@ -1,5 +1,6 @@
 // Multiplies each head's part of a row by the head's own matrix: y[t, h] = x[t, h] @ w[h], where w[h] is stored as [in,
-// out] with TL_INPUTS_FIRST, else as [out, in]. It absorbs queries (absorb.cuh), and makes values of means of latents.
+// out] with TL_INPUTS_FIRST, else as [out, in]. It absorbs queries (absorb.cuh), and turns means of latents into
+// values.
 //
 // Bytes: 2 * in * out * heads, once for each TL_ROWS rows (DeepSeek-V2-Lite: 2.1 MB, 0.5 us at 4.47 TB/s; V3: 16.8 MB,
 // 3.8 us). FLOPs: 2 * in * out * heads per row (V3: 16.8 MFLOP; 2048 rows: 34 GFLOP, 70 us at the 500 TFLOPS of

@@ -18,7 +18,7 @@ _FEW_ROWS, _MANY_ROWS = 16, 64  # rows of a tile of a head's product
 _APPENDED_ROWS = 16  # rows that a block of absorb.cuh appends
 _MOST_WEIGHTS = 16 * 1024  # weight elements of a tile
 _SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # a split table takes 36 bytes, and 8 for each sequence
-_SEQS_STEP = 64  # engines for about as large batches share their kernels
+_SEQS_STEP = 64  # engines for batches of about the same size share kernels
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _HeadTiles:
 def decode(
     mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, max_seqs: int, scale: float
 ) -> Launch | None:
-    """Attention of the leading num_decode_seqs sequences, one new token each; None if there is no room for a table."""
+    """Attention of the leading num_decode_seqs sequences, one new token each; None if a split table does not fit."""
     bound = -(-max_seqs // _SEQS_STEP) * _SEQS_STEP
     if bound > heads.most_seqs(device):
         return None
@@ -173,7 +173,7 @@ def decode(
 def prefill(
     mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, scale: float, *, all_rows: bool
 ) -> Launch | None:
-    """Attention of the sequences after the decode rows, or with ``all_rows`` of all; None if ``device`` is too small.
+    """Attention of the sequences after the decode rows (``all_rows``: of all); None if ``device`` is too small.
 
     A row's result does not depend on other rows, bit for bit: a tile that a row does not see adds zero.
     """

@@ -1,7 +1,7 @@
 // LayerNorm: sum = x [+ residual]; y = (sum - mean) / sqrt(variance + epsilon) * weight [+ bias]. `sum` is rounded to
 // 16 bits first, so that y belongs to the residual stream as stored.
 //
-// Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth, as rms_norm/cuda.cuh.
+// Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth, as in rms_norm/cuda.cuh.
 // One block a row; the row stays in registers, and its variance is that of the centred values. Launch: grid = rows,
 // TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL, TL_BIAS.
 #include "cuda/block_sum.cuh"

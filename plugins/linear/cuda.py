@@ -1,4 +1,4 @@
-"""Linear on a GPU: GEMV for a few rows; above, the tiled kernel or a cuBLASLt product."""
+"""Linear on a GPU: GEMV for a few rows; for more, the tiled kernel or a cuBLASLt product."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def lower(op: Lowering) -> list[Command]:
     widths = tuple(end - begin for begin, end in pairwise(ends))
     if any(size % _VECTOR for size in (features(x), *widths)):
         op.refuse(
-            f"an adapter multiplies rows of {features(x)} elements and adds {', '.join(map(str, widths))} to them, and "
+            f"an adapter multiplies rows of {features(x)} elements and yields {', '.join(map(str, widths))}, and "
             f"the GPU kernels move {_VECTOR} at a time: expected multiples of {_VECTOR}; leave max_lora_rank out"
         )
     slots = op.adapters(features(x), widths)

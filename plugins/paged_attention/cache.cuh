@@ -38,8 +38,8 @@ struct CacheLayout {
   __device__ __forceinline__ static u64 begin(u64 row) {
     return row / kGroupTokens * (kGroupTokens * kDim) + row % kGroupTokens * kRun;
   }
-  // The offset of element d of token `token` from there, in a group of `tokens` tokens; for a group of 1, the offset is
-  // d.
+  // The offset of element d of token `token` from begin(), in a group of `tokens` tokens; for a group of 1, the offset
+  // is d.
   __device__ __forceinline__ static int offset(int d, int token, int tokens = kGroupTokens) {
     const int piece = d / kPiece, within = kSwizzled ? piece % 8 ^ token : 0;
     return d / kRun * tokens * kRun + within * kPiece + d % kPiece;

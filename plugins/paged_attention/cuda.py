@@ -72,7 +72,7 @@ def _head_norm(op: Lowering) -> HeadNorm | None:
     if query is None and key is None:
         return None
     if query is None or key is None:
-        op.refuse("the GPU kernels normalise queries and keys or neither, and it does one of both")
+        op.refuse("only one of queries and keys is normalized, and the GPU kernels normalize both or neither")
     return HeadNorm(query, key, op.attribute("norm_epsilon"))
 
 
@@ -87,8 +87,8 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
     launch = launch_for(num_seqs, op.decode)
     if launch is None and launch_for(1, True) is not None:
         op.refuse(
-            f"attention keeps a table of the batch in shared memory, and on {op.device.arch} there is no room for one "
-            f"of {num_seqs:,} sequences: lower max_batch_size"
+            f"attention keeps a table of the batch in shared memory, and {op.device.arch} has no room for a table of "
+            f"{num_seqs:,} sequences: lower max_batch_size"
         )
     return _fitting(op, tokens.heads, launch)
 
@@ -98,8 +98,8 @@ def _ordered(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) ->
     begins_at_tiles = scores.window == 0 or (scores.chunked and scores.window % WIDEST_TILE == 0)
     if not begins_at_tiles and op.tokens_per_block != WIDEST_TILE:
         op.refuse(
-            f"deterministic is given, and attention has a window of {scores.window} tokens in cache blocks of "
-            f"{op.tokens_per_block}, at which tiles of keys then begin: build with --tokens_per_block {WIDEST_TILE}"
+            f"deterministic is given, and attention has a window of {scores.window} tokens, so that tiles of keys "
+            f"begin at cache blocks, of {op.tokens_per_block} tokens: build with --tokens_per_block {WIDEST_TILE}"
         )
     heads = tokens.heads
     launch = prefill(output, tokens.query, tokens.cache, heads=heads, device=op.device, scores=scores, all_rows=True)
@@ -111,7 +111,7 @@ def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:
         op.refuse(
             f"attention with a head_dim of {heads.head_dim} needs more shared memory than {op.device.arch} has "
             f"({op.device.shared_bytes:,} bytes a block), or the KV cache is {heads.cache_dtype} and the kernels that "
-            "read such a one are for sm_90a: build for another target, or with a --kv_cache_dtype of 16 bits"
+            "read such a cache are for sm_90a: build for another target, or with a --kv_cache_dtype of 16 bits"
         )
     return launch
 

@@ -24,9 +24,9 @@ def decode(
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
 
-    ``max_sms`` bounds the blocks of the grid. With ``few_rows`` it leaves shared memory to the next kernel, which may
-    then start while it runs. Up to ``num_new_tokens`` of the sequences may be consecutive tokens (a new token and its
-    draft tokens) of the same one.
+    ``max_sms`` bounds the blocks of the grid. With ``few_rows``, the kernel leaves shared memory to the next one, which
+    may then start while it runs. Up to ``num_new_tokens`` of the sequences may be consecutive tokens (a new token and
+    its draft tokens) of the same one.
     """
     heads, cache = tokens.heads, tokens.cache
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())

@@ -94,7 +94,7 @@ class Heads:
         """A sentence for each property that the kernels do not support."""
         found = []
         if self.rotary_dim % 4:
-            found.append(f"RoPE turns {self.rotary_dim} elements of a head, expected a multiple of 4")
+            found.append(f"RoPE rotates {self.rotary_dim} elements of a head, expected a multiple of 4")
         if self.head_dim % 16 or self.head_dim > 256:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
         if self.group > MAX_GROUP:
@@ -164,7 +164,7 @@ class Cache:
 
     @property
     def num_groups(self) -> int:
-        """The cache groups of the engine, each with a block table of every sequence."""
+        """The number of cache groups of the engine, each with a block table for every sequence."""
         num_groups = self.slots.shape[0]
         assert isinstance(num_groups, int)
         return num_groups
@@ -209,9 +209,9 @@ def prefill(
 ) -> Launch | None:
     """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
 
-    With ``all_rows`` it includes the decode rows. A row's result does not depend on other rows, bit for bit: tiles of
-    keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a window
-    they begin at multiples of a cache block, if that is shorter.)
+    With ``all_rows``, the launch includes the decode rows. A row's result does not depend on other rows, bit for bit:
+    tiles of keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a
+    window they begin at multiples of a cache block, if that is shorter.)
     """
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
     if heads.cache_type and not uses_wgmma:

@@ -44,7 +44,7 @@ class NewTokens:
 
     @property
     def chunk(self) -> int:
-        """Features of a head: a tile is a multiple of them, or of a divisor (see ``Tiling``)."""
+        """The ``chunk`` of the :class:`Tiling` that :meth:`tiled` takes."""
         return gcd(self.heads.head_dim, self.heads.rotary_dim)
 
     def few_rows(

@@ -12,8 +12,8 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
 constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys per step; bounded by registers
-// Keys and values have separate stages, because a tile's values are in use for longer. Those of
-// a cache of bytes arrive in raw stages first.
+// Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of a cache of
+// bytes first arrive in raw stages.
 enum Kind { kKeys, kValues, kNoKind };
 constexpr int kStages[] = {2, kByteCache ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;

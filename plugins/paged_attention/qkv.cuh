@@ -2,7 +2,7 @@
 // paged cache, in one kernel.
 //
 // Bytes: the weights, once. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (Llama-3.1-8B: 50.3 MB, 11.3 us at 4.47 TB/s).
-// Launch and macros as in linear/cuda.cuh, but TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; and those of
+// Launch and macros as in linear/cuda.cuh, except TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; also the macros of
 // paged_attention/heads.cuh.
 #include "cuda/few_rows_linear.cuh"
 #include "paged_attention/heads.cuh"

@@ -2,7 +2,7 @@
 // cache, in one kernel.
 //
 // Bytes: 2*N*K for the weights, 2*M*(K + N) for the rows; no row of the product is written and read again. FLOPs:
-// 2*M*N*K. Floor: as of linear/tiled.cuh (Llama-3.1-8B at M = 64: 50.3 MB, 11.3 us at 4.47 TB/s). Launch and macros as
+// 2*M*N*K. Floor: as in linear/tiled.cuh (Llama-3.1-8B at M = 64: 50.3 MB, 11.3 us at 4.47 TB/s). Launch and macros as
 // in cuda/tiled_linear.cuh and paged_attention/heads.cuh, and TL_BIAS (0 or 1).
 #include "cuda/tiled_linear.cuh"
 #include "paged_attention/heads.cuh"

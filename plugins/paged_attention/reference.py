@@ -10,7 +10,7 @@ _LARGEST = {"int8": (-128, 127), "float8_e4m3fn": (-448, 448)}
 
 
 def _norm(heads: np.ndarray, weight: np.ndarray | None, epsilon: float) -> np.ndarray:
-    """RMS norm over the last axis; without a weight, nothing."""
+    """RMS norm over the last axis; without a weight, ``heads`` as they are."""
     if weight is None:
         return heads
     return heads / np.sqrt(np.mean(heads**2, axis=-1, keepdims=True) + epsilon) * weight
@@ -31,7 +31,7 @@ def _attend(
 ) -> np.ndarray:
     """Softmax attention of one query [dim] over positions ``first ..`` of keys and values [positions, dim].
 
-    ``sink`` is the score of one more key, whose value is zero; minus infinity: there is none.
+    ``sink`` is the score of one more key, whose value is zero; minus infinity if there is none.
     """
     scores = keys[first:] @ query * scale
     if softcap:
@@ -50,7 +50,7 @@ def _stored(heads: np.ndarray, dtype: np.dtype, scale: float) -> np.ndarray:
 
 
 def _read(cache: np.ndarray, scale: float) -> np.ndarray:
-    """Convert the elements of a cache to numbers."""
+    """Convert the elements of a cache to float64, 8-bit ones times ``scale``."""
     if cache.dtype.name not in _LARGEST:
         return cache.astype(np.float64)
     return (cache.astype(np.float32) * np.float32(scale)).astype(np.float64)

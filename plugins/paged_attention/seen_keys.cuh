@@ -19,7 +19,7 @@ namespace tl {
 constexpr int kFirstPosition = TL_FIRST_POSITION;
 
 // The first position of the window or chunk of the query at `position`; `window` is its size, 0 for none. Cache blocks
-// before it may hold anything, even NaN. It never decreases from one query to the next.
+// before it may hold anything, even NaN. The first position never decreases from one query to the next.
 __device__ __forceinline__ int window_start(int position, int window) {
   if (window == 0) return 0;
   return TL_CHUNKED ? position / window * window : max_of(position - window + 1, 0);

@@ -14,7 +14,7 @@ def lower(op: Lowering) -> list[Command]:
     rows = table.shape[0]
     if isinstance(rows, int) and rows < op.max_seq_len:
         op.refuse(
-            f"max_seq_len is {op.max_seq_len}, and the table {table.name} knows {rows} positions: set max_seq_len "
+            f"max_seq_len is {op.max_seq_len}, and the table {table.name} has {rows} positions: set max_seq_len "
             f"(and max_input_len) to at most {rows}"
         )
     defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}

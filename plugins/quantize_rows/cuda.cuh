@@ -1,4 +1,4 @@
-// QuantizeRows: y = x / y_scale as bytes, 16-bit in; the scale is one of all rows, or each row's own.
+// QuantizeRows: y = x / y_scale as bytes, 16-bit in; all rows share one scale, or each has its own.
 //
 // Bytes: 3 * features a row. FLOPs: few. Floor: bytes / bandwidth (2048 rows of 4096: 25 MB, 5.9 us at the 4.26 TB/s of
 // a copy). One block a row; the row stays in registers. Launch: grid = rows, TL_THREADS threads. Macros: TL_FEATURES (a

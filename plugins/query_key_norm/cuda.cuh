@@ -1,8 +1,8 @@
-// QueryKeyNorm: of each row of queries, keys and values, the RMS norm of all queries and that of all keys.
+// QueryKeyNorm: in each row of queries, keys and values, the RMS norm of all queries together, and of all keys.
 //
-// Bytes: 4 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us, as rows
-// are read from the second-level cache. One block a row; the row stays in registers. Launch: grid = rows, TL_THREADS
-// threads. Macros: TL_QUERIES, TL_KEYS, TL_FEATURES (multiples of 8), TL_THREADS (a multiple of 32), TL_FP16.
+// Bytes: 4 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; for few rows latency, about 2 us, as rows
+// are read from the L2 cache. One block a row; the row stays in registers. Launch: grid = rows, TL_THREADS threads.
+// Macros: TL_QUERIES, TL_KEYS, TL_FEATURES (multiples of 8), TL_THREADS (a multiple of 32), TL_FP16.
 #include "cuda/block_sum.cuh"
 
 namespace tl {

@@ -7,7 +7,7 @@
 // and values come in steps of kStep tokens, counted from the sequence's start, through two cp.async stages.
 //
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory, grid (heads, row blocks), where row blocks >= sum over
-// sequences of ceil(tokens / kRows); blocks past that leave. Macros: TL_HEADS, TL_HEAD_DIM, TL_TILES, TL_STEP,
+// sequences of ceil(tokens / kRows); surplus blocks exit. Macros: TL_HEADS, TL_HEAD_DIM, TL_TILES, TL_STEP,
 // TL_QUERY_STRIDE (elements from a row of queries or keys to the next one; values are 3 * TL_HEADS * TL_HEAD_DIM
 // apart), TL_WINDOW (tokens on each side of a query, 0: all), TL_DISTANCES (columns of the bias, 0: none),
 // TL_SHARED_BYTES.

@@ -35,7 +35,7 @@ class Attention:
         if self.head_dim % 16 or self.head_dim > MAX_DIM:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to {MAX_DIM}")
         if self.half_dim % 2:
-            found.append(f"RoPE turns {2 * self.half_dim} elements of a head, expected a multiple of 4")
+            found.append(f"RoPE rotates {2 * self.half_dim} elements of a head, expected a multiple of 4")
         return found
 
 

@@ -1,7 +1,7 @@
-// RoPE (rotate-half) of the queries and keys of packed rows: y has both, rotated, of x, which has values after them.
+// RoPE (rotate-half) of the queries and keys of packed rows: a row of x has values after them, which y leaves out.
 //
-// Bytes: 8 * heads * head_dim a row, and its cosines and sines once for each head, from the first-level cache. FLOPs: 3
-// an element. Floor: bytes / bandwidth. Launch: grid = rows, TL_THREADS threads, two elements of each half a time.
+// Bytes: 8 * heads * head_dim a row, and its cosines and sines once for each head, from the L1 cache. FLOPs: 3
+// an element. Floor: bytes / bandwidth. Launch: grid = rows, TL_THREADS threads, two elements of each half at a time.
 // Macros: TL_HEADS, TL_HEAD_DIM, TL_HALF_DIM (even), TL_THREADS.
 #include "cuda/async.cuh"
 

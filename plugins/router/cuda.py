@@ -48,9 +48,9 @@ class Scores:
     """The scores of ``rows`` rows, at most ``max_rows``, and the choice of experts by them.
 
     ``values`` are two terms of each expert's score. ``bias`` is added to scores, ``correction`` to what experts are
-    chosen by. ``ranks`` is what a rank that has some of the experts knows of all. ``tally`` is where choices are
-    counted. ``padding``, of decode steps: where keys and values of rows go, and from where on a row is padding, which
-    chooses nothing.
+    chosen by. ``ranks`` is the table of all ranks, if this one has only some of the experts. ``tally`` is where choices
+    are counted. ``padding``, of decode steps: the cache slots of rows, and the first slot of padding rows, which choose
+    no experts.
     """
 
     values: Buffer

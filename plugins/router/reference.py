@@ -45,7 +45,7 @@ def _function(scoring: str) -> Any:
 
 
 def _masked(scores: NDArray, attributes: Mapping[str, Any]) -> NDArray:
-    """``scores``, minus infinity for experts of groups that are left out."""
+    """``scores``, with minus infinity for experts of groups that are left out."""
     num_groups = attributes["num_groups"]
     groups = scores.reshape(len(scores), num_groups, scores.shape[-1] // num_groups)
     totals = np.sort(groups, axis=-1)[..., -attributes["num_best"] :].sum(-1)

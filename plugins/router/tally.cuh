@@ -1,4 +1,5 @@
-// What a Router counts over steps in its state `tally`: the choices of each of the rank's experts, and the following.
+// What a Router counts over steps in its state `tally`: the choices of each of the rank's experts, and the counters
+// below.
 #pragma once
 
 namespace tl {

@@ -3,7 +3,7 @@
 // Bytes: a row of each operand and of y. FLOPs: those of the expression. Floor: bytes / bandwidth; elements move one at
 // a time, so that features need no alignment: the price of an operator without a kernel of its own. Launch: grid (rows,
 // ceil(TL_FEATURES / (kElements * TL_THREADS))), TL_THREADS threads. Macros: TL_EXPRESSION, TL_FEATURES, TL_THREADS,
-// TL_FLOAT_ROWS (bit i: x(i) is float32), TL_FLOAT_OUT (1: y is).
+// TL_FLOAT_ROWS (bit i: x(i) is float32), TL_FLOAT_OUT (1: y is float32).
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 

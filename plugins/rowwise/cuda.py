@@ -41,7 +41,7 @@ def rowwise(
     vectors: Sequence[Buffer] = (),
     constants: Buffer | None = None,
 ) -> Launch:
-    """y = program(operands, vectors, constants) of as many rows; operands and y are 16-bit or float32."""
+    """y = program(operands, vectors, constants) for ``rows`` rows; operands and y are 16-bit or float32."""
     width = features(y)
     half = next((buffer.dtype for buffer in (y, *operands) if buffer.dtype in DTYPE_FLAGS), "bfloat16")
     defines: dict[str, int | str] = {

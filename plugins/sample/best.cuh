@@ -37,7 +37,7 @@ __device__ __forceinline__ u64 best_key(const float* logits, int thread, int thr
   return best.key();
 }
 
-// The same for the tokens that `mask` allows.
+// Like best_key(), for the tokens that `mask` allows.
 __device__ __forceinline__ u64 best_allowed_key(const float* logits, const u32* mask, int thread, int threads) {
   Best best;
   visit_row(logits, thread, threads, [&](int id, float logit) {

@@ -1,7 +1,7 @@
 // The border of top_k and top_p in a row, by narrowing a range of keys to a sixteenth in each pass over the row.
 //
 // top_k keeps every token that ties with the k-th; top_p keeps the smallest set of the most likely tokens whose weight
-// reaches that share, and of tokens that tie at its border those of lower id: as csrc/sampling/truncation.h.
+// reaches that share, and of tokens that tie at its border those of lower id, as in csrc/sampling/truncation.h.
 #pragma once
 
 #include "sample/row.cuh"
@@ -52,8 +52,8 @@ struct Range {
   }
 };
 
-// Sums the row's tokens of the range into `bins`. `columns` is shared memory of kBinBytes: a column a thread, no
-// atomics.
+// Sums the row's tokens of the range into `bins`. `columns` is shared memory of kBinBytes: one column per thread,
+// without atomics.
 __device__ __forceinline__ void fill_bins(const Row& row, const Range& range, Bins& bins, u64* columns) {
   u64* mine = columns + threadIdx.x;
   __syncthreads();  // the last use of bins and columns is over

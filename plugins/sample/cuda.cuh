@@ -1,6 +1,6 @@
 // Sample: tokens[r] is drawn from logits[r] with the parameters of slot sample_slots[r]. The token also goes to
 // last_tokens of that slot, where the next step's embedding finds it; if it ends the sequence, its complement does, and
-// the next step skips attention for the sequence (rotary_table/cuda.cuh).
+// the next step skips attention for the sequence (cache_slots/cuda.cuh).
 //
 // The sequence's edits (sample/edits.cuh) are applied first. With temperature 0 the token has the largest logit, and
 // the lowest id among equals; a sample_counter of -1 asks for that without reading the slot's record, which would come
@@ -16,11 +16,11 @@
 // are.
 //
 // A row that holds NaN or plus infinity, has nothing finite that may be drawn, or overflows when divided by its
-// temperature gives -1 and leaves last_tokens alone; so does one with a negative slot.
+// temperature gives -1 and leaves last_tokens alone; so does a row with a negative slot.
 //
 // Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
-// From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to
-// draw and about six more, mostly cheap, to find a border. Below sm_90, several blocks share the first pass, and the
+// From sm_90 on, a cluster of TL_CLUSTER blocks handles a row: a pass for the largest logit and, unless greedy, another
+// to draw and about six more, mostly cheap, to find a border. Below sm_90, several blocks share the first pass, and the
 // last to arrive does the rest, and the sequence's draft rows. Edits, or a mask, cost another pass for the largest
 // logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
 //

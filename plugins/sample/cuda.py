@@ -6,7 +6,7 @@ from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, features, kernel, launch, symbol
 
 _MAX_COUNTED_TOKENS = 32 * 1024  # the most of a sequence with penalties; longer ones are sampled on the host
-_MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
+_MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, in addition to these
 _PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")  # in the order of SamplingInputs
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
@@ -24,7 +24,7 @@ def max_edits(vocab_size: int, max_seq_len: int) -> int:
 
 
 def mask_words(vocab_size: int) -> int:
-    """The words of a mask of tokens."""
+    """The number of 32-bit words in a mask of tokens."""
     return -(-vocab_size // 32)
 
 

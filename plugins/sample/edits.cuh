@@ -1,5 +1,5 @@
-// What a sequence does to its logits before a token is drawn, as csrc/sampling/logit_processors.h: bias, repetition,
-// presence and frequency penalties, then tokens that are banned. The row is changed in place, and mended after the
+// What a sequence does to its logits before a token is drawn, as in csrc/sampling/logit_processors.h: bias, repetition,
+// presence and frequency penalties, then tokens that are banned. The row is changed in place, and restored after the
 // draw.
 #pragma once
 
@@ -51,12 +51,12 @@ __device__ __forceinline__ void change_row(const Sequence& sequence, float* logi
 
 // All threads of the cluster see the model's logits again.
 __device__ __forceinline__ void mend_row(const Sequence& sequence, float* logits) {
-  cluster_sync();  // nobody reads the changed row any more
+  cluster_sync();  // no thread reads the changed row any more
   visit_edits(sequence, [&](LogitEdit& edit) { logits[edit.token & LogitEdit::kTokenMask] = edit.raw; });
   cluster_sync();
 }
 
-// Takes a drawn token into the edits; one block does it.
+// Counts a drawn token among the edits; one block does it.
 __device__ __forceinline__ void count_token(const Sequence& sequence, int token) {
   __shared__ bool found;
   if (threadIdx.x == 0) found = false;

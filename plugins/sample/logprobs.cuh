@@ -1,4 +1,4 @@
-// Log-probabilities of a drawn token and of the most likely ones, from the model's own logits: as
+// Log-probabilities of a drawn token and of the most likely ones, from the model's own logits, as in
 // csrc/sampling/logprobs.h.
 #pragma once
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ void find_top(const float* logits, int count, u64 (&s
   if (rank < count) sorted[rank] = all[number];
 }
 
-// `maximum`: of the row. `num_top`: of the most likely tokens.
+// `maximum`: the largest logit of the row. `num_top`: the number of most likely tokens to describe.
 __device__ __noinline__ void describe(const float* logits, float maximum, int token, int num_top, DrawnLogprobs& out) {
   __shared__ u64 top[kMaxTopLogprobs];
   const Row row{logits, nullptr, 1.0f, maximum, 0.0f};

@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based generator (Salmon et al., SC11, section 4.3), keyed as csrc/sampling/philox.h: a token
-// drawn here and one drawn on the host get the same number.
+// Philox4x32-10, a counter-based generator (Salmon et al., SC11, section 4.3), keyed as in csrc/sampling/philox.h: a
+// token drawn here and one drawn on the host get the same number.
 #pragma once
 
 #include "cuda/types.cuh"

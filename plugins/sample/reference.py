@@ -40,7 +40,7 @@ def kept(row: np.ndarray, numbers: Numbers) -> np.ndarray:
         sigma = np.std(row[np.isfinite(row)].astype(np.float64))
         least = np.float32(np.max(row) - float(np.float32(numbers["top_n_sigma"])) * sigma)
         weights[scaled < least / np.float32(numbers["temperature"])] = 0
-    order = np.argsort(-scaled, kind="stable")  # of equals the lowest id first
+    order = np.argsort(-scaled, kind="stable")  # among equal logits, the lowest id comes first
     if 0 < top_k < len(row):
         weights[scaled < scaled[order[top_k - 1]]] = 0
     if top_p < 1:
@@ -78,7 +78,7 @@ def _changed(logit: np.float32, slot: np.void, edit: np.void, num_generated: int
 
 
 def _describe(row: np.ndarray, token: int, num_top: int) -> np.ndarray:
-    """What the model's own logits make of ``token``, and its ``num_top`` most likely tokens."""
+    """The log-probabilities that the model's own logits give ``token`` and the ``num_top`` most likely tokens."""
     found = np.zeros((), LOGPROBS)
     wide = row.astype(np.float64)
     logprobs = wide - np.max(wide) - np.log(np.exp(wide - np.max(wide)).sum())
@@ -91,7 +91,7 @@ def _describe(row: np.ndarray, token: int, num_top: int) -> np.ndarray:
 
 
 def _count(slot: np.void, edits: np.ndarray, token: int) -> None:
-    """Takes a drawn token into the edits, while there is room."""
+    """Count a drawn token among the edits, while there is room."""
     number = int(slot["num_edits"])
     known = np.flatnonzero(edits["token"][:number] & TOKEN_MASK == token)
     if len(known):

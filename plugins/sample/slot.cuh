@@ -9,8 +9,8 @@ namespace tl {
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kGreedy = -1;    // in place of the number of tokens before: take the largest logit, and look no further
 constexpr int kNoSlot = -1;    // the slot of a row that nothing is drawn from
-constexpr int kDraftRow = -2;  // in place of a slot: the row is the one before's, with a draft after it
-constexpr int kNoDraft = -1;   // no row follows for what a draft leads to
+constexpr int kDraftRow = -2;  // in place of a slot: the row continues the one before by a draft token
+constexpr int kNoDraft = -1;   // no row follows that continues this one by a draft token
 constexpr int kNoMask = -1;    // every token may be drawn from the row
 
 // A token whose logit the sequence changes; a record has each token once.
@@ -23,7 +23,7 @@ struct LogitEdit {
   unsigned token;     // and flags
   int num_generated;  // how often the sequence has generated it; 0: the prompt has it; kNotSeen: neither
   float bias;
-  float raw;  // the kernel's: the model's logit while it is changed
+  float raw;  // written by the kernel: the model's logit, while the row has another
 };
 
 // Words of a record without its edits, and those of them that are neither numbers nor stops.

@@ -12,9 +12,9 @@ bool has_arrived(const NamedBarrier& barrier, u32 id) { return me().rounds[id] =
 // Returns whether this arrival completes the barrier.
 bool arrive_at(NamedBarrier& barrier, u32 id, u32 threads) {
   if (barrier.arrived > 0 && barrier.threads != threads) {
-    fail("a barrier of %u threads, at which others arrived for %u", threads, barrier.threads);
+    fail("arrived at a barrier of %u threads, at which others expect %u", threads, barrier.threads);
   }
-  if (has_arrived(barrier, id)) fail("arrived twice at a barrier, before all others did");
+  if (has_arrived(barrier, id)) fail("arrived at a barrier again before all other threads have arrived");
   barrier.threads = threads;
   me().rounds[id] = barrier.round;
   if (++barrier.arrived < threads) return false;
@@ -25,8 +25,8 @@ bool arrive_at(NamedBarrier& barrier, u32 id, u32 threads) {
 }
 
 NamedBarrier& named_barrier(u32 id, u32 threads) {
-  if (id >= kNamedBarriers) fail("barrier %u, of %d", id, kNamedBarriers);
-  if (threads == 0 || threads % kLanes != 0) fail("barrier %u of %u threads", id, threads);
+  if (id >= kNamedBarriers) fail("barrier %u, expected a number below %d", id, kNamedBarriers);
+  if (threads == 0 || threads % kLanes != 0) fail("barrier %u for %u threads, expected whole warps", id, threads);
   return my_block().barriers[id];
 }
 
@@ -76,10 +76,12 @@ void end_phase_if_complete(MBarrier& barrier) {
 
 void mbarrier_init(u32 address, u32 arrivals) {
   char* at = shared(address, 8, "mbarrier.init");
-  if (address % 8 != 0 || arrivals == 0) fail("mbarrier.init of 0x%x with %u arrivals", address, arrivals);
+  if (address % 8 != 0 || arrivals == 0) {
+    fail("mbarrier.init at 0x%x for %u arrivals, expected a multiple of 8 and at least 1", address, arrivals);
+  }
   std::memcpy(at, &kBarrierMark, 8);
   MBarrier& barrier = my_block().mbarriers[address];
-  if (!barrier.waiting.empty()) fail("mbarrier.init of 0x%x, which threads wait for", address);
+  if (!barrier.waiting.empty()) fail("mbarrier.init at 0x%x, while threads wait for that mbarrier", address);
   barrier.arrivals = barrier.missing = arrivals;
   barrier.phase = 0;
   barrier.bytes = 0;
@@ -95,7 +97,7 @@ void mbarrier_arrive(u32 address, u32 expected_bytes) {
 }
 
 bool mbarrier_wait(u32 address, u32 parity) {
-  if (parity > 1) fail("mbarrier wait for parity %u", parity);
+  if (parity > 1) fail("mbarrier wait for parity %u, expected 0 or 1", parity);
   MBarrier& barrier = mbarrier_at(my_block(), address, "mbarrier wait");
   if (barrier.phase % 2 != parity) return true;
   barrier.waiting.push_back(&me());

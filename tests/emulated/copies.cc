@@ -57,7 +57,10 @@ void finish_work(Warp& warp, u32 end) {
 
 void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
   const bool aligned = target % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0;
-  if (!aligned || bytes % 16 != 0 || bytes == 0) fail("bulk copy of %u bytes from %p to 0x%x", bytes, source, target);
+  if (!aligned || bytes % 16 != 0 || bytes == 0) {
+    fail("bulk copy of %u bytes from %p to 0x%x, expected a multiple of 16 and aligned addresses", bytes, source,
+         target);
+  }
   check_global(source, bytes, "bulk copy");
   mbarrier_at(my_block(), barrier, "bulk copy");
   std::memset(shared(target, bytes, "bulk copy"), kPoison, bytes);
@@ -66,8 +69,8 @@ void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
 
 void store_async(u32 target, const void* values, u32 bytes, u32 barrier) {
   Block& block = block_of(my_block(), target);  // the block that the addresses of target and barrier now refer to
-  if (&block != &block_of(my_block(), barrier)) fail("st.async to 0x%x and a barrier of another block", target);
-  if (target % bytes != 0) fail("st.async of %u bytes to 0x%x", bytes, target);
+  if (&block != &block_of(my_block(), barrier)) fail("st.async to 0x%x with a barrier of another block", target);
+  if (target % bytes != 0) fail("st.async of %u bytes to 0x%x, expected a multiple of their number", bytes, target);
   mbarrier_at(block, barrier, "st.async");
   std::memset(checked(block, target, bytes, "st.async"), kPoison, bytes);
   BulkCopy copy{&block, target, bytes, barrier, nullptr, {}};
@@ -79,7 +82,10 @@ void copy_box(u32 target, const Matrix& matrix, int row, int column, u32 barrier
   const u32 bytes = matrix.box_rows * 128;
   const bool whole_pieces = matrix.columns * matrix.item_bytes % 16 == 0;
   if (target % 1024 != 0 || row < 0 || column < 0 || matrix.box_rows > 256 || !whole_pieces) {
-    fail("a box of %u rows from row %d and column %d to 0x%x", matrix.box_rows, row, column, target);
+    fail(
+        "a box of %u rows from row %d and column %d to 0x%x, expected at most 256 rows of whole 16-byte pieces, no "
+        "negative index, and a target at a multiple of 1024",
+        matrix.box_rows, row, column, target);
   }
   check_global(matrix.data, matrix.rows * matrix.columns * matrix.item_bytes, "box");
   for (Block* block : my_block().cluster->blocks) {
@@ -92,7 +98,10 @@ void copy_box(u32 target, const Matrix& matrix, int row, int column, u32 barrier
 
 void copy_async(u32 target, const void* source, u32 bytes) {
   const bool aligned = target % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0;
-  if (!aligned || bytes > 16) fail("cp.async of %u bytes from %p to 0x%x", bytes, source, target);
+  if (!aligned || bytes > 16) {
+    fail("cp.async of %u bytes from %p to 0x%x, expected at most 16 bytes and aligned addresses", bytes, source,
+         target);
+  }
   if (bytes > 0) check_global(source, bytes, "cp.async");
   const ThreadCopy copy{target, bytes, me().copy_group, source};
   std::memset(shared(target, 16, "cp.async"), kPoison, 16);

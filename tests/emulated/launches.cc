@@ -122,7 +122,8 @@ std::size_t take_launches(const Launch* launches, u32 count) {
   std::vector<std::size_t> threads;
   for (const Launch* launch = launches; launch < launches + count; ++launch) {
     if (launch->grid.x % launch->cluster != 0) {
-      machine->error = text("a grid of %u blocks in clusters of %u", launch->grid.x, launch->cluster);
+      machine->error =
+          text("a grid of %u blocks in clusters of %u, expected whole clusters", launch->grid.x, launch->cluster);
     }
     threads.resize(std::max<std::size_t>(threads.size(), launch->stream + 1));
     threads[launch->stream] = std::max(threads[launch->stream], std::size_t{launch->resident_blocks} * launch->block.x);

@@ -227,7 +227,7 @@ void load_matrices(void* const* lanes) {
     u16 matrix[8][8];
     for (int row = 0; row < 8; ++row) {
       const u32 address = of<LoadOperands>(lanes, m * 8 + row).address;
-      if (address % 16 != 0) fail("ldmatrix: a row at 0x%x", address);
+      if (address % 16 != 0) fail("ldmatrix: a row at 0x%x, expected a multiple of 16", address);
       std::memcpy(matrix[row], shared(address, 16, "ldmatrix"), 16);
     }
     for (int lane = 0; lane < kLanes; ++lane) {

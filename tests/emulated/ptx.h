@@ -151,13 +151,17 @@ inline void elect_sync(bool& elected, u32 mask) {
 
 template <std::size_t kCount, class T>
 void store_shared(u32 address, Group<kCount, T> from) {
-  if (address % (4 * kCount) != 0) fail("st.shared.v%zu at 0x%x", kCount, address);
+  if (address % (4 * kCount) != 0) {
+    fail("st.shared.v%zu at 0x%x, expected a multiple of the vector's size", kCount, address);
+  }
   char* to = shared(address, 4 * kCount, "st.shared");
   for (std::size_t i = 0; i < kCount; ++i) std::memcpy(to + 4 * i, from[i], 4);
 }
 template <std::size_t kCount, class T>
 void load_shared(Group<kCount, T> to, u32 address) {
-  if (address % (4 * kCount) != 0) fail("ld.shared.v%zu at 0x%x", kCount, address);
+  if (address % (4 * kCount) != 0) {
+    fail("ld.shared.v%zu at 0x%x, expected a multiple of the vector's size", kCount, address);
+  }
   const char* from = shared(address, 4 * kCount, "ld.shared");
   for (std::size_t i = 0; i < kCount; ++i) std::memcpy(to[i], from + 4 * i, 4);
 }
@@ -185,12 +189,12 @@ inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, share
 
 inline void* global(u64 address) { return reinterpret_cast<void*>(address); }
 inline void st_relaxed_sys_global_v4_u32(u64 address, Group<4, const u32> from) {
-  if (address % 16 != 0) fail("st.relaxed.sys.v4 at 0x%llx", address);
+  if (address % 16 != 0) fail("st.relaxed.sys.v4 at 0x%llx, expected a multiple of 16", address);
   const u32 words[4] = {*from[0], *from[1], *from[2], *from[3]};
   store_words(global(address), words, 4, "st.relaxed.sys");
 }
 inline void ld_relaxed_sys_global_v4_u32(Group<4, u32> to, u64 address) {
-  if (address % 16 != 0) fail("ld.relaxed.sys.v4 at 0x%llx", address);
+  if (address % 16 != 0) fail("ld.relaxed.sys.v4 at 0x%llx, expected a multiple of 16", address);
   u32 words[4];
   load_words(words, global(address), 4, "ld.relaxed.sys");
   for (int i = 0; i < 4; ++i) *to[i] = words[i];
@@ -226,7 +230,7 @@ cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_mu
   copy_box(target, matrix, static_cast<int>(*place[1]), static_cast<int>(*place[0]), barrier, blocks);
 }
 inline void cp_async_cg_shared_global(u32 target, u64 source, u32 size, u32 bytes = 16) {
-  if (size != 16) fail("cp.async.cg of %u bytes", size);
+  if (size != 16) fail("cp.async.cg of %u bytes, expected 16", size);
   emulated::copy_async(target, global(source), bytes);
 }
 inline void cp_async_cg_shared_global_L2_cache_hint(u32 target, u64 source, u32 size, u64) {
@@ -373,7 +377,7 @@ namespace emulated {
 
 template <class T>
 T* dynamic_shared(std::size_t alignment) {
-  if (alignment > 1024) fail("dynamic shared memory aligned to %zu bytes", alignment);
+  if (alignment > 1024) fail("dynamic shared memory aligned to %zu bytes, expected at most 1024", alignment);
   return reinterpret_cast<T*>(dynamic_shared_begin());
 }
 

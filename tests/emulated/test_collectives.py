@@ -51,7 +51,7 @@ def test_normed_rows_of_bytes(count: int, hidden: int, dtype: torch.dtype, y_sca
 
 @pytest.mark.parametrize(("count", "part", "features"), [(2, 12, 24), (3, 400, 1197), (8, 4, 27)])
 def test_all_gather(count: int, part: int, features: int) -> None:
-    """Ranks gather all features, an odd number that takes threads several rounds, or none of the last rank's."""
+    """Ranks gather all features, an odd number that takes threads several rounds, or none from the last rank."""
     check_all_gather(AllGather(EmulatedCards(count), part, features, MAX_ROWS, **SMALL | {"threads": 32}), 12)
 
 

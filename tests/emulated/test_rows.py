@@ -66,7 +66,7 @@ def test_gather_columns(features: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "part", "features"), [(2, 64, 128), (3, 1100, 3297), (4, 4, 10)])
 def test_side_by_side(ranks: int, part: int, features: int) -> None:
-    """Ranks contribute all features, an odd number, or none in the case of the last rank."""
+    """All features are kept, or an odd number of them, or none of the last rank's."""
     check_side_by_side(3, ranks, part, features, Emulator())
 
 

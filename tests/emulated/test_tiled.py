@@ -69,7 +69,7 @@ def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> N
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [
-        (TileConfig(64, 48, 1, 1, 1, ""), 3, 1, 128, 37),  # chunks of 16, of which heads are not a multiple
+        (TileConfig(64, 48, 1, 1, 1, ""), 3, 1, 128, 37),  # chunks of 16 features: heads are no multiple of them
         (TileConfig(64, 112, 1, 2, 2, ""), 6, 1, 64, 64),  # slices of different size
         (TileConfig(128, 256, 2, 1, 1, ""), 4, 2, 128, 145),  # whole heads, of which each block asks for a half
         (TileConfig(64, 192, 1, 1, 1, ""), 3, 1, 128, 40),

@@ -57,7 +57,7 @@ def check_decode(
     cache_dtype: torch.dtype | None = None,
     **options: int,
 ) -> None:
-    """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`.
+    """``lengths`` of sequences include their new tokens; ``options`` are those of :class:`DecodeAttention`.
 
     ``cache_dtype``: the type of an 8-bit cache.
     """
@@ -186,7 +186,7 @@ def assert_stored(
 ) -> torch.Tensor:
     """Check that ``cache`` has ``expected`` [rows, kv_heads, dim] in ``slots`` and poison elsewhere.
 
-    ``scale``: for 8-bit caches. ``coarsest``: a coarser type to which 16-bit elements were rounded before.
+    ``scale``: that of an 8-bit cache. ``coarsest``: a coarser type to which 16-bit elements were rounded before.
     """
     tokens, (_, _, page, _) = unpacked(cache), cache.shape
     at = (slots.long() // page, slice(None), slots.long() % page)
@@ -214,7 +214,7 @@ def check_rope_cache(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` tokens of a QKV product, bfloat16, into queries and random slots of a poisoned cache.
+    """Check the rotation of ``rows`` bfloat16 tokens, and their keys and values in random slots of a poisoned cache.
 
     ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: the type of an 8-bit cache.
     """
@@ -276,7 +276,7 @@ def check_qkv_linear(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache.
+    """Check ``rows`` tokens, by a kernel for at most ``tokens``, in random slots of a poisoned cache.
 
     ``cache_dtype``: the type of an 8-bit cache.
     """

@@ -1,6 +1,6 @@
 """Times decode attention over caches larger than the L2 cache, one per layer, and causal prefill attention.
 
-python -m tests.gpu.bench_attention [decode|prefill|all] [float8_e4m3fn|int8]: a cache of bfloat16, or of these.
+python -m tests.gpu.bench_attention [decode|prefill|all] [float8_e4m3fn|int8]: the cache has this type, or bfloat16.
 
 Each line has the time of isolated runs and that of runs back to back, when power limits the clocks.
 """

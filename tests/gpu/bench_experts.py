@@ -1,7 +1,7 @@
 """Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B or gpt-oss-20b, with random choices.
 
 Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
-Rows that are sorted by expert are multiplied by the tiles of the heuristic, or by those of so many ``columns``.
+Rows that are sorted by expert are multiplied by the heuristic's tiles, or by tiles of ``columns`` columns.
 
 python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--columns 192]
 """

@@ -1,4 +1,4 @@
-"""Times the matrix products of a decode step: one CUDA graph, each layer its own weights, so that nothing is cached.
+"""Times the matrix products of a decode step as one CUDA graph; each layer has its own weights, so none is cached.
 
 python -m tests.gpu.bench_linear [--layers 32]
 """

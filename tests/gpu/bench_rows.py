@@ -75,7 +75,7 @@ def rope_cache(rows: int) -> None:
 
 
 def sample(rows: int, name: str, way: Sampling, num_allowed: int | None = None) -> None:
-    """Logits of a trained model's spread; a row is 513 KB. ``num_allowed`` of the tokens may be drawn, or all."""
+    """Time rows of 513 KB, as spread as a trained model's logits. ``num_allowed``: tokens that may be drawn, or all."""
     logits = torch.randn(COPIES, rows, SHAPE.vocab, device="cuda") * 3
     cluster = 8 if rows <= 8 else 2
     kernel = Sample(SHAPE.vocab, rows, blocks=cluster, cluster=cluster, max_edits=2048)
@@ -98,7 +98,7 @@ def main() -> None:
         sample(rows, "top_k 40", Sampling(top_k=40))
         sample(rows, "top_p 0.9", Sampling(top_p=0.9))
         sample(rows, "penalties of 1000 tokens", Sampling(presence_penalty=0.5, prompt=tuple(range(1000))))
-        for num_allowed in (5, 100_000):  # within a form, and within its free text
+        for num_allowed in (5, 100_000):  # within a grammar's fixed part, and within free text
             sample(rows, f"greedy, {num_allowed} tokens", Sampling(temperature=0.0), num_allowed)
             sample(rows, f"temperature, {num_allowed} tokens", Sampling(), num_allowed)
         for top in (0, 5, 20):

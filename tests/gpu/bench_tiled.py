@@ -46,7 +46,7 @@ class Product:
         parts = 1 + self.gated
         self.copies = max(2, COLD_BYTES // (dtype.itemsize * parts * self.out * self.in_features))
         shape = (self.copies, *((2,) if self.gated else ()), self.out, self.in_features)
-        size = 40.0 if self.is_bytes else 1.0  # of numbers that int8 and E4M3 have, too
+        size = 40.0 if self.is_bytes else 1.0  # large enough for int8 and E4M3
         weights = torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
         self.weights = weights.mul_(size if self.is_bytes else self.in_features**-0.5).to(dtype)
         self.scale = torch.rand(*shape[1:-1], device="cuda") * (self.in_features**-0.5 / size**2)

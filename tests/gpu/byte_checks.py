@@ -209,7 +209,7 @@ def check_rms_norm(
     residual: bool,
     machine: Machine = GPU,
 ) -> None:
-    """Rows are normalised in ``dtype``, and bytes of that, but for roundings that the norm's own turn."""
+    """Check norms in ``dtype`` and their bytes, which may differ where the norm's error changes a rounding."""
     memory, at = Memory(), machine.device
     x, weight = random_rows(rows, hidden, dtype, at), 1 + torch.rand(hidden, device=at)
     other = random_rows(rows, hidden, dtype, at) if residual else None

@@ -28,7 +28,7 @@ def assert_close(
     cosine = torch.nn.functional.cosine_similarity(actual.flatten(), reference.flatten(), dim=0).item()
     squares = reference.square()
     rms = (squares.mean(-1, keepdim=True) if by_row else squares.mean()).sqrt()
-    # Rounding the result is relative to each element, rounding before it to the typical element.
+    # The error of rounding the result is relative to each element, that of earlier roundings to the typical element.
     worst = (difference.abs() / (rms + reference.abs())).max().item()
     assert relative < norm_limit, f"relative error {relative:.2e} (limit {norm_limit:.0e}), cosine {cosine:.6f}"
     assert cosine > 1 - norm_limit, f"cosine {cosine:.6f}"

@@ -86,7 +86,7 @@ def check_all_gather(gather: AllGather, turns: int) -> None:
 
 
 def check_missing(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
-    """The last rank never comes: the kernels of all others end, which wait once, and the alarm names it."""
+    """Check that the kernels of other ranks end after one wait for the last, and that the alarm names that rank."""
     *present, missing = reduce.ranks
     for way in ways:
         reduce.load(way)

@@ -14,8 +14,8 @@ from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
 EPSILON = 1e-5
 SITE = 5  # the number of the collective
-# Ways of AllReduce: rows are sent; or all ranks read them remotely, or only the owner of a row does; or the product
-# before stores them on the owner, for which a copy stands here.
+# Ways of AllReduce: rows are sent; or all ranks read them remotely, or only the owner of a row does; or the preceding
+# product stores them on the owner, in whose place these tests copy them.
 PUSH, PULL, OWNED, STORED = "push", "pull", "owned", "stored"
 THREADS = 512
 
@@ -23,7 +23,7 @@ THREADS = 512
 class AllReduce(Ranks):
     """Ranks that add up rows of ``hidden`` elements, ``max_rows`` at most; with ``norm``, a residual, too.
 
-    Rows of y are normed sums then, of 16 bits or as ``y_scales`` says. The grids of pulls have ``blocks``.
+    Rows of y are then norms of sums, 16-bit or quantized by ``y_scales``. The grids of pulls have ``blocks`` blocks.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AllReduce(Ranks):
 
 
 class AllGather(Ranks):
-    """Ranks that gather ``features`` float32 of rows, ``max_rows`` at most, of which each has ``part``."""
+    """Ranks that gather at most ``max_rows`` rows of ``features`` float32 elements; each rank has ``part`` of a row."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def check_ragged_attention(
     shared_bytes: int = 227 * 1024,
     machine: Machine,
 ) -> None:
-    """All texts together, and each alone, which gives the same bits.
+    """Check all texts together, and that each alone gives the same bits.
 
     ``is_long``: blocks of 128 queries. With few ``shared_bytes`` keys come in steps of 32.
     """

@@ -41,7 +41,7 @@ _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 class Mixture:
     """The extents of a mixture of experts, and how many rows a program's steps have at most.
 
-    With ``of_rank`` the experts are divided among ranks: ``rank`` has so many, and shares each with a second rank.
+    With ``of_rank`` the experts are divided among ranks: ``rank`` has ``of_rank``, and shares each with another rank.
     """
 
     experts: int
@@ -50,9 +50,9 @@ class Mixture:
     inner: int
     max_rows: int
     scoring: str = "normalized_softmax"
-    groups: tuple[int, int, int] = (1, 1, 1)  # how many, how many are kept, and by how many experts each
+    groups: tuple[int, int, int] = (1, 1, 1)  # their number, how many are kept, and by how many experts each is ranked
     scale: float = 1.0
-    scales_inputs: bool = False  # are rows multiplied with shares before experts read them?
+    scales_inputs: bool = False  # whether rows are multiplied by shares before experts read them
     of_rank: int | None = None
     rank: int = 0
 
@@ -130,9 +130,9 @@ def expected_choice(
 def check_router(
     mixture: Mixture, rows: int, *, gemv: bool, machine: Machine, biased: bool = False, corrected: bool = False
 ) -> None:
-    """Two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
+    """Check two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
 
-    Many scores are equal; of ``corrected`` ones no two sums of what experts are chosen by.
+    Many scores are equal; with corrections (``corrected``), no two experts are chosen by equal values.
     """
     bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
     correction = torch.randn(mixture.experts, device=machine.device) / 8 if corrected else None
@@ -234,10 +234,10 @@ def check_experts(
     device: Device = H200,
     machine: Machine,
 ) -> None:
-    """y = the weighted sum of a row's experts, from random scores to the end; the last of several rows is not a number.
+    """Check the weighted sum of a row's experts, from random scores to the end; the last of several rows is NaN.
 
-    With ``biased`` experts have biases, by which sums reach beyond the bounds of swiglu_oai, and else SwiGLU. Weights
-    have ``form``, or else the type of activations.
+    With ``biased``, experts have swiglu_oai and biases, by which sums exceed its bounds; otherwise SwiGLU. Weights have
+    ``form``, or the type of activations if it is None.
     """
     at, choice = machine.device, mixture.choice
     memory = Memory()
@@ -427,7 +427,7 @@ def check_even_groups(choice: ExpertChoice, max_rows: int, rows: int, machine: M
     for expert, begin, end, _ in groups:
         assert begin == covered
         assert begin < end <= begin + most
-        assert counts[expert] % most == 0, "an expert's groups are full, but for the last"
+        assert counts[expert] % most == 0, "all groups of an expert but the last are full"
         assert not any(counts[expert + 1 :]), "experts come by rising numbers"
         counts[expert] += end - begin
         covered = end

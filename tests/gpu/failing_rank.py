@@ -67,7 +67,7 @@ def main() -> None:
             if ended.reason == _core.FinishReason.ERROR:
                 print(ended.message)
             elif failed:
-                raise AssertionError("expected no request to end well behind one that failed")
+                raise AssertionError("expected no request to succeed after one that failed")
             if not failed:  # further requests follow, the last of them after the failure
                 waiting.add(submit(loop))
             failed = failed or ended.reason == _core.FinishReason.ERROR

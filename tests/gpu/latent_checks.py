@@ -96,7 +96,7 @@ class Step:
         return y, *caches
 
     def expected(self) -> tuple[torch.Tensor, ...]:
-        """The same as ``referred``, computed for all heads and tokens of a sequence at a time."""
+        """The results of ``referred``, computed for all heads and tokens of a sequence at a time."""
         layer, at = self.layer, {"device": self.device, "dtype": torch.float64}
         latent, shared = self.latent.to(**at).split([layer.latent_dim, layer.rotary_dim], 1)
         inverse = torch.rsqrt(latent.square().mean(1, keepdim=True) + EPSILON)
@@ -204,9 +204,9 @@ def check_latents(
     max_rows: int | None = None,
     machine: Machine,
 ) -> None:
-    """Two launches give the same bits; the second finds counters as the first left them.
+    """Check that two launches give the same bits; the second finds counters as the first left them.
 
-    Then a new token of the first sequence is no number, and all others are as before.
+    Then a new token of the first sequence is NaN, and the results of all other sequences stay the same.
     """
     step = Step(layer, batch, dtype, machine.device)
     attention = Attention(step, machine, max_rows or len(step.query), split=split)

@@ -22,7 +22,7 @@ class Prepared:
         machine: Machine = GPU,
         others: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Prepare the launch; ``others`` is memory of other ranks that kernels reach besides."""
+        """Prepare the launch; ``others`` is memory of other ranks that kernels also access."""
         specialised, self._machine = launch.kernel, machine
         defines: dict[str, int | str] = dict(specialised.defines)
         self._symbols = {"num_sms": machine.num_sms, **symbols}

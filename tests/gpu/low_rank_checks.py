@@ -17,7 +17,7 @@ _DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 @dataclass(frozen=True)
 class Problem:
-    """A product with ``widths`` outputs by part; ``ranks`` has the rank of each slot's parts, 0 if there is none.
+    """A product whose parts have ``widths`` outputs; ``ranks`` has the rank of each slot's parts, 0 if there is none.
 
     ``adapters`` is the slot of each row, -1 for none.
     """
@@ -62,7 +62,7 @@ def _pairs(problem: Problem, ranks: Sequence[int], dtype: torch.dtype, device: s
 
 
 def _memory(problem: Problem, pairs: list[dict[int, Pair]], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
-    """The slots, filled like the executor does, and the rows in their order."""
+    """The slots, filled as the executor fills them, and the rows in the order of their slots."""
     slots, rank = len(pairs), problem.max_rank
     a = torch.full((slots, problem.parts * rank, problem.in_features), POISON, device=device, dtype=dtype)
     b = torch.full((slots, sum(problem.widths), rank), POISON, device=device, dtype=dtype)
@@ -103,7 +103,7 @@ def _launch(problem: Problem, machine: Machine, tensors: dict[str, torch.Tensor 
 
 
 def _run(one: Launch, machine: Machine, of: dict[Buffer, torch.Tensor], symbols: dict[str, int]) -> None:
-    """One launch, with tensors in the place of buffers."""
+    """Run one launch, with tensors in the place of buffers."""
 
     def number(extent: Extent) -> int:
         return extent.const + sum(-(-symbols[name] * times // by) for name, times, by in extent.terms)

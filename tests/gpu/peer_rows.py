@@ -25,7 +25,7 @@ _UNWRITTEN = 0xFF
 class Shape:
     """The extents of a product on each rank: y [rows, out] from x [at most capacity, in_features].
 
-    Computed by tiles if given, or else by GEMV.
+    It is computed by ``tiles`` if given, or else by GEMV.
     """
 
     out: int
@@ -99,7 +99,7 @@ def check_stored_on_owners(cards: Cards, shape: Shape, rows: int) -> None:
 
 
 def check_stored_logits(cards: Cards, shape: Shape, rows: int, leaves: int = 0) -> None:
-    """The first rank has float32 rows of all, without the last ``leaves`` features, when the wait is over."""
+    """Check that the first rank has all ranks' float32 rows, without the last ``leaves`` features, after its wait."""
     features = cards.count * shape.out - leaves
     logits: Layout = {"logits": (torch.float32, (shape.capacity, features))}
     ranks = _Products(cards, shape, logits, {})

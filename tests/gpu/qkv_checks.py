@@ -87,7 +87,7 @@ def check_qkv(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache, by tiles or by one cluster.
+    """Check queries, and random slots of a poisoned cache, for ``rows`` of ``capacity`` rows, by tiles or one cluster.
 
     ``cache_dtype``: type of an 8-bit cache. ``rotary_dim`` elements of a head are rotated (default: all). There is a
     bias if the shape has one.
@@ -95,7 +95,7 @@ def check_qkv(
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
     rotated_dim = shape.head_dim if rotary_dim is None else rotary_dim
     angles = torch.rand(capacity, rotated_dim // 2, device=device) * 6.3
-    slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another group, and of this one
+    slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another cache group, and of this one
     slots[1, :rows] = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
     held, q_dtype = cache_dtype or dtype, torch.float16 if cache_dtype else dtype
     q = torch.full((capacity, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
@@ -131,7 +131,7 @@ def check_qkv(
 
 
 def _coarsest(kind: WeightKind, dtype: torch.dtype) -> torch.dtype | None:
-    """The entry in the table of tolerances."""
+    """The key of the product's entry in ``checks.TOLERANCES``."""
     if isinstance(kind, Form):
         return torch.uint8 if dtype == torch.bfloat16 or kind.number == "bfloat16" else dtype
     return kind if kind == torch.float8_e4m3fn else dtype

@@ -44,7 +44,7 @@ def _laid_out(layout: Layout, device: str) -> tuple[torch.Tensor, dict[str, torc
 def rank_table(
     number: int, first: int, drawing: int, arenas: list[int], states: list[int], alarm: int, timeout: float
 ) -> torch.Tensor:
-    """A ``RankTable`` (``rank_table.cuh``) of the rank of that number in a stage; memory is said by its addresses."""
+    """A ``RankTable`` (``rank_table.cuh``) of the rank of that number in a stage; memory is given by its addresses."""
     words = [number, len(arenas), first, drawing]
     for memory in (arenas, states):
         words += [*memory, *[0] * (_MAX_RANKS - len(memory))]

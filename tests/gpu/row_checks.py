@@ -26,7 +26,7 @@ _ACTIVATIONS = {
 def check_layer_norm(
     rows: int, hidden: int, threads: int, dtype: torch.dtype, *, residual: bool, bias: bool, machine: Machine
 ) -> None:
-    """One launch over random rows that are far from centred."""
+    """Check one launch over random rows that are far from centred."""
     device = machine.device
     x, other = ((mean + torch.randn(rows, hidden, device=device)).to(dtype) for mean in (1, 0))
     weight, offset = torch.randn(2, hidden, device=device)
@@ -46,7 +46,7 @@ def check_layer_norm(
 def check_query_key_norm(
     rows: int, queries: int, keys: int, threads: int, dtype: torch.dtype, machine: Machine
 ) -> None:
-    """Random rows with as many values as keys; queries are much larger than keys."""
+    """Check random rows with as many values as keys; queries are much larger than keys."""
     device, features = machine.device, queries + 2 * keys
     x = torch.randn(rows, features, device=device)
     x[:, :queries] *= 50
@@ -64,7 +64,7 @@ def check_query_key_norm(
 
 
 def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine: Machine) -> None:
-    """Random positions of a table of 50."""
+    """Check random positions in a table of 50."""
     device = machine.device
     table, x = (torch.randn(n, hidden, device=device).to(dtype) for n in (50, rows))
     positions = torch.randint(50, (rows,), device=device, dtype=torch.int32)
@@ -117,7 +117,7 @@ def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machi
 
 
 def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: int, machine: Machine) -> None:
-    """Check sequences of so many new and past tokens; of those with one new token, the second has ended."""
+    """Check sequences of ``lengths`` new and ``past`` tokens; the second one with a single new token has ended."""
     device, count, num_tokens = machine.device, len(lengths), sum(lengths)
     columns = max(p + n for p, n in zip(past, lengths, strict=True)) // page + 1
     positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)])
@@ -143,7 +143,7 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
 
 
 def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:
-    """Check sequences of so many past and new tokens: a row of each is stored, and the one before is read."""
+    """Check that a row of each token is stored and the one before is read; ``batch``: past and new tokens."""
     device, lengths = machine.device, [new for _, new in batch]
     columns = max(past + new for past, new in batch) // page + 2
     positions = torch.cat([torch.arange(past, past + new) for past, new in batch]).int()

@@ -1,4 +1,4 @@
-"""Specialises and launches row-wise kernels that need more than a line for it."""
+"""Specialises and launches the row-wise kernels for which that takes more than one line."""
 
 import ctypes
 from collections import Counter

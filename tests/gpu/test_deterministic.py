@@ -15,7 +15,7 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime.session.request import Request, Response
 
-# The model is large enough for split-K, and prompts for several steps and several tiles of keys.
+# The model is large enough for split-K, and prompts are long enough for several steps and several tiles of keys.
 MODEL: dict[str, Any] = {
     "vocab_size": 400,
     "hidden_size": 1024,

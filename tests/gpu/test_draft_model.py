@@ -64,7 +64,7 @@ def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None
 
 
 def test_one_sequence_alone(pair: Pair) -> None:
-    """Its drafts are captured steps of one row or two."""
+    """The draft model's steps, of one row or two, are captured."""
     draft, [prompt, *_] = MODEL | {"model": pair.same}, prompts()
     request = Request(prompt, SamplingParams(**GREEDY))
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:

@@ -32,7 +32,7 @@ BUILT: dict[str, Any] = {**LIMITS, "tokens_per_block": PAGE, "max_draft_len": DR
 
 
 class Models:
-    """A model and its head, or its MTP layer, converted for each other and built in ``root``."""
+    """A model and its EAGLE-3 head or MTP layer, converted for each other and built in ``root``."""
 
     head: TorchHead | TorchPredictor
 
@@ -53,7 +53,7 @@ class Models:
         build_engine(root / "head-checkpoint", self.head_engine, target="sm_90", **BUILT)
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
+        """Options by which every draft is verified: how many would pay depends on times, which differ between runs."""
         how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
         return {"method": self.method, "model": self.head_engine, **how, **options}
 

@@ -103,7 +103,7 @@ def make_case(
 ) -> Case:
     """Build a small model of ``family`` below ``directory``; ``overrides`` are fields of its HF config.
 
-    ``tiled``: with tiled products wherever they can be. ``kv_cache``: its type, fp8 or int8, and its scale.
+    ``tiled``: use tiled products wherever possible. ``kv_cache``: the KV cache's type, fp8 or int8, and its scale.
     """
     wide = {"intermediate_size": 128} if tiled else {}
     shape = in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
@@ -188,7 +188,7 @@ def assert_same_until_near_ties(
 ) -> None:
     """Check that two greedy continuations of a prompt differ only from a near-tie of the reference on.
 
-    Of mixtures that is so for as many prompts as usual.
+    For mixtures of experts, only the case's share of the prompts must.
     """
     margins = [parting_margin(case, *prompt) for prompt in zip(batch, some, others, strict=True)]
     num_near = sum(margin <= 2 * GPU_TOLERANCES[case.dtype].relative for margin in margins)
@@ -273,7 +273,7 @@ def test_log_probabilities_are_those_of_the_reference(case: Case) -> None:
         chosen = torch.from_numpy(tokens[len(prompt) :]).long()[:, None]
         expected = logits.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
         errors.append(np.abs(result["log_probs"][row][0] - expected).max() / float(logits.abs().max()))
-    # The error of a logit, and that of the sum over all.
+    # A logit's error counts twice: in the logit, and in the sum over all logits.
     assert np.max(errors) <= 2 * case.tolerances[case.dtype].relative
     num_close = sum(error <= 2 * GPU_TOLERANCES[case.dtype].relative for error in errors)
     assert num_close >= case.shares.close * len(batch), errors

@@ -42,7 +42,7 @@ def continuations(runner: ModelRunner, batch: list[list[int]]) -> list[np.ndarra
 
 @pytest.fixture(scope="module")
 def sharing(model: tuple[Path, Case]) -> ModelRunner:
-    """The same engine; its requests reuse blocks of earlier requests."""
+    """The engine of ``model``; its requests reuse blocks of earlier requests."""
     return ModelRunner.from_dir(model[0], kv_cache_enable_block_reuse=True)
 
 

@@ -60,7 +60,7 @@ def merged(model: PreTrainedModel, directory: Path, seed: int, rank: int) -> Pre
 
 
 def make_case(family: str, dtype: str, path: Path, *, tiled: bool = False, **built: Any) -> Case:
-    """A small model of ``family``; ``tiled``: with tiled products wherever they can be."""
+    """A small model of ``family``; ``tiled``: use tiled products wherever possible."""
     wide = {"intermediate_size": 128} if tiled or built else {}
     shape = in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide)
     model = save_tiny_model(family, path / "model", dtype=getattr(torch, dtype), **shape).float()
@@ -81,7 +81,7 @@ def make_case(family: str, dtype: str, path: Path, *, tiled: bool = False, **bui
 
 
 def check(case: Case, which: list[int]) -> None:
-    """Hold greedy continuations, prompt number i with adapter ``which[i]``, against the models, teacher-forced."""
+    """Compare greedy continuations of prompts i with adapters ``which[i]`` with the models, teacher-forced."""
     batch = prompts()[: len(which)]
     result = case.runner.generate(
         batch,

@@ -16,7 +16,7 @@ from trtllm_lite.stages.inspect import inspect_path
 
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int8_wo", "int4_wo"])
 def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> None:
-    shape = SHAPE | {"intermediate_size": 128}  # a multiple of what rows of 4 bits are multiples of
+    shape = SHAPE | {"intermediate_size": 128}  # a multiple of the granularity of rows of 4-bit elements
     save_tiny_model("llama", tmp_path / "model", **shape, head_dim=16)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     limits = LIMITS | {"max_batch_size": 300, "max_num_tokens": 600}
@@ -34,7 +34,7 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
     of_library = {timing for timing in cache.kernels if timing.product.dtype == "bfloat16"}
     measured = {(timing.product, timing.rows) for timing in of_library}
     tuned = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
-    assert measured == tuned  # this kernel is in every task of 16-bit weights
+    assert measured == tuned  # every task of 16-bit weights has this kernel
     assert {64, 128, 256, 512} <= {timing.rows for timing in set(cache.kernels) - of_library or of_library}
     assert all(timing.microseconds > 0 for timing in (*cache.kernels, *cache.products))
     assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)

@@ -24,7 +24,7 @@ from trtllm_lite.runtime.remote import gpu_stages
 from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.session import remote
 
-REMOTE: dict[str, Any] = {"distributed_executor_backend": "ray"}  # who reaches the processes is `processes` here
+REMOTE: dict[str, Any] = {"distributed_executor_backend": "ray"}  # `processes` connects the stages instead of Ray
 ENDLESS = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
 TWO, THREE, FOUR = {"pp_size": 2}, {"pp_size": 3}, {"pp_size": 2, "tp_size": 2}
 

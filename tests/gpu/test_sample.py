@@ -88,7 +88,7 @@ def test_edits_leave_nothing_to_draw() -> None:
 
 
 def test_drawn_tokens_are_counted() -> None:
-    """Steps have new logits each: the kernel counts tokens itself, and the reference gets the history."""
+    """Each step has new logits: the kernel counts tokens itself, and the reference gets the history."""
     vocab, rows, steps = 1000, 24, 30
     ways = [with_edits(way, vocab, row) for row, way in enumerate(ways_of(rows))]
     sample = Sample(vocab, rows)

@@ -68,8 +68,8 @@ def test_greedy_tokens_are_those_of_the_reference_up_to_a_near_tie(smollm2: Smol
     num_equal = 0
     for number, (prompt, row) in enumerate(zip(smollm2.prompts, ids, strict=True)):
         tokens = row[0, len(prompt) : len(prompt) + NUM_NEW_TOKENS]
-        # One pass over our tokens suffices: the reference's greedy tokens are ours if its best token is always our
-        # next.
+        # One pass over our tokens suffices: the reference's greedy tokens equal ours if its best token is always our
+        # next one.
         logits = logits_of(smollm2.reference, [*prompt, *tokens[:-1].tolist()])[len(prompt) - 1 :]
         parted = np.flatnonzero(logits.argmax(1) != tokens)
         if not len(parted):

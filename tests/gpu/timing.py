@@ -53,7 +53,7 @@ def sustained(body: Callable[[], None], seconds: float) -> float:
 
 
 def report(name: str, microseconds: float, num_bytes: int, count: int = 1) -> None:
-    """One line: time of each of ``count`` launches, bandwidth of all, and the share of the floor reached."""
+    """Print a line: time of each of ``count`` launches, bandwidth of all, and the share of the floor reached."""
     floor = num_bytes / PEAK_BYTES_PER_US
     rate = num_bytes / microseconds / 1e6
     print(

@@ -28,8 +28,8 @@ class Form:
     """The stored form of a weight: a 16-bit type without scales, or elements of 8 or 4 bits with scales.
 
     Scales have the type ``number``. There is one for each ``block`` of neighbouring elements of a row, or one for each
-    row if ``block`` is 0. With ``offsets`` each block also has an offset; with ``zero_points`` it is minus the scale
-    times an integer, as in AWQ and GPTQ.
+    row if ``block`` is 0. With ``offsets`` each block also has an offset; with ``zero_points``, the offset is minus the
+    scale times an integer, as in AWQ and GPTQ.
     """
 
     dtype: str

@@ -13,7 +13,7 @@ from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
 ISAS = ("amx", "avx512", "avx2", "portable")
-# Instruction sets with a unit for bfloat16 products, and the weights for which it is used: those exact in bfloat16.
+# Instruction sets with a unit for bfloat16 products, and the types of weights for which it is not used.
 ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
 # Weights that instruction sets of ISAS_OF_BFLOAT16 multiply with activations in fixed point, in blocks up to this size.
@@ -37,7 +37,7 @@ def raw(array: np.ndarray | None) -> np.ndarray | None:
 
 
 def dtypes_of(arrays: Sequence[np.ndarray | None]) -> list[str]:
-    """The dtypes that ``run_kernel`` must be told because their bits are ambiguous; absent operands have none."""
+    """The dtypes that ``run_kernel`` needs, as bits are ambiguous; empty for absent operands."""
     return ["" if array is None else array.dtype.name for array in arrays]
 
 
@@ -61,7 +61,7 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
 
-    Outputs start as NaN, or as -1 of integers, or as 0 of what is kept between steps; aliased outputs are copies of
+    Outputs start as NaN, integers as -1, and state that is kept between steps as 0; aliased outputs are copies of
     their inputs, updated in place.
     """
     schema = all_schemas()[op]
@@ -99,7 +99,7 @@ def product_dtype(isa: str) -> str:
 
 
 def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndarray | None]:
-    """The operands of a product, with x rounded like the kernels of ``isa`` round it."""
+    """The operands of a product, with x rounded as the kernels of ``isa`` round it."""
     x, weight, *others = inputs
     assert x is not None
     assert weight is not None

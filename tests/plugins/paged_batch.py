@@ -1,4 +1,4 @@
-"""Random PagedAttention problems whose cache is NaN wherever no token lives that a window reaches."""
+"""Random PagedAttention problems; the cache is NaN in all slots but those of tokens that a window reaches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class PagedCache:
     def step_inputs(self, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         """cu_seqlens, past_lens, block_tables for (sequence, number of new tokens) pairs.
 
-        Unused entries are -1, and what no window reaches is a block full of NaN. So are tables of other groups.
+        Unused entries are -1; entries that no window reaches, and tables of other groups, name a block full of NaN.
         """
         for sequence, count in new_tokens:
             length = self.lengths.get(sequence, 0) + count

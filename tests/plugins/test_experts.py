@@ -173,7 +173,7 @@ def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top
 
 
 def _blocks(shape: tuple[int, ...], fmt: str) -> list[np.ndarray | None]:
-    """Weight, scales and offsets in blocks of 16: MXFP4, or integers of 4 bits; or bytes with a scale for each row."""
+    """Weight, scales and offsets: MXFP4 or 4-bit integers in blocks of 16, or bytes with a scale for each row."""
     rng, numbers = np.random.default_rng(shape), (*shape[:-1], shape[-1] // 16)
     if fmt in BYTES:
         scale = rng.uniform(0.01, 0.02, (*shape[:-1], 1)).astype(np.float32)
@@ -225,7 +225,7 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
 
 
 def test_experts_of_few_rows_have_the_bits_of_those_of_many(isa: str) -> None:
-    """4-bit weights with offsets: 65 rows have more experts with a few rows than are multiplied at once."""
+    """Weights have 4 bits and offsets; among 65 rows, more experts have few rows than are multiplied at once."""
     rng, experts = np.random.default_rng(8), 40
     ids = np.where(np.arange(65)[:, None] % 2, 1 + _choices(65, experts - 1, 2), [0, 7]).astype(np.int32)
     x, (weight, scale, offset) = rng.standard_normal((65, 64), np.float32), _blocks((experts, 2, 37, 64), "int4")

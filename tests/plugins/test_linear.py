@@ -9,7 +9,7 @@ from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, as
 DTYPES = (*WEIGHT_DTYPES, "int8", "float8_e4m3fn")
 PLAIN, SILU = {"activation": "none"}, {"activation": "silu"}
 ROWS = (1, 3, 17, 65, 129)
-# (features, depth): whole panels, tails in either, depths around the 128 of a chunk, more panels than a task streams.
+# (features, depth): whole panels, tails in either, depths around a chunk of 128, more panels than a task streams.
 SHAPES = ((64, 64), (1, 1), (33, 7), (400, 129), (200, 577), (130, 1536))
 
 
@@ -197,7 +197,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -
 @pytest.mark.parametrize("rows", [1, 3, 17, 40])
 @pytest.mark.parametrize(("features", "depth", "block"), [(3, 16, 16), (130, 576, 32), (70, 1024, 16)])
 def test_blocks_of_e2m1_match_reference(isa: str, rows: int, features: int, depth: int, block: int) -> None:
-    """Groups of 16 with scales in float32, as NVFP4 has them, and of 32 in bfloat16, which holds MXFP4's."""
+    """Blocks of 16 have float32 scales, as in NVFP4; blocks of 32 have bfloat16 scales, which hold MXFP4's."""
     rng = np.random.default_rng([rows, depth])
     x = rng.standard_normal((rows, depth), np.float32)
     weight = rng.integers(0, 16, (2, features, depth)).astype(np.uint8).view(ml_dtypes.float4_e2m1fn)

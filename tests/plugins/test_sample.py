@@ -132,7 +132,7 @@ def test_draws_what_the_host_draws_of_the_tokens_that_a_mask_allows(setting: dic
 
 @pytest.mark.parametrize("counter", [LARGEST, 0])
 def test_a_mask_leaves_nothing_or_hides_no_damage(counter: int) -> None:
-    """The masks of three rows forbid all tokens, all but the one that is not finite, and that one."""
+    """Masks forbid all tokens of row 0, all but the non-finite one of row 1, and only the non-finite one of row 2."""
     logits = np.zeros((3, VOCAB), np.float32)
     logits[1, 9], logits[2, 9] = -np.inf, np.nan
     masks = np.zeros((3, 320), bool)

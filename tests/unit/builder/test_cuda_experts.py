@@ -233,7 +233,7 @@ def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
 
 
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
-    message = r"products with experts of more than 16 rows are for sm_90a, not sm_80: build for sm_90 or for cpu"
+    message = r"products of more than 16 rows with experts need sm_90a, not sm_80: build for sm_90 or for cpu"
     with pytest.raises(BuildError, match=message):
         lowered_model(network_of("mixtral", tmp_path), "bfloat16", "sm_80")
 

@@ -43,7 +43,7 @@ def test_partial_rope_of_no_whole_tiles_is_a_kernel_behind_the_product() -> None
 
 
 def test_rope_of_an_odd_part_is_refused() -> None:
-    with pytest.raises(BuildError, match="RoPE turns 10 elements of a head, expected a multiple of 4"):
+    with pytest.raises(BuildError, match="RoPE rotates 10 elements of a head, expected a multiple of 4"):
         cuda_plan(cuda_shape(rotary_dim=10))
 
 
@@ -75,7 +75,7 @@ def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
 
 
 def test_a_table_of_too_few_positions_is_refused() -> None:
-    with pytest.raises(BuildError, match="knows 40 positions: set max_seq_len"):
+    with pytest.raises(BuildError, match="has 40 positions: set max_seq_len"):
         cuda_plan(cuda_shape(learned_positions=True, max_seq=40))
 
 

@@ -306,7 +306,7 @@ def test_what_the_kernels_do_not_support_is_an_error(changes: dict, message: str
             {"max_batch_size": 16384, "max_num_tokens": 65536, "max_draft_len": 3},
             "max_batch_size * (1 + max_draft_len) leads to 65,536 rows of logits",
         ),
-        ({"max_batch_size": 32768, "max_num_tokens": 32768}, "no room for one of 32,768 sequences: lower max_batch"),
+        ({"max_batch_size": 32768, "max_num_tokens": 32768}, "no room for a table of 32,768 sequences: lower max"),
     ],
 )
 def test_limits_beyond_the_hardware_are_errors(limits: dict, message: str) -> None:
