@@ -14,7 +14,7 @@ namespace tl {
 #define TL_CLUSTER_DIMS(blocks)
 #endif
 
-// A barrier of all threads of the cluster. Writes to shared memory before it are visible to all after it.
+// A barrier of all threads of the cluster. Writes to shared memory before the barrier are visible to all after it.
 __device__ __forceinline__ void cluster_sync() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -23,7 +23,7 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The two halves of such a barrier, for warps that have written nothing before it or that need not wait.
+// The two halves of cluster_sync(), for warps that have written nothing before it or that need not wait.
 __device__ __forceinline__ void cluster_arrive() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -18,7 +18,7 @@ constexpr float kLargestWhole = 127 * 256 + 127;
 constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has a scale
 
 // Rounds eight elements, multiplied by `factor`, to integers. The high bytes are in x and y, the low bytes in z and w,
-// in the order 0 4 1 5, 2 6 3 7: that of the low and the high nibbles of a word of the layout pairs8.
+// in the order 0 4 1 5, 2 6 3 7: the order of the low and the high nibbles of a word in the layout pairs8.
 __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) {
   // The last 16 bits of this sum are the integer + 128, so that its high byte is `high` and its low byte `low` + 128.
   u32 raised[8];

@@ -4,9 +4,9 @@
 // A soft cap replaces a score s by cap * tanh(s / cap). As tanh(y) = 2 / (1 + e^-2y) - 1, and a softmax is invariant to
 // adding a constant to all scores, 2 * cap / (1 + e^(-2 s / cap)) does as well. ex2.approx is accurate to 2^-22 and
 // rcp.approx to 2^-23 of the result, sums to 2^-24, so that the error of the quotient is at most 2^-22 / 4 + 2^-24 +
-// 2^-23 = 2^-22 and that of a score cap * 2^-21: 2.4e-5 for a cap of 50. tanh.approx, one instruction instead of the
-// two, may be off by 2^-11 of the score: 2.4e-2 near that cap. For comparison, rounding a weight to bfloat16 changes it
-// by 2^-9 = 2e-3, to float16 by 2^-12.
+// 2^-23 = 2^-22 and the error of a score is cap * 2^-21: 2.4e-5 for a cap of 50. tanh.approx, one instruction instead
+// of the two, may be off by 2^-11 of the score: 2.4e-2 near that cap. For comparison, rounding a weight to bfloat16
+// changes it by 2^-9 = 2e-3, to float16 by 2^-12.
 #pragma once
 
 #include "cuda/fast_math.cuh"

@@ -1,10 +1,10 @@
 // Pooling: a float32 row for each sequence, the mean of its rows or the first of them, divided by its norm if TL_L2
 // is 1.
 //
-// Bytes: 2 * hidden a token, or a sequence. FLOPs: 1 a byte. Floor: bytes / bandwidth, where there are as many
-// sequences as SMs. A block takes a sequence, and groups of its threads take every kGroups-th row; their sums are added
-// in order. Launch: grid = sequences, TL_THREADS threads. Macros: TL_HIDDEN (a multiple of 8, at most 8 * TL_THREADS),
-// TL_THREADS (a multiple of 32), TL_MEAN, TL_L2, TL_FP16.
+// Bytes: 2 * hidden per token for means, per sequence for first rows. FLOPs: 1 a byte. Floor: bytes / bandwidth, if
+// there are at least as many sequences as SMs. A block takes a sequence, and groups of its threads take every
+// kGroups-th row; their sums are added in order. Launch: grid = sequences, TL_THREADS threads. Macros: TL_HIDDEN (a
+// multiple of 8, at most 8 * TL_THREADS), TL_THREADS (a multiple of 32), TL_MEAN, TL_L2, TL_FP16.
 #include "cuda/block_sum.cuh"
 
 namespace tl {

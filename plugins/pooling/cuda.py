@@ -23,6 +23,8 @@ def lower(op: Lowering) -> list[Command]:
     """Launch one kernel."""
     x, y = op.rows("x"), op.new("y", "float32")
     if features(x) > MAX_FEATURES:
-        op.refuse(f"rows have {features(x)} elements, and the GPU kernel takes up to {MAX_FEATURES}")
+        op.refuse(
+            f"rows have {features(x)} elements, and the GPU kernel takes up to {MAX_FEATURES}: build for --target cpu"
+        )
     takes_mean, divides = op.attribute("mode") == "mean", op.attribute("normalization") == "l2"
     return [pool(y, x, op.step_input("cu_seqlens"), takes_mean=takes_mean, divides_by_norm=divides)]

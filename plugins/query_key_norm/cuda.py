@@ -13,7 +13,9 @@ def lower(op: Lowering) -> list[Command]:
     assert isinstance(queries, int)
     assert isinstance(keys, int)
     if queries % 8 or keys % 8:
-        op.refuse(f"queries have {queries} elements and keys have {keys}, expected multiples of 8")
+        op.refuse(
+            f"queries have {queries} elements and keys have {keys}, expected multiples of 8: build for --target cpu"
+        )
     vectors = 1 << (features(x) // 8 - 1).bit_length()
     threads = min(512, max(32, vectors // 2))
     defines = {"TL_QUERIES": queries, "TL_KEYS": keys, "TL_FEATURES": features(x)}

@@ -148,8 +148,8 @@ void multiply_keys(const Problem& p, std::int64_t query, Scratch* scratch) {
   }
 }
 
-// Converts products to scores; those of keys that are not `seen` become -inf. Returns the largest. `bias`: that of the
-// chunk's first key, or null.
+// Converts products to scores; those of keys that are not `seen` become -inf. Returns the largest. `bias`: the bias of
+// the chunk's first key, or null.
 float score(const Problem& p, const float* bias, Keys seen, float* scores) {
   const Vec scale = broadcast(p.scale), absent = broadcast(-__builtin_inff());
   Vec largest = absent;

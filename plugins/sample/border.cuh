@@ -107,7 +107,7 @@ __device__ __forceinline__ Border among_ties(const Row& row, u32 key, u64 count,
 }
 
 // The border of the tokens from `border` on whose sum reaches a target: the count `top_k` or, if that is 0, the share
-// `top_p` of all their weight. The same in all threads. (One copy: it is large, and called twice.)
+// `top_p` of all their weight. All threads get the same border. (One copy: it is large, and called twice.)
 __device__ __noinline__ Border narrow(const Row& row, const Border& border, int top_k, float top_p, u64* columns) {
   __shared__ Bins bins;
   u32 low = border.key, high = sort_bits(row.max_scaled) + 1;

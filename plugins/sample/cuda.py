@@ -11,9 +11,9 @@ _PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks"
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
 _FIRST_ARCH_WITH_CLUSTERS = 90
-# (rows, blocks): up to so many rows, a cluster has so many blocks. Few rows are spread over many blocks; of many rows
-# each block does more between two barriers. An H200 draws from 256 rows of 128,256 in 221 us with eight blocks a row,
-# and in 118 us with two.
+# (rows, blocks): up to this number of rows, a cluster has this number of blocks. Few rows are spread over many blocks;
+# with many rows, each block does more between two barriers. An H200 draws from 256 rows of 128,256 in 221 us with eight
+# blocks a row, and in 118 us with two.
 _CLUSTERS = ((8, 8), (16, 4))
 _BLOCKS_OF_MANY_ROWS = 2
 
@@ -30,7 +30,7 @@ def mask_words(vocab_size: int) -> int:
 
 def lower(op: Lowering) -> list[Command]:
     """Draw tokens[r] from logits[r] for num_logits rows; the token also goes to last_tokens of the row's slot."""
-    # The blocks of a row add up what log probabilities and draws are made of: their number is part of the order.
+    # The blocks of a row add up sums for draws and log probabilities: the number of blocks decides the order of sums.
     max_rows = 1 if op.deterministic else min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each

@@ -98,8 +98,8 @@ struct Row {
   }
 };
 
-// Cuts `length` ids from `begin` on into `runs` of equal length, and finds the one in which the sum reaches beyond
-// `left`, of which the runs before it are taken away. `sum_of(run)` is that of a run.
+// Cuts `length` ids from `begin` on into `runs` of equal length, and finds the run in which the sum exceeds `left`,
+// from which the sums of earlier runs are subtracted. `sum_of(run)` is the sum over a run.
 template <class SumOf>
 __device__ __forceinline__ void descend(int& begin, int& length, u64& left, int runs, const SumOf& sum_of) {
   const int run_length = ceil_div(length, runs);
@@ -120,7 +120,8 @@ __device__ __forceinline__ u64 sum_run(const float* logits, int begin, int lengt
   return warp_sum(sum);
 }
 
-// Puts each warp's sum into `sums`, in the order of the cluster's warps; returns that of all, in all threads.
+// Puts each warp's sum into `sums`, in the order of the cluster's warps; returns the sum over all warps, in every
+// thread.
 __device__ __forceinline__ u64 gather_sums(u64 sum, u64 (&sums)[kBlocks * kWarps]) {
   __shared__ u64 mine[kWarps];
   if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = sum;
@@ -145,7 +146,7 @@ __device__ __forceinline__ u64 row_sum(const float* logits, const Measure& measu
 
 // The lowest id at which the sum of measure(id, logit) over all ids up to it exceeds target(sum over the row), which
 // must be less than that sum. The warps of the cluster share the row; then those of each block share the run of a warp
-// that holds the id, and so on. The same in all threads.
+// that holds the id, and so on. All threads get the same id.
 template <class Measure, class Target>
 __device__ __forceinline__ int find_by_sum(const float* logits, const Measure& measure, const Target& target) {
   __shared__ u64 sums[kBlocks * kWarps];

@@ -12,7 +12,7 @@ constexpr float kSteps = 0x1p21f - 1;  // steps that divide the range of a row
 constexpr int kStepsBits = 42;         // bits of their sum; the number of tokens is in the bits above it
 static_assert(TL_VOCAB <= 1 << 21, "the squares of a row's steps must stay below 2^64");
 
-// The key of the least scaled logit that stays. `largest`: of the logits, finite. The same in all threads.
+// The key of the least scaled logit that stays, in every thread. `largest`: the largest logit, which is finite.
 __device__ __noinline__ u32 within_sigma(const Row& row, float largest, float n) {
   const auto counts = [&](int id, float logit) { return !isinf(logit) && row.allows(id); };
   Best lowest;

@@ -40,7 +40,7 @@ struct SamplingSlot : SamplingNumbers {
   int num_logprobs;   // 0: none; else one more than the number of most likely tokens, at most 1 + kMaxTopLogprobs
   int counts_tokens;  // not 0: drawn tokens are counted among the edits
   // Complements (~) of tokens that end the sequence, else 0. There may be more than fit: a step that was launched
-  // before the host has seen such an end does the sequence's share of attention in vain, that is all.
+  // before the host has seen such an end only computes the sequence's attention in vain.
   int stops[kMaxStops];
 };
 static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 4 * kSlotWords, "the host lays out records in words");

@@ -109,7 +109,7 @@ class Lists:
 
 
 def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
-    """The two terms of each score, with few distinct values so that many are equal, and some experts nobody picks."""
+    """The two terms of each score, with few distinct values so that many are equal; no row chooses some experts."""
     scores = torch.randint(-4, 5, (rows, mixture.choice.scores), device=device) / 2
     scores[:, 1 : mixture.experts : mixture.experts // 2] -= 100
     return scores

@@ -1,4 +1,4 @@
-"""LoRA on the card: a row equals the model with its adapter merged; a row without one equals the plain model."""
+"""LoRA on the card: a row's logits equal those of the model with the row's adapter merged, or of the plain model."""
 
 import copy
 import json

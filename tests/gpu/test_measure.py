@@ -42,7 +42,7 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
     assert any(f"fastest on {cache.device}" in tactic.reason for tactic in tactics)
     runner = ModelRunner.from_dir(tmp_path / "engine")
     prompt = [5, 7, 11]
-    for num_rows in (*range(1, 34), 63, 65, 127, 129, 199):  # of logits, and three times as many of the other products
+    for num_rows in (*range(1, 34), 63, 65, 127, 129, 199):  # rows of logits; other products have three times as many
         tokens = runner.generate([prompt] * num_rows, max_new_tokens=3, end_id=-1)
         assert tokens.shape == (num_rows, 1, len(prompt) + 3)
 
