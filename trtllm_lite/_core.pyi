@@ -15,38 +15,40 @@ SCRATCH_BYTES_PER_THREAD: int
 """Bytes of scratch memory that each thread of an executor owns."""
 
 SHARED_SCRATCH_BYTES: int
-"""Bytes of scratch memory that the threads of an executor have in common."""
+"""Bytes of scratch memory that all threads of an executor share."""
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released."""
 
 def send_each(sockets: list[int], data: list[bytes]) -> list[int]:
-    """Send to each socket what it takes at once, and return how many bytes that were; 0 also for a broken socket.
+    """Send to each socket the bytes that it takes without blocking; returns their number, 0 for a broken socket.
 
     The GIL is released.
     """
 
 def count_bytes(data: Buffer, characters: str) -> tuple[int, ...]:
-    """How often ``data`` has each of the ASCII ``characters``."""
+    """The number of times that ``data`` contains each of the ASCII ``characters``."""
 
 def find_prompts(
     body: Buffer, name: str, most: int
 ) -> tuple[int, int, bool, int, list[NDArray[np.int64] | tuple[int, int]]] | None:
-    """The prompts in the field ``name`` of a JSON object, of which the first ``most`` are returned.
+    """Find the prompts in the field ``name`` of the JSON object ``body``; at most the first ``most`` are returned.
 
-    They are (begin, end, is_list, num_prompts, prompts): the value is ``body[begin:end]``, either one prompt or a list
-    of ``num_prompts``. A prompt is token ids, int64[len], or the place of a text, whose JSON is ``body[begin:end]``.
-    None for a body that is no object with one such field, or whose value is neither; JSON beside it is not checked, nor
-    what is in strings. The GIL is released.
+    Returns (begin, end, is_list, num_prompts, prompts): the field's value is ``body[begin:end]``, either one prompt or
+    a list of ``num_prompts``. A prompt is an array of token ids, int64[len], or for a text the range (begin, end) of
+    its JSON in ``body``. None if ``body`` is not an object with exactly one such field, or its value is neither a
+    prompt nor a list of prompts. Other JSON in ``body`` and the contents of strings are not checked. The GIL is
+    released.
     """
 
 def resolve_num_threads(num_threads: int = 0) -> int:
-    """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for absurd numbers."""
+    """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for a bad number."""
 
 def best_read_rate(bytes: int, num_threads: int, passes: int) -> float:
-    """Bytes per second at which ``num_threads`` threads together read the same ``bytes`` over and over.
+    """Bytes per second at which ``num_threads`` threads together read the same ``bytes`` of memory repeatedly.
 
-    The best of ``passes`` passes of several patterns counts. Raises LimitError if there is too little memory.
+    It is the best rate of ``passes`` passes over each of several access patterns. Raises LimitError if there is too
+    little memory.
     """
 
 class HomeProcess:
@@ -65,9 +67,9 @@ class KvGeometry:
 
     def __init__(self, tokens_per_block: int, windows: Sequence[int], max_step_tokens: int) -> None: ...
     def most_blocks(self, num_remaining: int, max_length: int) -> int:
-        """The most that a sequence holds at once with ``num_remaining`` known tokens still to be computed."""
+        """The most blocks that a sequence holds at once with ``num_remaining`` known tokens still to be computed."""
     def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
-        """The same for a batch in which one prompt at a time is computed."""
+        """The most blocks that a batch of such sequences holds at once if one prompt at a time is computed."""
     def longest_sequence(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that this many blocks hold."""
 
@@ -98,7 +100,7 @@ class Engine:
         """Bytes of all weights, in the file and in memory."""
 
     def network(self, key: str) -> NDArray[np.uint8]:
-        """The entry ``network.<key>``: read-only, where it is mapped. Raises EngineError if there is none."""
+        """A read-only view of the file's entry ``network.<key>``. Raises EngineError if there is none."""
 
 class Network(Protocol):
     """Interface of the network of an engine that another library compiled; Python provides it.
@@ -121,29 +123,29 @@ class Network(Protocol):
     ) -> None:
         """Append ``token_ids`` [rows, seq] to the sequences of cache rows from ``first_row`` on.
 
-        ``rows`` is 1, or with ``generation`` ``seq`` is. The caches hold ``past_lens`` [rows] tokens already.
-        ``logits_indices``, one at least, are positions in the flat token_ids; the logits after them go to the rows
-        ``outputs`` of ``logits`` [any, vocab_size], unless ``outputs`` is empty.
+        ``rows`` is 1; with ``generation``, ``seq`` is 1 instead. The caches hold ``past_lens`` [rows] tokens already.
+        ``logits_indices`` has one or more positions in the flat token_ids; the logits after these tokens go to the
+        rows ``outputs`` of ``logits`` [any, vocab_size], unless ``outputs`` is empty.
         """
     def copy_row(self, source: int, to: int) -> None:
         """Copy a row of all caches to another."""
     def save_row(self, row: int, out: NDArray[np.uint8]) -> None:
-        """Write a row of all caches to ``out``, cache after cache as the plan has them."""
+        """Write a row of all caches to ``out``, in the plan's order of caches."""
     def load_row(self, row: int, data: NDArray[np.uint8]) -> None:
-        """The reverse of ``save_row``."""
+        """Read a row of all caches from ``data``, which ``save_row`` wrote."""
 
 class DeviceExecutor:
     """An engine that is loaded on a device of the kind its manifest names."""
 
     @property
     def memory(self) -> dict[str, int]:
-        """Reserved bytes: ``weights``, ``kv_cache``, ``adapters``, ``workspace`` (of a CPU with all scratch)."""
+        """Reserved bytes: ``weights``, ``kv_cache``, ``adapters``, ``workspace`` (on CPUs with all scratch memory)."""
 
     def place_adapter(self, adapter: Adapter, *, slot: int) -> None:
         """Put an adapter where steps find it, on a GPU into a slot that no running request has.
 
-        It comes before the requests that run with it; one thread may call it while steps run. Raises LimitError (no
-        such slot), DeviceError.
+        Call this before requests run with the adapter; one thread may do so while steps run. Raises LimitError (no such
+        slot), DeviceError.
         """
 
     def expert_counts(self) -> list[dict[str, Any]]:
@@ -173,10 +175,10 @@ def open_executor(
 ) -> DeviceExecutor:
     """Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
-    Each ignores the options of the others. The engine of a drafting head reads features that ``features_of`` keeps; on
-    a GPU there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that comes
-    to a collective ``rank_timeout`` seconds after another ends the step with DeviceError. Raises ArgumentError without
-    the network that a NetworkExecutor needs, or without fitting features.
+    Each kind of executor ignores the options of the others. The engine of a drafting head reads features that
+    ``features_of`` keeps; on a GPU there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the
+    ranks' GPUs. A rank that reaches a collective ``rank_timeout`` seconds after another ends the step with DeviceError.
+    Raises ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
 
 def open_stage(
@@ -194,7 +196,7 @@ def open_stage(
     """Like ``open_executor``, for the ranks of one stage of a pipeline, whose steps ``step_stage`` runs."""
 
 class LogitsExecutor(DeviceExecutor):
-    """An executor whose logits come to the host: of a CPU, a network, or RemoteStages."""
+    """An executor whose logits come to the host: on CPUs, of a Network, or RemoteStages."""
 
     @property
     def block_bytes(self) -> int:
@@ -207,7 +209,7 @@ class LogitsExecutor(DeviceExecutor):
         """The bytes of a block. Raises LimitError."""
 
     def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
-        """The reverse of ``save_block``."""
+        """Write the bytes of a block that ``save_block`` returned. Raises LimitError."""
 
 class CpuGroup(LogitsExecutor):
     """The ranks of an engine for CPUs, each on its own threads. Made by ``open_executor``."""
@@ -230,7 +232,7 @@ class Stages(Protocol):
     """Reserved bytes of all stages: ``weights``, ``kv_cache``, ``workspace``."""
 
     def begin(self, *request: NDArray[np.int32]) -> None:
-        """Begin a step in the stages: the arguments are the arrays of ``step``, which are gone when this returns."""
+        """Begin a step in the stages; the arguments are the arrays of ``step``, valid only during this call."""
     def finish(self) -> NDArray[np.float32]:
         """The logits [L, vocab_size] of the oldest step that was begun. Another thread may begin steps meanwhile."""
     def copy_block(self, source: int, to: int) -> None:
@@ -238,7 +240,7 @@ class Stages(Protocol):
     def save_block(self, block: int, out: NDArray[np.uint8]) -> None:
         """Write a KV block to ``out``, stage after stage."""
     def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
-        """The reverse of ``save_block``."""
+        """Read a KV block from ``data``, which ``save_block`` wrote."""
 
 class RemoteStages(LogitsExecutor):
     """An engine whose stages compute in other processes."""
@@ -258,13 +260,13 @@ class EarlierStages(Protocol):
     def step(
         self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
     ) -> None:
-        """Hand a step to the stages, and return at once: see ``StageWorker.step``. The arrays are gone then."""
+        """Hand a step to the stages, and return at once: see ``StageWorker.step``. Arrays are valid only meanwhile."""
     def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
         """Have all stages capture a graph, and wait for it: see ``StageWorker.capture``."""
     def check(self, step: int) -> None:
         """Raise if a stage has failed; ``step`` is the step that is waited for."""
     def check_ended(self, step: int) -> None:
-        """Raise if a stage has not ended that step in time."""
+        """Raise if a stage has not ended step number ``step`` in time."""
     def fail(self, why: str) -> None:
         """Note that the last stage has failed, and end the processes."""
 
@@ -283,13 +285,13 @@ class LastStage(DeviceExecutor):
     ) -> None:
         """``ranks`` are the engines of the stage. Raises the errors of ``open_executor``."""
     def connect(self, engine: Engine, ids: Sequence[bytes], library_directories: list[str]) -> None:
-        """Connect with the other stages, which connect at the same time; it waits for them.
+        """Connect with the other stages, which connect at the same time, and wait for them.
 
-        ``ids`` are of ``nccl_ids``, one for each rank of all stages. Raises DeviceError.
+        ``ids`` come from ``nccl_ids``, with one for each rank of all stages. Raises DeviceError.
         """
 
 class StageWorker:
-    """A stage but the last of an engine for GPUs, in a process of its own.
+    """A stage, other than the last, of an engine for GPUs, in a process of its own.
 
     One thread calls ``connect``, ``capture`` and ``step``; others may call ``watch``, ``has_ended`` and ``close``.
     """
@@ -319,7 +321,7 @@ class StageWorker:
     ) -> None:
         """Put a step on the streams of the GPUs; ``watch`` reports a failure.
 
-        ``copies`` has a row for each KV block that is copied first: how, from where, to where. ``shape`` is num_tokens,
+        ``copies`` has a row for each KV block that is copied first: kind, source, destination. ``shape`` is num_tokens,
         num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are packed for it.
         """
     def watch(self) -> None:
@@ -338,7 +340,7 @@ class NetworkExecutor(LogitsExecutor):
 class CudaExecutor(DeviceExecutor):
     """An engine on a GPU: its weights, KV cache, kernels and graphs.
 
-    An EventLoop runs steps on it; its own methods expect that none does meanwhile.
+    An EventLoop runs steps on it; no step may run while one of its own methods does.
     """
 
     def __init__(
@@ -365,20 +367,21 @@ class CudaExecutor(DeviceExecutor):
     ) -> list[dict[str, Any]]:
         """The fastest of the first ``candidates`` cuBLASLt algorithms for each kind of product in a step.
 
-        It computes any number of rows from that of a step of ``above`` tokens up to its own; where none does, there are
-        entries for parts of these rows. None for products that have no more rows than in a step of ``above`` tokens.
-        ``sustained``: timed after running alone for a while, so at the card's power limit. The keys of an entry: dtype,
-        out_dtype, out_features, in_features, gated, residual, bias; rows, algo (hexadecimal), microseconds,
-        heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError, DeviceError.
+        An algorithm must compute every number of rows from that of a step of ``above`` tokens up to that of a step of
+        ``num_tokens``; where no algorithm does, there are entries for parts of this range. A product that has no more
+        rows than in a step of ``above`` tokens has no entry. ``sustained``: algorithms are timed after each has run
+        alone for a while, so at the card's power limit. The keys of an entry: dtype, out_dtype, out_features,
+        in_features, gated, residual, bias; rows, algo (hexadecimal), microseconds, heuristic_microseconds (of the
+        algorithm that cuBLASLt proposes first). Raises LimitError, DeviceError.
         """
 
     def time_programs(
         self, names: Sequence[str], *, num_tokens: int, repeats: int = 7, sustained: bool = False
     ) -> list[float | None]:
-        """Microseconds of programs that can carry out a step of ``num_tokens``, in turns.
+        """Microseconds of each of the programs ``names``, which can carry out a step of ``num_tokens``, timed in turns.
 
-        With ``sustained`` as above, and None for all but the first and those that were fastest in turns.
-        Raises LimitError, DeviceError.
+        With ``sustained`` they are timed as in ``time_products``, and the result is None for all programs but the first
+        and those that were fastest in turns. Raises LimitError, DeviceError.
         """
 
     @property
@@ -418,7 +421,7 @@ def cuda_devices() -> list[dict[str, Any]]:
     """
 
 def cublaslt_version(library_directories: Sequence[str]) -> int:
-    """The version of this machine's cuBLASLt (130100 is 13.1.0), which needs no GPU. Raises DeviceError for none."""
+    """The version of this machine's cuBLASLt (130100 is 13.1.0), which needs no GPU. Raises DeviceError without one."""
 
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
@@ -456,7 +459,7 @@ def step(
     columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows of
     ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
 
-    On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
+    On a GPU, all rows of a sequence from its first wanted row on count towards the limit of rows of logits.
     Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
     is beyond its limit.
     """
@@ -472,7 +475,7 @@ def step_stage(
 ) -> NDArray[np.uint8] | NDArray[np.float32]:
     """Like ``step``, for one stage of a pipeline from ``open_stage``; ``received`` is the result of the stage before.
 
-    The first stage receives no bytes. Returns the bytes for the next stage, or the last one's logits.
+    The first stage receives no bytes. Returns the bytes for the next stage, or from the last stage the logits.
     """
 
 def compute(
@@ -505,10 +508,10 @@ def time_step(
     repeats: int = 5,
     adapters: Sequence[Adapter] = (),
 ) -> list[tuple[str, float]]:
-    """Like that of CPUs; the sequences have ``adapters``, which are in their slots, in turn."""
+    """Time a step as on CPUs; the sequences run in turn with ``adapters``, which are in their slots already."""
 
 CPU_STEP_SECONDS: float
-"""Seconds that a step on a CPU should take at most: whoever comes meanwhile waits for its end."""
+"""Seconds that a step on a CPU should take at most: requests that arrive meanwhile wait for its end."""
 
 class StepPace:
     """Estimates how many tokens a step of ``seconds`` (0: any time) can take, from the times of earlier steps."""
@@ -523,7 +526,7 @@ MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_STOP_WORDS: int
 MAX_STOP_WORD_LENGTH: int
-"""Bounds of the stop sequences of a request, and of the tokens of one; Python bounds stop strings likewise."""
+"""The most stop sequences of a request, and the most tokens of one; Python bounds stop strings likewise."""
 
 class FinishReason(Enum):
     """The reason why a request ended."""
@@ -548,7 +551,7 @@ class RequestTimings:
     num_preemptions: int
 
 class TokenEvent:
-    """A step's result for a request: ``tokens``, the first being number ``index`` of the request, and outputs.
+    """A step's result for a request: outputs, and ``tokens``, the first of which is the request's number ``index``.
 
     Without ``has_outputs`` there are only tokens.
     """
@@ -580,7 +583,7 @@ class Adapter:
     """An adapter in memory, of one engine; any number of requests may share it."""
 
     def __init__(self, engine: Engine, pairs: Mapping[int, tuple[str, NDArray, NDArray, float]], key: bytes) -> None:
-        """Converts name, A [rank, in], B [out, rank], and the scale of B, by number of projection.
+        """``pairs`` maps a projection's number to its name, A [rank, in], B [out, rank], and the scale of B.
 
         The matrices are float32, float16, or bfloat16 as uint16. Adapters of equal ``key`` are equal. Raises LimitError
         for a rank, projection or size that the engine lacks, EngineError, with the name, for elements that are not
@@ -588,13 +591,13 @@ class Adapter:
         """
 
 def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]:
-    """The highest rank of adapters, and [in, out] of the projections that they may change; 0 and none without."""
+    """The highest rank of adapters, and [in, out] of the projections that they may change; 0 and [] without any."""
 
 class Grammar:
     """A compiled grammar, which any number of requests may share."""
 
     def behind(self, tokens: ThoughtTokens) -> Grammar:
-        """The same grammar, for texts that may think first (reasoning.h); ``tokens`` come from the same compiler."""
+        """This grammar for texts that may begin with thoughts (reasoning.h); ``tokens`` come from the same compiler."""
 
 class ThoughtTokens:
     """The tokens with which one model writes thoughts, for any number of grammars."""
@@ -614,13 +617,13 @@ class GrammarCompiler:
         end_ids: Sequence[int],
         tokenize: Callable[[bytes], Sequence[int]] | None = None,
     ) -> None:
-        """``library`` is the path of llguidance's shared library; ``end_ids`` are one at least.
+        """``library`` is the path of llguidance's shared library; ``end_ids`` must not be empty.
 
         ``tokenize`` returns the tokens of a text that a grammar drafts, none if it cannot; None: grammars do not draft.
         Event loops call it from their own threads.
 
-        Raises ArgumentError for another version of it than known, or a tokenizer that it cannot read; DeviceError if it
-        does not load.
+        Raises ArgumentError for an unknown version of llguidance, or a tokenizer that it cannot read; DeviceError if
+        the library does not load.
         """
 
     def compile(self, kind: str, text: str, *, names_tokens: bool = False) -> Grammar:
@@ -629,13 +632,13 @@ class GrammarCompiler:
         A grammar that ``names_tokens``, such as ``<[3]>``, drafts nothing.
 
         Raises ArgumentError for a grammar that llguidance refuses, LimitError for one that exceeds its limits. A text
-        that has not passed ``try_out`` may end the process.
+        that has not passed ``try_out`` may crash the process.
         """
 
     def try_out(self, kind: str, text: str, *, num_tokens: int, names_tokens: bool = False) -> int:
         """Compile, and write a random text of ``num_tokens``, on a smaller stack than ``compile`` has.
 
-        Returns the bytes of memory that the grammar takes. Meant for a process that may die of it.
+        Returns the bytes of memory that the grammar takes. Meant for a process of its own, which this call may crash.
         """
 
     def tokens_of(self, thoughts: Thoughts) -> ThoughtTokens:
@@ -647,7 +650,7 @@ class NgramSizes:
     def __init__(self, min: int, max: int) -> None: ...
 
 class SuffixOptions:
-    """How many tokens are drafted from earlier text, and of how many requests it is kept (suffix_drafter.h)."""
+    """How many tokens are drafted from earlier text, and of how many requests text is kept (suffix_drafter.h)."""
 
     def __init__(self, max_cached_requests: int, max_spec_factor: float, min_token_prob: float) -> None: ...
 
@@ -660,7 +663,9 @@ def check_draft_model(target: Engine, draft: Engine, *, max_seq_len: int, max_ba
     """Raise ArgumentError if ``draft`` cannot draft for ``target``, LimitError if its limits are lower than needed."""
 
 class EventLoop:
-    """Schedules in-flight batching over an executor, on its own threads. Any thread may submit and cancel; one polls.
+    """Schedules in-flight batching over an executor, on its own threads.
+
+    Any thread may submit and cancel requests; one thread polls.
 
     Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.
     """
@@ -691,7 +696,8 @@ class EventLoop:
         ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``: only as many
         are drafted as save time.
 
-        Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for it.
+        Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for the
+        engine.
         """
 
     def submit(
@@ -712,16 +718,17 @@ class EventLoop:
     ) -> int:
         """Queue a request; returns its id at once.
 
-        With ``beams`` it is a beam search: no tokens are delivered but, just before its end, the event that has
-        ``hypotheses``. It takes the places of that many requests in a batch, and no stop sequences or
+        With ``beams`` the request is a beam search: it delivers no tokens, only an event with ``hypotheses`` just
+        before its end. It takes as many places in a batch as it has beams, and allows neither stop sequences nor
         ``generation_logits``. With ``grammar`` the generated tokens spell one of its texts, unless something other than
         an end token ends them.
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
         requests of equal ``cache_salt`` share blocks. Requests with one seed get different random numbers if their
-        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, OverloadedError if too many are outstanding
-        (of those whose ``sequence_index`` is not 0 half as many may be), EngineError if the engine's file has been
-        written to or in a fork of the process. Wrong sampling parameters end the request with an error.
+        ``sequence_index`` differs. Raises LimitError if the request exceeds a limit, OverloadedError if too many
+        requests are outstanding (for one whose ``sequence_index`` is not 0, half as many are too many), EngineError if
+        the engine's file has been written to, or in a fork of the process. Wrong sampling parameters end the request
+        with an error.
         """
 
     def cancel(self, request_id: int) -> bool:
@@ -730,7 +737,7 @@ class EventLoop:
     def poll(self, timeout: float) -> tuple[list[TokenEvent], list[RequestEnd]] | None:
         """Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
 
-        Tokens come in order, and all of a request's before, or together with, its end.
+        The tokens of a request come in order, before its end or together with it.
 
         None: the loop is shut down and every event has been delivered.
         """
@@ -739,12 +746,12 @@ class EventLoop:
         """Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step."""
 
     def record_steps(self, most: int) -> None:
-        """Record what the next ``most`` steps take, and forget what was recorded before."""
+        """Record the times and tokens of the next ``most`` steps, and forget those of earlier steps."""
 
     def take_steps(self) -> tuple[list[tuple[float, float, float, float, int, int, int]], int]:
-        """The steps that were recorded, and how many more there were no room for; nothing more is recorded.
+        """End the recording; returns the recorded steps, and the number of later steps for which there was no room.
 
-        Of a step: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host, seconds
+        A step has: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host, seconds
         on the device (0 if unknown), rows, tokens, tokens of rows that decode.
         """
 
@@ -773,7 +780,7 @@ class TokenBytes:
         stripped: str,
         max_stripped: int,
     ) -> None:
-        """Names of ``added_tokens`` go before those of ``vocabulary``. token_bytes.h explains the keywords.
+        """For an id in both, the text in ``added_tokens`` counts. token_bytes.h explains the keyword arguments.
 
         Raises EngineError for ids above 2**24 - 1, or texts of more than a gigabyte.
         """
@@ -789,7 +796,7 @@ class Thoughts:
     def __init__(self, starts: Sequence[str], ends: Sequence[Sequence[str]]) -> None:
         """Any of ``starts`` begins thoughts; without any, thoughts begin with the text.
 
-        They end after one text of each of ``ends``, one after the other.
+        They end after one text from each entry of ``ends``, one after the other.
         """
 
 class TextStream:
@@ -810,7 +817,7 @@ class TextStream:
         """``prompt_ids`` decide whether the text starts with a space; their own text is no part of a piece.
 
         Without ``tokens`` there is no text, and only stop sequences are found. With ``thoughts``, which need
-        ``tokens``, stop words are those of the answer after them. With ``skips_special`` special tokens
+        ``tokens``, stop words are found only in the answer after the thoughts. With ``skips_special`` special tokens
         print nothing. Without ``returns_text`` the text is only searched for stop words. A stop word that is complete
         before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps what ended it.
         """
@@ -819,7 +826,7 @@ class TextStream:
         """The text that was held back when generation ended inside a possible stop word or an incomplete character."""
 
     def text_of(self, tokens: Sequence[int], *, ends: bool) -> str:
-        """The text of tokens up to the end of the stream; ``ends``: the last of them itself ends it."""
+        """The text of tokens up to the end of the stream; ``ends``: the last token, such as an end token, ends it."""
 
     @property
     def match(self) -> str | tuple[int, ...] | None:
@@ -834,11 +841,11 @@ class TextPump:
     def push(
         self, streams: list[TextStream], tokens: list[list[int]], ending: Sequence[int] = ()
     ) -> tuple[list[list[str]], list[int], list[tuple[int, str]]]:
-        """Add tokens to the stream in the same place, with the GIL released; one thread pushes to a stream at a time.
+        """Add each list of ``tokens`` to the stream of the same index; one thread pushes to a stream at a time.
 
-        ``ending`` are places whose last token itself ends the text. Returns for each place a piece of text for every
-        token, up to a stop word; the places where a stop word ended the text; and the places that failed, each with the
-        reason, which have no pieces.
+        ``ending`` are the indices of streams whose last token, such as an end token, ends the text. Returns for each
+        stream a piece of text for every token, up to a stop word; the indices of streams that a stop word ended; and
+        the indices of streams that failed, each with the reason, which have no pieces. The GIL is released.
         """
 
     def gaps(self) -> tuple[list[int], float]:

@@ -39,8 +39,8 @@ def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
 def adapter_matrices(adapter: Adapter) -> list[tuple[NDArray, NDArray] | None]:
     """Copies of an adapter's matrices for each projection: nothing, or A and B with the scale in B.
 
-    For CPUs that is float32 A [rank, in] and B transposed [rank, out], for GPUs A [rank, in] and B [out, rank] of 16
-    bits as uint16.
+    For CPUs that is float32 A [rank, in] and B transposed [rank, out], for GPUs A [rank, in] and B [out, rank] of
+    16-bit elements, as uint16.
     """
 
 def run_kernel(
@@ -60,7 +60,7 @@ def run_kernel(
     ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
     from the other operands, or else its padding counts. Values of int32 inputs are not checked. ``product_dtype`` is
     the type to which activations may be rounded before they are multiplied: ``float32``, which changes nothing, or
-    ``bfloat16``. ``adapters`` has for each token A and B transposed of each projection, or nothing.
+    ``bfloat16``. ``adapters`` has for each token A and the transposed B of each projection, or nothing.
     """
 
 def time_kernel(
@@ -84,14 +84,14 @@ class KvCacheBookkeeping:
 
     Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy
     is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A
-    number that is not open, or a sequence in the wrong memory, is a ValueError or a RuntimeError.
+    number of no open sequence, or a sequence in the wrong memory, raises ValueError or RuntimeError.
     """
 
     def __init__(
         self, *, num_blocks: int, num_host_blocks: int, tokens_per_block: int, enable_block_reuse: bool
     ) -> None: ...
     def open(self, tokens: Sequence[int], salt: str) -> int:
-        """Open a sequence of known tokens; cached ones (``length``) count as written."""
+        """Open a sequence of known tokens; those found in the cache count as written (``length``)."""
 
     def fork(self, sequence: int) -> int:
         """Open a second sequence with the same content."""
@@ -130,7 +130,7 @@ class KvCacheBookkeeping:
 
     @property
     def num_host_ready(self) -> int:
-        """The same for host blocks."""
+        """Host blocks that can be handed out now, those with cached content included."""
 
     @property
     def evicted_blocks(self) -> int:
@@ -158,7 +158,7 @@ class Sampler:
         generated: Sequence[int] = (),
         sequence_index: int = 0,
     ) -> None:
-        """Puts a sequence into a slot, whatever was there."""
+        """Puts a sequence into a slot, in place of any sequence there."""
 
     def clear_slot(self, slot: int) -> None: ...
     def sample_rows(self, slots: Sequence[int], logits: NDArray[np.float32]) -> list[SampledToken]:
@@ -190,7 +190,7 @@ class BeamSearch:
         """Finished sequences and their scores, best first."""
 
 def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
-    """Four random words."""
+    """Four random 32-bit words."""
 
 def token_uniform(seed: int, token_index: int, sequence_index: int = 0) -> float:
     """The number in [0, 1) that decides a sequence's token."""
@@ -258,7 +258,7 @@ def stalling_pipeline(ranks: Sequence[Engine], *, rank: int, collective: int, ti
     """Two stages, the second of which is made like those of ``stalling_group``."""
 
 def stalling_group(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuGroup:
-    """The ranks of a CPU engine with a thread each; ``rank`` never comes to ``collective`` of a step.
+    """The ranks of a CPU engine with a thread each; ``rank`` never reaches collective number ``collective`` of a step.
 
     The others wait ``timeout`` seconds for it.
     """

@@ -92,7 +92,7 @@ def test_what_cannot_run_is_refused(engines: Path, cluster: TwoNodes, monkeypatc
 
 def test_a_stage_refuses_another_engine(engines: Path) -> None:
     path = engines / "two" / "rank1.engine"
-    with pytest.raises(EngineError, match="is another engine here than where the requests come from"):
+    with pytest.raises(EngineError, match="differs from the engine on the node that takes requests"):
         Stage({path: header_digest(engines / "two" / "rank0.engine")}, num_blocks=4, num_threads=1)
     with pytest.raises(EngineError, match="rank9"):
         Stage({engines / "rank9.engine": ""}, num_blocks=4, num_threads=1)

@@ -150,7 +150,7 @@ def test_a_port_in_use_is_one_error(server):
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
     assert line.startswith(f"Error: cannot listen at {address}:{port} (")
-    assert line.endswith("): choose another")
+    assert line.endswith("): choose another address")
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])

@@ -67,7 +67,7 @@ class AccessLog:
 
 
 def _fields(request: Request, status: int) -> dict[str, Any]:
-    """What a line says of a request, by name."""
+    """The fields of a request's line, by name."""
     connection = request.connection
     fields: dict[str, Any] = {
         "time": now(),

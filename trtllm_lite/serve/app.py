@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's status for a client that went away
-_NO_BODY = 1 << 10  # bytes of a body that are accepted by an endpoint without a body
+_NO_BODY = 1 << 10  # the most bytes of a body that an endpoint which needs none accepts
 _BYTES_PER_CHAR = 3  # for bodies with the longest prompt: includes UTF-8, escapes, and thoughts that templates drop
 _BESIDE_PROMPT = 64 << 10  # bytes of a body besides its prompt
 
@@ -44,7 +44,8 @@ class Settings:
     """The operator's settings.
 
     - ``api_keys``: the keys of which requests must show one; None if they need none
-    - ``admin_keys``: those that loading adapters takes, and which open everything else, too; None: it takes no others
+    - ``admin_keys``: the keys that loading adapters needs, and that are valid for all other requests, too; None: it
+      needs no key of its own
     - ``origins``: the hosts and the origins that are let in
     - ``lora_root``: the directory below which adapters may be loaded by requests; None for nowhere
     - ``ignore_unknown_fields``: whether fields of bodies that are not known are dropped instead of refused
@@ -261,7 +262,7 @@ class Application:
                 401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key"
             )
         if needs_admin and admin is None:
-            raise ApiError(403, "this takes one of the keys of --admin_key_file", code="not_an_admin")
+            raise ApiError(403, "this request needs a key of --admin_key_file: send such a key", code="not_an_admin")
         return admin or user or network_of(request.connection.client)
 
 

@@ -91,7 +91,7 @@ def _check(body: ChatBody) -> None:
     """Raise ApiError for fields that contradict each other, or that ask for something that is missing."""
     check_num_messages("messages", len(body.messages))
     if body.tools is not None and len(body.tools) > MAX_TOOLS:
-        raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}")
+        raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}: send fewer")
     if body.top_logprobs and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
         raise _wrong("top_logprobs", f"top_logprobs: expected 0 to {_MAX_TOP_LOGPROBS}, together with logprobs")
     if body.stream and body.prompt_logprobs is not None:

@@ -27,8 +27,8 @@ def give_adapters(loaded: list[tuple[LLM, ModelSettings]], modules: tuple[str, .
     given = [name for name, value in (("lora_modules", modules), ("lora_root", lora_root)) if value]
     if given and not takers:
         raise ArgumentError(
-            f"{given[0]} is given, and no engine takes adapters: build one with --max_lora_rank, or give that "
-            "here for a model that is no engine"
+            f"{given[0]} is given, and no engine takes adapters: build one with --max_lora_rank, or pass "
+            "--max_lora_rank here with a model that is not an engine"
         )
     if lora_root is not None and not lora_root.is_dir():
         raise ArgumentError(f"lora_root is {shown(str(lora_root))}: expected a directory")

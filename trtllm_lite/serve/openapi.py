@@ -21,7 +21,7 @@ from trtllm_lite.serve.route import Route
 _COMPONENTS = "#/components/schemas/{name}"
 _ERROR = {
     "type": "object",
-    "description": "What is wrong, as OpenAI's API says it.",
+    "description": "An error in the form of OpenAI's API.",
     "required": ["error"],
     "properties": {
         "error": {
@@ -39,7 +39,7 @@ _ERROR = {
 
 _ANTHROPIC_ERROR = {
     "type": "object",
-    "description": "What is wrong, as Anthropic's API says it.",
+    "description": "An error in the form of Anthropic's API.",
     "required": ["type", "error"],
     "properties": {
         "type": {"const": "error"},

@@ -24,9 +24,10 @@ class Origins:
     """The hosts and origins that the operator allows.
 
     - ``hosts``: names and addresses by which the server may be asked, beside those of this machine; None for all
-    - ``origins``: those of pages that may use the server, as ``https://chat.example``, or ``*``
-    - ``takes_local_pages``: so may those that come from this machine
-    - ``refuses_others``: requests of other pages are refused, which else get their answers but cannot read them
+    - ``origins``: the origins of pages that may use the server, such as ``https://chat.example``, or ``*``
+    - ``takes_local_pages``: whether pages that come from this machine may use the server, too
+    - ``refuses_others``: whether requests of other pages are refused; otherwise they are answered, but browsers keep
+      the answers from the pages
     """
 
     hosts: Collection[str] | None = None

@@ -90,7 +90,9 @@ async def _serve(
         try:
             port = await server.listen(options.host, options.port)
         except OSError as error:
-            raise OutputError(f"cannot listen at {options.host}:{options.port} ({error}): choose another") from error
+            raise OutputError(
+                f"cannot listen at {options.host}:{options.port} ({error}): choose another address"
+            ) from error
         _allow_files(options.limits.max_connections + _OTHER_FILES)
         gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
         sys.setswitchinterval(_SWITCH_SECONDS)

@@ -9,7 +9,7 @@ from trtllm_lite.serve.api_error import ApiError
 
 
 def check_texts(fields: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    """Raise ApiError if a text in ``fields``, what a chat template prints of a request, spells a special token.
+    """Raise ApiError if ``fields``, the values of a request that a chat template prints, spell a special token.
 
     Joined texts of parts are checked as well, since templates may print them side by side.
     """

@@ -54,7 +54,7 @@ class Lane:
         self._time = 0.0
 
     async def run(self, client: str, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which a thread does in the client's turn; cancelling this before prevents it."""
+        """The result of ``work``, which a thread does in the client's turn; cancelling before prevents the work."""
         result: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
         if client not in self._waiting:
             self._waiting[client] = deque()
@@ -119,9 +119,9 @@ class Lane:
 class Lanes:
     """The lanes of a server.
 
-    - ``small``: what is made of small bodies: rendering, tokenizing, writing answers
-    - ``large``: the same of large ones, by fewer threads, as it takes longer
-    - ``grammars``: compiling, for which a request may wait for seconds
+    - ``small``: rendering, tokenizing and writing answers for requests of small bodies
+    - ``large``: the same work for requests of large bodies, which takes longer, by fewer threads
+    - ``grammars``: compiling grammars, for which a request may wait for seconds
     """
 
     def __init__(self) -> None:

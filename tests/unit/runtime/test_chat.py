@@ -135,7 +135,7 @@ def test_a_process_that_was_killed_is_started_again():
 def test_a_process_that_does_not_start_is_an_error(executable, monkeypatch):
     template_process._small.stop()
     monkeypatch.setattr("sys.executable", executable)
-    with pytest.raises(EngineError, match=r"does not start .*: allow it, or render the prompt yourself"):
+    with pytest.raises(EngineError, match=r"does not start .*: let this process start Python, or render"):
         render("x")
 
 

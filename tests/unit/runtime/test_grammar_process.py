@@ -158,7 +158,7 @@ def test_the_process_ends_with_the_grammars():
 @pytest.mark.parametrize("executable", ["/nonexistent/python", None])
 def test_a_process_that_does_not_start_is_an_error(executable, monkeypatch):
     monkeypatch.setattr("sys.executable", executable)
-    with pytest.raises(EngineError, match=r"does not start .*: allow it, or leave guided_decoding out"):
+    with pytest.raises(EngineError, match=r"does not start .*: let this process start Python, or leave"):
         grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
 
 

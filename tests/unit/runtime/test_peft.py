@@ -88,7 +88,7 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(bytes(CHUNK_BYTES + 5))
     with path.open("rb") as file:
         os.truncate(path, CHUNK_BYTES + 3)
-        with pytest.raises(EngineError, match=f"ends at byte {CHUNK_BYTES + 3}"):
+        with pytest.raises(EngineError, match=f"bytes or more, found {CHUNK_BYTES + 3};"):
             read_contents(file.fileno(), CHUNK_BYTES + 5)
 
 

@@ -13,9 +13,9 @@ from trtllm_lite.foreign_names.quantization import CACHE_ALGOS, QUANT_ALGOS
 @takes_foreign_fields(calls.BUILD_CONFIG)
 @dataclass(kw_only=True, slots=True)
 class BuildConfig:
-    """The limits of an engine that ``LLM(build_config=…)`` makes; None leaves one to the model and to ``LLM``.
+    """The limits of an engine that ``LLM(build_config=…)`` makes; None leaves a limit to the model and to ``LLM``.
 
-    They are the arguments of these names that ``LLM`` has itself. Other fields of TensorRT-LLM's class are accepted
+    ``LLM`` has arguments of the same names and meanings. Other fields of TensorRT-LLM's class are accepted
     with the value that asks for nothing.
     """
 
@@ -34,10 +34,10 @@ class BuildConfig:
 @takes_foreign_fields(calls.QUANT_CONFIG)
 @dataclass(kw_only=True, slots=True)
 class QuantConfig:
-    """How ``LLM(quant_config=…)`` quantizes the matrices of a model that is stored plain.
+    """How ``LLM(quant_config=…)`` quantizes the matrices of a model that is stored unquantized.
 
-    ``quant_algo`` is a QuantAlgo, or its name, of those that have a qformat in ``LLM``; FP8 is "fp8", and W4A16_AWQ
-    "int4_awq". ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` neighbouring weights of a row share a scale where
+    ``quant_algo`` is a QuantAlgo, or its name, for which ``LLM`` has a qformat: "fp8" for FP8, "int4_awq" for
+    W4A16_AWQ. ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` neighbouring weights of a row share a scale where
     weights have 4 bits.
 
     Raises ArgumentError for a value that makes no sense.
@@ -48,7 +48,7 @@ class QuantConfig:
     group_size: int | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``LLM`` that are given. Raises ArgumentError for what no engine here is quantized by."""
+        """The arguments of ``LLM`` that are given. Raises ArgumentError for an unsupported algorithm."""
         given = {
             "qformat": _own("quant_algo", self.quant_algo, QUANT_ALGOS),
             "kv_cache_config.dtype": _own("kv_cache_quant_algo", self.kv_cache_quant_algo, CACHE_ALGOS),
@@ -61,5 +61,5 @@ def _own(name: str, value: str | None, known: Mapping[str, str]) -> str | None:
     if value is None or str(value) in known:
         return known.get(str(value))
     raise ArgumentError(
-        f"{name} is {shown(str(value))}: expected one of {', '.join(known)}, or a model that is stored so"
+        f"{name} is {shown(str(value))}: expected one of {', '.join(known)}, or a model that is stored quantized so"
     )

@@ -118,7 +118,7 @@ def _row_html(output: CompletionOutput) -> str:
 
 
 def _cell_html(text: str) -> str:
-    """A text as it is laid out, escaped, with lines that break where a cell ends."""
+    """The escaped HTML of a text that keeps its line breaks, and wraps long lines at the end of the cell."""
     return f'<pre style="white-space:pre-wrap">{escape(printable(text))}</pre>'
 
 

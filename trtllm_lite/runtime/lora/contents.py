@@ -50,7 +50,7 @@ def _fill(chunk: memoryview, descriptor: int, begin: int) -> None:
         count = os.preadv(descriptor, [chunk[num_read:]], begin + num_read)
         if count == 0:
             raise EngineError(
-                f"expected {begin + len(chunk)} bytes or more of a file of the adapter, found that it ends at byte "
-                f"{begin + num_read} since it was opened: put a whole one in its place before requests name it"
+                f"a file of the adapter became shorter while it was read: expected {begin + len(chunk)} bytes or more, "
+                f"found {begin + num_read}; put a whole file in its place before requests name the adapter"
             )
         num_read += count

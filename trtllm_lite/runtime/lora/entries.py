@@ -22,7 +22,7 @@ class Entry:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it has to stay where it is."""
+        """Whether the adapter has to stay where it is."""
         return self.num_running > 0 or self.is_moving
 
 
@@ -43,7 +43,7 @@ class Entries:
         return iter(self._by_id.values())
 
     def of(self, lora_id: int) -> Entry | None:
-        """The entry of an adapter."""
+        """The entry of the adapter with this id; None if there is none."""
         return self._by_id.get(lora_id)
 
     def add(self, entry: Entry, wanted: Collection[int] = ()) -> bool:
@@ -62,12 +62,12 @@ class Entries:
         del self._by_id[lora.lora_int_id]
 
     def use(self, entry: Entry) -> None:
-        """Count one more request that runs it; it becomes the most recently used."""
+        """Count one more request that runs ``entry``, which becomes the most recently used."""
         entry.num_running += 1
         self._by_id[entry.lora.lora_int_id] = self._by_id.pop(entry.lora.lora_int_id)
 
     def may_use(self, entry: Entry) -> bool:
-        """Whether at most ``max_loras`` are in use if ``entry`` is."""
+        """Whether using ``entry`` would leave at most ``max_loras`` entries in use."""
         return entry.is_in_use or sum(one.is_in_use for one in self) < self._max_loras
 
     def take_slot(self, entry: Entry) -> int:

@@ -55,7 +55,7 @@ class Projections:
         for module, parts in self._modules.items():
             numbers = np.sort(np.concatenate([part.rows for part in parts]))
             if len({part.num_in for part in parts}) > 1 or (numbers != np.arange(len(numbers))).any():
-                raise EngineError(f"the engine's projections of {shown(module)} are not its rows: build it again")
+                raise EngineError(f"the engine's projections of {shown(module)} do not match its rows: build it again")
 
     def parts_of(self, module: str) -> list["Part"]:
         """The parts of the module with this path in the model. Raises EngineError if the engine has none."""
@@ -75,14 +75,14 @@ class Projections:
 
 
 class Part(NamedTuple):
-    """A projection of ``in_features`` inputs, whose outputs are ``rows`` of its module's."""
+    """A projection of ``num_in`` inputs, whose outputs are ``rows`` of its module's outputs."""
 
     number: int
     num_in: int
     rows: NDArray[np.int64]
 
     def of(self, b: Matrix) -> Matrix:
-        """The projection's rows of the module's B, unless it has all of them."""
+        """The projection's rows of ``b``, the B of its module."""
         return b if np.array_equal(self.rows, np.arange(len(b))) else b[self.rows]
 
 

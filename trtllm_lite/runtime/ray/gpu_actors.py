@@ -14,7 +14,7 @@ from trtllm_lite.runtime.remote.processes import StageFailed
 _BESIDE = "beside"  # concurrency group of call_beside, with a thread to watch and a thread to ask
 _NUM_BESIDE = 2
 _REMEDY = (
-    "add nodes with GPUs (those of the last stage, which computes in this process, are none of the cluster's), or "
+    "add nodes with GPUs (those of the last stage, which computes in this process, do not belong to the cluster), or "
     "build the engine with fewer stages"
 )
 

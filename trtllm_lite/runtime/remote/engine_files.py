@@ -22,10 +22,10 @@ def header_digest(path: Path) -> str:
 
 
 def check_files(digests: Digests) -> None:
-    """Raise EngineError if a file of ``digests`` differs here. Missing files are reported when they are opened."""
+    """Raise EngineError if a file of ``digests`` differs on this node. Missing files are reported on opening."""
     for path, digest in digests.items():
         if path.is_file() and header_digest(path) != digest:
-            raise EngineError(f"{path} is another engine here than where the requests come from: copy it again")
+            raise EngineError(f"{path} differs from the engine on the node that takes requests: copy it from there")
 
 
 def stages_of(files: Sequence[Path], mapping: RankMapping) -> list[Digests]:

@@ -1,4 +1,4 @@
-"""Drives the other stages, on whose GPUs steps begin, from the process of the last stage."""
+"""Drives all earlier stages of a pipeline from the process of the last stage."""
 
 import time
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class GpuStages(StagesElsewhere):
                 elif is_late:
                     self._fail(stage, f"is not connected after {CONNECTING_SECONDS:.0f} s", "connecting")
             if is_late:
-                raise DeviceError(f"the last stage is not connected with others after {CONNECTING_SECONDS:.0f} s")
+                raise DeviceError(f"the last stage is not connected with the others after {CONNECTING_SECONDS:.0f} s")
             wait([own], timeout=0.05)
         own.result()
         self._results(calls, "connecting", 0)

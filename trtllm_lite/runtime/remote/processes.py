@@ -11,7 +11,7 @@ class StageProcesses(Protocol):
     """Processes with a :class:`GpuStage` each: all stages but the last, from stage 0."""
 
     def call(self, stage: int, method: str, *arguments: Any) -> Any:
-        """Call a method of a stage after earlier calls; returns a name for its result. Arrays may change after that."""
+        """Call a method of a stage after earlier calls; returns a reference to its result. Arrays are copied."""
 
     def call_beside(self, stage: int, method: str, *arguments: Any) -> Any:
         """Call a method in a thread of its own, without waiting for other calls."""

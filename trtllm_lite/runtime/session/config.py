@@ -41,13 +41,13 @@ _MOST_CACHED = 1 << 30
 class KvCacheConfig:
     """The paged KV cache. It is never larger than a full batch of full sequences needs; three fields make it smaller:
 
-    - ``max_tokens``: tokens that it holds at most, all sequences together, where no window gives blocks back
+    - ``max_tokens``: the most tokens that it holds, of all sequences together, if no sliding window frees blocks
     - ``free_gpu_memory_fraction``: its share of the device's free memory (for CPU engines the host's)
-    - ``max_gpu_total_bytes``: its size at most; 0 and None mean no bound
+    - ``max_gpu_total_bytes``: its greatest size; 0 and None mean no bound
 
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
-    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts,
-    the only policy it may be given with.
+    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
+    no other policy allows it.
     ``tokens_per_block`` and ``dtype`` are properties of an engine: they say how to build it, and must agree with an
     engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted with the
     value that asks for nothing.
@@ -101,34 +101,34 @@ class SpeculativeConfig:
 
     What is generated does not change: a draft token is kept if it is the one that would have been sampled in its
     place. ``num_speculative_tokens``: how many tokens are drafted at most; the engine must have been built for as many
-    (``--max_draft_len``). ``enable_adaptive_verification``: as many are drafted as are worth their time, judging by the
-    times of steps and by what became of earlier drafts, so that generation is not slower than without; False: always
-    as many as there are, which makes steps reproducible. ``method`` is one of
+    (``--max_draft_len``). ``enable_adaptive_verification``: only as many tokens are drafted as save time, judging
+    by the times of steps and the acceptance of earlier drafts, so that generation is not slower than without drafts;
+    False: always as many as possible, which makes steps reproducible. ``method`` is one of
 
-    - ``ngram``: what followed the last ``prompt_lookup_max`` tokens, or fewer down to ``prompt_lookup_min``, where they
-      stood last in the prompt or output
-    - ``suffix``: what followed most often where the longest string that ends the text stood before, in the prompt, in
-      the output, or in earlier outputs of the same cache_salt; of each salt the last
-      ``suffix_decoding_max_cached_requests`` are kept (at least half of so many; 0: none). For each token of that
-      string ``suffix_decoding_max_spec_factor`` tokens are drafted, while by what followed before they are as likely
-      together as ``suffix_decoding_min_token_prob``
-    - ``synthetic``: what the same prompt of the same cache_salt was continued with before, with errors so that the
-      share ``synthetic_acceptance_rates[i]`` of the drafts in place i is kept, and all before it. It measures what
-      speculation would gain with such rates, whatever the weights; a prompt that was not run before goes without
+    - ``ngram``: the tokens that followed the latest earlier occurrence of the last ``prompt_lookup_max`` tokens, or of
+      fewer down to ``prompt_lookup_min``, in the prompt or output
+    - ``suffix``: the tokens that most often followed earlier occurrences of the longest possible suffix of the text: in
+      the prompt, in the output, or in earlier outputs of the same cache_salt. The outputs of the last
+      ``suffix_decoding_max_cached_requests`` requests of each salt are kept (or of fewer, but at least half; 0: none).
+      For each token of the suffix, up to ``suffix_decoding_max_spec_factor`` tokens are drafted, as long as their joint
+      probability, judging by those occurrences, is at least ``suffix_decoding_min_token_prob``
+    - ``synthetic``: the earlier continuation of the same prompt of the same cache_salt, with errors so that the share
+      ``synthetic_acceptance_rates[i]`` of drafts is kept up to and including the token in place i. It measures what
+      speculation would gain with such rates, whatever the weights; a prompt that was not run before gets no drafts
 
-    - ``draft_model``: what a second, smaller model would go on with, whose engine is in the directory ``model``. It
-      runs on the same device and needs the same vocabulary and tokens_per_block. It samples with each request's own
+    - ``draft_model``: the continuation by a second, smaller model, whose engine is in the directory ``model``. It runs
+      on the same device and needs the same vocabulary and tokens_per_block. It samples with each request's own
       parameters and random numbers
-    - ``eagle3``: what a head goes on with that was trained on what the model computes of each token (EAGLE-3), whose
-      engine is in the directory ``model``; otherwise as ``draft_model``. Both are built for such drafts: see
-      ``convert --draft_model_dir`` and ``--target_model_dir``
-    - ``mtp``: what a layer of the model goes on with that was trained to predict a further token (MTP), and which is an
-      engine of its own; otherwise as ``eagle3``
+    - ``eagle3``: the continuation by a head that was trained on hidden states of the model (EAGLE-3), and whose engine
+      is in the directory ``model``; otherwise as ``draft_model``. The engines of the model and of the head are built
+      for each other: see ``convert --draft_model_dir`` and ``--target_model_dir``
+    - ``mtp``: the continuation by a layer of the model that was trained to predict a further token (MTP), and that has
+      an engine of its own; otherwise as ``eagle3``
 
-    Requests under a grammar (``guided_decoding``) have the tokens that it leaves no choice about as drafts first, with
-    any method, and without a SpeculativeConfig, too, in engines that were built for drafts.
+    Requests under a grammar (``guided_decoding``) first draft the tokens that the grammar determines: with any method,
+    and in engines that were built for drafts also without a SpeculativeConfig.
 
-    Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
+    Options of methods other than the chosen one must be left out. Raises ArgumentError for a value that makes
     no sense.
     """
 

@@ -45,7 +45,7 @@ def available_memory(
     """Bytes of a rank's device that are free for the KV cache; the least over all devices.
 
     Weights and workspace of the engine, of the engine ``draft`` and of ``num_loras`` adapters are subtracted.
-    ``others`` are the manifests of the ranks but the first; ``elsewhere`` has the free bytes of the devices of ranks in
+    ``others`` are the manifests of all ranks but the first; ``elsewhere`` has the free bytes of the devices of ranks in
     other processes, which come first.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if the memory does not suffice.
@@ -91,7 +91,7 @@ def make_executor(
 ) -> Any:
     """A ``_core.DeviceExecutor`` over the engines of all ranks; on a CPU it has ``num_threads`` threads (0: all cores).
 
-    On GPUs, of the numbers ``device_ids`` or the first ones, it has ``num_loras`` slots for adapters.
+    On GPUs (those with the numbers ``device_ids``, or the first ones) it has ``num_loras`` slots for adapters.
 
     The engine of a drafting head reads features that the executor ``features_of`` keeps.
 

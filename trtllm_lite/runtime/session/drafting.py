@@ -36,8 +36,8 @@ def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
         )
     if draft.lora is not None:
         raise ArgumentError(
-            f"{one_line(str(config.model))} takes adapters, and drafts are made without: build the engine that drafts "
-            "without --max_lora_rank; the one that it drafts for may have it"
+            f"{one_line(str(config.model))} takes adapters, and drafts are made without: build the draft engine "
+            "without --max_lora_rank; the engine that it drafts for may take adapters"
         )
 
 

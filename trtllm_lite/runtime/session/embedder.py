@@ -50,7 +50,7 @@ class Embedder:
     executor: Any
     tokenizer: Tokenizer | None
     pace: Any
-    """The ``_core.StepPace`` that says how many tokens a step takes beside others'."""
+    """The ``_core.StepPace`` that says how many tokens a step may take while other requests wait."""
     is_broken: bool = False
     """Whether the device has failed."""
     _lock: Lock = field(default_factory=Lock)
@@ -88,7 +88,7 @@ class Embedder:
             )
 
     def _batches(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[NDArray[np.int32]]]:
-        """Consecutive texts that fit into one step."""
+        """Batches of consecutive texts, each of which fits into one step."""
         batch: list[NDArray[np.int32]] = []
         num_tokens = 0
         for text in texts:

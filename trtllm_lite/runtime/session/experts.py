@@ -16,7 +16,7 @@ class ExpertCounts:
     - ``experts_read``: for each EP rank (of ``--moe_ep_size``), how many of its experts some row of a step has chosen
     - ``busiest_choices``: choices of the experts of the EP rank that was chosen most in each step
 
-    The experts of an EP rank are neighbours.
+    An EP rank has experts of consecutive numbers.
     """
 
     choices: NDArray[np.int64]
@@ -43,12 +43,12 @@ class ExpertCounts:
 
 @dataclass(frozen=True)
 class Routing:
-    """The mean of a step and layer.
+    """Means of one layer's work in one step, over all steps and layers.
 
-    - ``experts_read``: the experts that a rank reads, that which reads most of them over all layers
-    - ``share_read``: the share of its experts that these are
-    - ``rank_rows``: the rows of a rank's experts, one for each expert that a row has chosen
-    - ``busiest_rows``: those of the rank that has most of them in that step and layer
+    - ``experts_read``: the number of experts read by the EP rank that reads most of them over all layers
+    - ``share_read``: ``experts_read`` as a share of the experts that an EP rank has
+    - ``rank_rows``: the rows of an EP rank's experts, where a row counts once for each expert that it has chosen
+    - ``busiest_rows``: the rows, counted likewise, of the EP rank that has most of them in that step and layer
     """
 
     experts_read: float

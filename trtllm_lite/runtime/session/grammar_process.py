@@ -182,7 +182,7 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
         except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
             raise EngineError(
                 f"grammars are tried in a process of their own, and Python ({sys.executable}) does not start "
-                f"({one_line(str(error))}): allow it, or leave guided_decoding out"
+                f"({one_line(str(error))}): let this process start Python, or leave guided_decoding out"
             ) from error
 
 

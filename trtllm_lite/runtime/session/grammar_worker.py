@@ -1,13 +1,13 @@
 """Tries grammars, as a program of its own.
 
-``grammar_process`` starts it as ``python grammar_worker.py FILE``: the descriptor of a file with the arguments of
-``_core.GrammarCompiler`` as JSON, and whether grammars are to find forced tokens (``forces``). Each byte of stdin, a
-Unix socket, carries another socket for one conversation. It begins with a trial as JSON: ``grammar``, the arguments of
-``compile``, and its bounds: ``memory_bytes`` beyond this program's memory, ``cpu_seconds`` and ``wall_seconds``. The
-trial runs in a fork of this program, which has already read the tokenizer; if it exceeds its bounds or its stack, the
-fork dies. The fork answers with a line of JSON: ``bytes`` (the size of the compiled grammar), or ``error`` (the name of
-a class of ``trtllm_lite.errors``) and ``message``. After its end this program writes its exit ``status``, and closes
-the socket.
+``grammar_process`` starts it as ``python grammar_worker.py FILE``. FILE is the descriptor of a file with JSON: the
+arguments of ``_core.GrammarCompiler``, and ``forces``, whether grammars are to find forced tokens. Each byte of stdin,
+a Unix socket, carries another socket for one conversation. A conversation begins with a trial as JSON: ``grammar``, the
+arguments of ``compile``, and its bounds: ``memory_bytes`` beyond this program's memory, ``cpu_seconds`` and
+``wall_seconds``. The trial runs in a fork of this program, which has already read the tokenizer; if it exceeds its
+bounds or its stack, the fork dies. The fork answers with a line of JSON: ``bytes`` (the size of the compiled grammar),
+or ``error`` (the name of a class of ``trtllm_lite.errors``) and ``message``. After the fork's end this program writes
+its exit ``status``, and closes the socket.
 
 The program imports little of this package, so that it starts at once.
 """
@@ -39,7 +39,7 @@ class _Children:
     def start(self, compiler: Any, waiting: socket.socket, requests: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
-            # The other end of a socket sees its end only when no other process has it open.
+            # The peer of a socket sees that it is closed only when no other process has it open.
             for other in (requests, *self._waiting.values()):
                 other.close()
             _try_and_exit(compiler, waiting)

@@ -24,11 +24,11 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 MAX_KEPT = 64
 """The most compiled grammars that are kept."""
 MAX_KEPT_BYTES = 48 << 20
-"""The most bytes that kept grammars take with their texts, and so a single one: a larger grammar is refused.
+"""The most bytes that all kept grammars take with their texts, and so a single grammar: a larger one is refused.
 
 With drafts a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
-``MAX_KEPT`` of the usual ones fit. Hostile ones fill it after some dozens; with fragments of memory between the kept
-ones and the text of the latest, a process has then grown by at most 192 MiB, which the fuzz target ``grammar`` holds.
+``MAX_KEPT`` usual grammars fit. Some dozens of hostile grammars fill the room; with the latest text, and memory
+fragmented between kept grammars, a process has then grown by at most 192 MiB, which the fuzz target ``grammar`` checks.
 """
 MAX_THOUGHTS_KEPT = 8  # models have one or two kinds of thoughts
 
@@ -68,7 +68,7 @@ class Grammars:
         self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, self._compiler))
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
-        """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len], by params that have one.
+        """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len]; ``guided`` has a grammar.
 
         Raises what :meth:`compile` does.
         """
@@ -101,9 +101,9 @@ class Grammars:
         return grammar
 
     def _make_room(self, num_bytes: int) -> None:
-        """Drop older grammars before the next one is compiled, which would else be scattered between what they hold.
+        """Drop older grammars before one is compiled, whose memory would otherwise be scattered between theirs.
 
-        Raises LimitError for one that does not fit.
+        Raises LimitError for a grammar that does not fit.
         """
         if num_bytes > MAX_KEPT_BYTES:
             raise LimitError(
@@ -131,7 +131,7 @@ class _Kept:
             return self._grammars[source][0]
 
     def make_room(self, num_bytes: int) -> bool:
-        """Drop the least recently used grammars until one more of ``num_bytes`` fits; returns whether any was."""
+        """Drop the least recently used grammars until one more of ``num_bytes`` fits; returns whether any were."""
         with self._lock:
             num_kept = len(self._grammars)
             self._shrink(MAX_KEPT - 1, MAX_KEPT_BYTES - num_bytes)

@@ -54,8 +54,8 @@ class GuidedDecodingParams:
     For vLLM's ``structured_outputs=StructuredOutputsParams(…)`` write ``guided_decoding=GuidedDecodingParams(…)``, with
     the same fields.
 
-    - ``json``: a JSON schema, as a string or a dictionary, or a Pydantic model. What of JSON Schema llguidance does not
-      support is an error, but for a ``format`` that it does not know, which JSON Schema calls an annotation
+    - ``json``: a JSON schema, as a string or a dictionary, or a Pydantic model. Keywords that llguidance does not
+      support are errors, except for unknown values of ``format``, which JSON Schema calls annotations
     - ``json_object``: True for any JSON object
     - ``regex``: a regular expression, in Rust's syntax, for the whole text
     - ``grammar``: a context-free grammar in llguidance's variant of Lark
@@ -65,14 +65,14 @@ class GuidedDecodingParams:
       dictionary. Where the text comes to a trigger, it goes on as one of the structures that begin with it
 
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
-      (vLLM's name in its reasoning config), or a list of texts that do so one after the other, with anything between
-      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. An entry that is a list stands for any of its texts. The
-      grammar, which may be left out then, and the stop words are those of what follows it; tokens before are free, but
-      where there is a grammar for end tokens. Where the prompt's last turn holds it, a chat template has closed the
-      block already, and all of the text is the answer
-    - ``reasoning_start_str``: what begins the reasoning, or a list of such texts. A text then has reasoning if it
-      begins with one of them after white space, or the prompt's last turn holds one; any other is the answer from its
-      beginning on. Without it texts think from their beginning on
+      (vLLM's name in its reasoning config), or a list of texts that end it together, one after the other, with anything
+      between them: ``["<|channel|>final", "<|message|>"]`` for gpt-oss. An entry that is a list stands for any of its
+      texts. The grammar, which may be left out then, and the stop words apply to the answer after the reasoning; a
+      grammar also bans end tokens within the reasoning. If the prompt's last turn holds this end, a chat template has
+      closed the reasoning already, and all generated text is the answer
+    - ``reasoning_start_str``: what begins the reasoning, or a list of such texts. A generated text then has reasoning
+      only if it begins with one of them after white space, or the prompt's last turn holds one; otherwise all of it is
+      the answer. Without this field generated texts begin with reasoning
 
     The text is all that is generated, up to the model's end token, which comes where the text matches the grammar and
     nowhere else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it
@@ -81,9 +81,9 @@ class GuidedDecodingParams:
     Between the tokens of JSON there may be a line break and an indentation, or some blanks (``WHITE_SPACE`` of
     ``grammar_texts``), unless the schema's ``x-guidance`` says otherwise.
 
-    Raises ArgumentError unless one of these fields is given and has the right type, LimitError if it is longer than
-    ``MAX_GRAMMAR_LENGTH`` characters, or a regular expression than ``MAX_REGEX_LENGTH``. Grammars are compiled when a
-    request is made of them, which raises what ``Grammars.compile`` does.
+    Raises ArgumentError unless one of these fields is given and has the right type, LimitError for a grammar of more
+    than ``MAX_GRAMMAR_LENGTH`` characters, or a regular expression of more than ``MAX_REGEX_LENGTH``. Grammars are
+    compiled when a request is made of them, which raises the errors of ``Grammars.compile``.
     """
 
     json: str | Mapping[str, Any] | type | None = None

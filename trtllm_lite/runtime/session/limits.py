@@ -60,10 +60,10 @@ class RunnerOptions:
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
     max_num_tokens. ``speculation``: how to draft tokens, if at all. ``num_threads``: threads of a CPU engine; None
     means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
-    ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
-    in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in Ray actors, None
-    for this process; on GPUs the last stage always runs in this process, and ``device_ids`` are for its ranks. Raises
-    ArgumentError for an invalid value.
+    ``max_cpu_loras``: adapters that are kept in memory (twice ``max_loras`` by default). ``device_ids``: the GPUs of an
+    engine's ranks, in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in
+    Ray actors, None for this process; on GPUs the last stage always runs in this process, and ``device_ids`` are for
+    its ranks. Raises ArgumentError for an invalid value.
     """
 
     max_batch_size: int | None = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WakeUps:
-    """Functions that are called at the end of ``with``, by one call for each asyncio loop that they run in."""
+    """Functions that run in asyncio loops at the end of ``with``; each loop is woken once for all of its functions."""
 
     def __init__(self) -> None:
         self._functions: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""SamplingParams: the wishes of a request, and how they become the C++ sampler's parameters."""
+"""Defines SamplingParams: how to continue a prompt, and how that becomes the C++ sampler's parameters."""
 
 import secrets
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _EARLY_STOPPING = {False: "FALSE", True: "TRUE", "never": "NEVER"}
 _ANY_VOCABULARY = 2**31 - 1
 _MAX_VOCABULARY = 1 << 20  # no model has this many tokens
 _MAX_TOKENS = 2**24
-_LEAST_SEED = -(2**63)  # of OpenAI's API
+_LEAST_SEED = -(2**63)  # the least seed of OpenAI's API
 MAX_SEQUENCES = 128
 """The most continuations that one prompt may ask for."""
 
@@ -42,7 +42,7 @@ class SamplingParams(RequestFields):
 
     - ``guided_decoding``: what the generated text must be, such as JSON of a schema: see :class:`GuidedDecodingParams`.
       It is applied last, so that penalties and bad words choose among what the grammar allows; a request that leaves no
-      token at all ends with an error. Draws nothing else than without it where the grammar allows what was drawn
+      token at all ends with an error. Where the grammar allows the tokens drawn without it, the same tokens are drawn
 
     Raises ArgumentError, on construction, for a value out of its range. What depends on the engine (token ids within
     its vocabulary, lengths within its limits) is checked when a request is made of it.
@@ -111,7 +111,7 @@ class SamplingParams(RequestFields):
         return beams
 
     def _values(self) -> dict[str, Any]:
-        """The fields of the C++ parameters as given; vLLM's seed -1 is none, other negative ones wrap around."""
+        """The fields of the C++ parameters as given; vLLM's seed -1 means no seed, other negative seeds wrap around."""
         values = {name: getattr(self, name) for name, field in FIELDS.items() if field.expected is not None}
         if isinstance(self.seed, int) and _LEAST_SEED <= self.seed < 0:
             values["seed"] = None if self.seed == -1 else self.seed % 2**64
@@ -184,7 +184,7 @@ class SamplingParams(RequestFields):
         allowed = range(vocab_size) if self.allowed_token_ids is None else self.allowed_token_ids
         left = [token for token in allowed if token not in banned]
         if not left:
-            raise ArgumentError(f"bad is {shown(self.bad)}, which every token that is allowed holds: leave it out")
+            raise ArgumentError(f"bad is {shown(self.bad)}, which every allowed token contains: leave it out")
         return {"bad_words": words, "allowed_token_ids": left}
 
 

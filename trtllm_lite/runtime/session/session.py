@@ -119,7 +119,7 @@ class Session:
         return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
 
     def record_steps(self, most: int) -> None:
-        """Record what the next ``most`` steps take, and forget what was recorded before."""
+        """Record the times and tokens of the next ``most`` steps, and forget those of earlier steps."""
         self.pump.loop.record_steps(most)
 
     def take_steps(self) -> RecordedSteps:

@@ -27,7 +27,7 @@ class Latencies:
     """Means over ``num_requests`` requests that generated something, in seconds; 0 if there were none.
 
     ``queue_seconds`` is from submission to admission, ``first_token_seconds`` from submission to the first token,
-    ``total_seconds`` from submission to the end, ``seconds_per_token`` a mean over all tokens but the first ones.
+    ``total_seconds`` from submission to the end, ``seconds_per_token`` a mean over all tokens but each request's first.
     """
 
     num_requests: int
@@ -75,7 +75,7 @@ class Stats:
     (``hit_tokens``). A preempted request is computed again (``num_recomputed_tokens`` in all) or was swapped to host
     memory. ``num_steps`` steps took ``step_seconds``; for ``host_seconds`` of them the host did not wait for the
     device. ``decode_host_times`` is a histogram of decode-only steps by the host's seconds per step, with a resolution
-    of 3%. ``num_late_rows``: how often a request sat a step out because its grammar's mask was not ready.
+    of 3%. ``num_late_rows``: how often a request was left out of a step because its grammar's mask was not ready.
     ``loaded_loras`` are the names of the adapters in memory, the least recently used first.
     """
 
@@ -104,7 +104,7 @@ class Stats:
     loaded_loras: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """What people look for; ``dataclasses.asdict`` has everything."""
+        """The figures that people look for; ``dataclasses.asdict`` has everything."""
         return f"<Stats: {', '.join(f'{name} {text}' for name, text in self._told().items())}>"
 
     def _repr_html_(self) -> str:

@@ -24,7 +24,7 @@ class StepRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """Steps in their order; ``num_left_out`` more came later, for which there was no room."""
+    """Steps in their order; ``num_left_out`` counts the later steps, for which there was no room."""
 
     steps: Sequence[StepRecord] = ()
     num_left_out: int = 0

@@ -71,8 +71,9 @@ class ChatTemplate:
         ``enable_thinking`` (HF's and vLLM's chat_template_kwargs). ``template`` names one of several templates; without
         it "default" is taken, or with ``tools`` the one called "tool_use", if there is one.
 
-        With ``continue_final_message`` the prompt ends where the text of the last message ends, which the answer goes
-        on with, as in transformers' ``apply_chat_template``: spaces at the end stay, unless the template drops them.
+        With ``continue_final_message`` the prompt ends where the text of the last message ends, so that the answer
+        continues it, as in transformers' ``apply_chat_template``: spaces at the end stay, unless the template drops
+        them.
 
         Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
         if the template itself is not valid.

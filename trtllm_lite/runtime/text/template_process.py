@@ -111,7 +111,7 @@ def _start(niceness: int) -> "subprocess.Popen[bytes]":
     except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
             f"chat templates are rendered in a process of their own, and Python ({sys.executable}) does not start "
-            f"({one_line(str(error))}): allow it, or render the prompt yourself and pass it as text"
+            f"({one_line(str(error))}): let this process start Python, or render the prompt yourself and pass the text"
         ) from error
 
 

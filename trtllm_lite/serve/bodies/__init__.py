@@ -34,7 +34,7 @@ async def read(body: bytearray, make: Callable[[bytearray], Made]) -> Made:
 def decode(
     body: bytearray | bytes, kind: type[Body], ignored: Ignored | None = None, max_prompt_bytes: int = sys.maxsize
 ) -> Body:
-    """A request's body, in which a field that is null counts as left out; ``ignored`` gets what else is.
+    """A request's body, in which a field that is null counts as left out; ``ignored`` gets the ignored fields.
 
     Token ids of a large body are an array, int64[len]. Raises ApiError 400, which names the field, for what is not JSON
     of this kind, and 413 if a text of a large body, or what is beside its prompts, has more than ``max_prompt_bytes``.
@@ -72,7 +72,7 @@ def convert(value: Any, kind: type[Body], path: str) -> Body:
 
 
 def check_num_messages(name: str, count: int) -> None:
-    """Raise ApiError if a conversation is longer than any; ``name`` is the field that holds it."""
+    """Raise ApiError if a conversation has too many messages; ``name`` is the field that holds them."""
     if count > MAX_MESSAGES:
         message = f"{name} has {count} entries, which exceeds {MAX_MESSAGES}: send fewer"
         raise ApiError(400, message, param=name, code="invalid_value")

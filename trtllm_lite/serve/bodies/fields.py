@@ -19,11 +19,11 @@ from trtllm_lite.serve.bodies.requested import OTHER_NAMES
 
 @dataclass(frozen=True)
 class Row:
-    """A field of some structs (names of classes of ``bodies``; the classes made of them have the field, too).
+    """A field of the classes ``structs`` of ``bodies``, given by their names, and of their subclasses.
 
-    ``neutral`` are the values that are dropped, beside null, which always is; None means that all are. With
-    ``is_list`` they are entries of lists. ``otherwise`` says what to do about other values. ``is_noted``: the answer's
-    header tells what was dropped.
+    ``neutral`` are the values that are dropped, besides null, which is always dropped; None means all values. With
+    ``is_list`` the field is a list, and ``neutral`` are its entries that are dropped. ``otherwise`` says what to do
+    about other values. ``is_noted``: a header of the answer names the field if its value was dropped.
     """
 
     structs: tuple[str, ...]
@@ -120,7 +120,7 @@ ROWS = (
     Row(_RESPONSES, "store", (False,), "responses are not stored: leave it out"),
     Row(_RESPONSES, "background", (False,), "responses are not stored, and end with their connection: leave it out"),
     Row(_RESPONSES, "prompt", (), "prompts are not stored: send input and instructions"),
-    Row(_RESPONSES, "truncation", ("disabled", "auto"), "no part of the input is left out: leave it out"),
+    Row(_RESPONSES, "truncation", ("disabled", "auto"), "inputs are not truncated: leave truncation out"),
     Row(_RESPONSES, "n", (1,), "a response is one answer; leave it out"),
     Row(_RESPONSES, "include", _INCLUDED, f"expected none but {', '.join(_INCLUDED)}", is_list=True),
     Row(_RESPONSES, "top_logprobs", (0,), _NO_LOGPROBS),
@@ -144,7 +144,7 @@ _SERVER_TOOLS = {
     "FunctionTool": f"({_OPENAI_TOOLS}){_DATED}",
     "ToolOptions": f"({_ANTHROPIC_TOOLS}){_DATED}",
 }
-"""Types of tools that this server does not have, by the struct that its own are; they are left out of lists."""
+"""Types of tools that this server does not have, by the struct of its own tools; lists are read without them."""
 
 
 @cache

@@ -62,10 +62,10 @@ class History:
 
 
 def as_text(item: dict[str, Any]) -> str:
-    """An item or block of a kind that no template knows, such as a search of another server's, as words of a message.
+    """The text of an item or block of a kind that no template knows, such as a search by another server.
 
-    What is encrypted, which nobody here can read, and bookkeeping are left out. Raises ApiError for what is nested too
-    deeply.
+    Encrypted values, which nobody here can read, and bookkeeping are left out. Raises ApiError for an item that is
+    nested too deeply.
     """
     told = {name: value for name, value in item.items() if name not in _BOOKKEEPING}
     try:

@@ -12,8 +12,8 @@ from trtllm_lite.serve.bodies.fields import is_server_tool, rows_of
 
 @dataclass
 class Ignored:
-    """What is left out of a request though it asks for something: unknown fields, if ``takes_unknown``, and tools of
-    servers. ``places`` names them."""
+    """Parts of a request that are left out although they ask for something: unknown fields, if ``takes_unknown``, and
+    tools that run on servers. ``places`` names them."""
 
     takes_unknown: bool = False
     places: list[str] = field(default_factory=list)

@@ -12,9 +12,9 @@ from trtllm_lite.serve.bodies.history import History, Message, as_text
 
 Blocks = list[dict[str, Any]]
 _DONE = re.compile("(server|mcp)_tool_use|[a-z_]+_tool_result|compaction")
-"""Blocks of what models have done elsewhere, which become words of the assistant's."""
+"""Blocks about actions of models on other servers, which become text of the assistant."""
 _GIVEN = ("tool_reference", "search_result")
-"""Blocks that become words of the user's, or of a tool's."""
+"""Blocks that become text of the user, or of a tool."""
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +79,7 @@ def _add_answer(history: History, blocks: Blocks, where: str) -> None:
 
 
 def _add_words(history: History, role: str, blocks: Blocks, where: str) -> None:
-    """Add a message of the user's: the results of tools, each of which is a message of a chat, and text."""
+    """Add a message of the user: the results of tools, each as a chat message of its own, and text."""
     texts: list[str] = []
     for number, block in enumerate(blocks):
         place = f"{where}[{number}]"

@@ -98,7 +98,7 @@ def to_prompt(body: PromptFields) -> ChatBody:
 
 def _prompt(body: PromptFields) -> dict[str, Any]:
     messages = messages_of(body.messages, body.system)
-    # An answer that the client has begun is gone on with.
+    # An answer that the client has begun is continued.
     continues = bool(messages) and messages[-1]["role"] == "assistant"
     if continues and "tool_calls" in messages[-1]:
         raise _wrong("messages", "messages end with a tool_use: add a message with its tool_result")

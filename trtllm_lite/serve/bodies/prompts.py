@@ -11,7 +11,10 @@ _NO_PROMPTS = b"[]"
 
 
 class PromptField(NamedTuple):
-    """The field of a body that holds a text, token ids, or a list of ``most``, which errors call ``entries``."""
+    """The field of a body that holds a text, token ids, or a list of at most ``most`` of these.
+
+    Errors call the members of the list ``entries``.
+    """
 
     name: str
     entries: str
@@ -25,10 +28,10 @@ class PromptField(NamedTuple):
 
 
 def cut_prompts(body: bytearray | bytes, field: PromptField, max_bytes: int) -> tuple[bytes, Any]:
-    """``body`` with an empty list in place of its prompts, and these: texts, and int64[len] arrays of token ids.
+    """``body`` with an empty list in place of its prompts, and the prompts: texts, or int64[len] arrays of token ids.
 
-    Texts, and what is beside the prompts, have at most ``max_bytes`` bytes each. Raises ApiError 413 for more, 400 for
-    more prompts than may be; DecodeError for texts that are no JSON.
+    Each text, and the rest of the body, may have ``max_bytes`` bytes. Raises ApiError 413 for more, 400 for too many
+    prompts; DecodeError for texts that are no JSON.
     """
     found = core().find_prompts(body, field.name, field.most)
     begin, end, is_list, count, prompts = found or (0, 0, True, 1, [])

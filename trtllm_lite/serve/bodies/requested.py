@@ -33,7 +33,7 @@ def struct_of(name: str, base: type[msgspec.Struct] = msgspec.Struct, *, of_mess
 
 
 def _described(field: Field) -> msgspec.Meta:
-    """What OpenAPI says of a field. SamplingParams judges its range, in words of its own."""
+    """The description of a field for OpenAPI. SamplingParams checks its range, with its own messages."""
     bounds: dict[str, Any] = {}
     if isinstance(field, Number):
         low = -1 if field.minus_one_is_off else 0 if field.or_zero else field.low

@@ -15,12 +15,12 @@ _DONE = (
     *("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request"),
     *("compaction", "compaction_summary"),
 )
-"""Items of what models have done elsewhere, which become words of the assistant's."""
+"""Items about actions of models on other servers, which become text of the assistant."""
 _GIVEN = (
     *("custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"),
     *("tool_search_output", "mcp_approval_response"),
 )
-"""Items of what clients gave for it, which become words of the user's."""
+"""Items with the clients' results of such actions, which become text of the user."""
 
 
 class _MessageItem(msgspec.Struct, kw_only=True):
@@ -40,7 +40,7 @@ class _OutputItem(msgspec.Struct, kw_only=True):
 
 
 class _ReasoningItem(msgspec.Struct, kw_only=True):
-    """``content`` is missing where only a summary, or what is encrypted, was given: templates take neither."""
+    """``content`` is missing if only a summary or encrypted reasoning was given: templates take neither."""
 
     content: list[dict[str, Any]] | None = None
 

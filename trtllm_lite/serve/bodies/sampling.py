@@ -15,7 +15,7 @@ from trtllm_lite.serve.bodies import convert
 from trtllm_lite.serve.bodies.requested import REQUESTED, struct_of
 
 NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
-"""Known to be in bounds before the server counts the sequences as taken in."""
+"""It is checked on decoding, because the server admits this number of sequences before it checks other parameters."""
 
 
 _MOST_DIGITS = 9  # digits of a token id
@@ -28,7 +28,7 @@ _GRAMMARS = (
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``include_usage``: an event after the last has the numbers of tokens; ``continuous_usage_stats``: all have.
+    """``include_usage``: an additional last event has the numbers of tokens; ``continuous_usage_stats``: every event.
 
     ``include_obfuscation`` changes nothing.
     """
@@ -52,7 +52,7 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 if TYPE_CHECKING:
 
     class _Requested(msgspec.Struct, kw_only=True):
-        """The fields of the schema, of which these are read by their names."""
+        """All request fields; those declared here are read by their names."""
 
         max_tokens: int | None
         stop: str | list[str] | None
@@ -68,7 +68,7 @@ else:
 class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
     """OpenAI's fields, and vLLM's further ones, of the same meaning as those of ``SamplingParams``.
 
-    ``user``, ``metadata`` and the like are taken and mean nothing here.
+    ``user``, ``metadata`` and similar fields are accepted and ignored.
     """
 
     model: str = ""

@@ -76,7 +76,7 @@ async def version(app: Application, request: Request) -> Response:  # noqa: ARG0
 
 
 async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
-    """What the engines are working on; ``server_load``, of all together, is vLLM's name."""
+    """The load of each engine; ``server_load``, vLLM's name, is their sum."""
     models = {model.name: model.load() for model in app.models}
     return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
 

@@ -66,7 +66,7 @@ async def unload_lora_adapter(app: Application, request: Request) -> Response:
     if not isinstance(model, ServedModel) or name not in model.loaded:
         raise ApiError(
             403,
-            f"{shown(name)} is one of the server's own, which no request unloads",
+            f"{shown(name)} was given when the server started, and requests cannot unload it",
             param="lora_name",
             code="not_allowed",
         )
@@ -114,7 +114,7 @@ def _checked_path(root: Path, given: str) -> Path:
     if not is_adapter:
         raise ApiError(
             400,
-            f"lora_path is {shown(given)}: expected a directory with an adapter_config.json, counted from --lora_root",
+            f"lora_path is {shown(given)}: expected a directory with an adapter_config.json, relative to --lora_root",
             param="lora_path",
             code="invalid_value",
         )

@@ -7,5 +7,5 @@ from trtllm_lite.serve.http.messages import Request, Response
 
 
 async def metrics(app: Application, request: Request) -> Response:  # noqa: ARG001
-    """What Prometheus reads."""
+    """The metrics, in Prometheus's text format."""
     return Response(200, await app.metrics_text(), CONTENT_TYPE_LATEST.encode())

@@ -48,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._refusal: Response | None = None  # the answer to unreadable bytes, sent after earlier answers
         self._closed = False
-        self._is_half_closed = False  # whether the client has half-closed it
+        self._is_half_closed = False  # whether the client has half-closed the connection
         self._has_begun_stream = False
         self.paused = False
         """Whether the client is so far behind in reading that writes should pause."""

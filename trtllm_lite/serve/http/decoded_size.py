@@ -3,7 +3,7 @@
 from trtllm_lite.runtime.core import core
 
 _OBJECT, _ARRAY, _HALF_STRING, _VALUE = 200, 100, 32, 40
-"""Bytes of an object of one field, a list of one entry, half a string's overhead, and a number in a list in Python."""
+"""Bytes in Python of an object of one field, a list of one entry, half a string's overhead, and a number in a list."""
 
 
 def decoded_bytes(part: bytes | bytearray) -> int:

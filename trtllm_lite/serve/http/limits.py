@@ -17,8 +17,7 @@ class HttpLimits:
     - ``idle_timeout``: seconds that a connection may be silent between requests
     - ``write_timeout``: seconds for which a client may read nothing of what is written to it
     - ``max_decoded_bytes``: memory that a body may take once it is decoded, at worst (see ``decoded_bytes``)
-    - ``max_held_bytes``: what the bodies of all connections take together at worst, those of running requests among
-      them
+    - ``max_held_bytes``: memory that all bodies together, those of running requests included, may take at worst
     - ``max_connections``: open connections; more are answered 503 and closed
     """
 

@@ -54,11 +54,11 @@ class Request:
 
     - ``path`` is not decoded, and has no query
     - ``body`` is empty while the head is looked at
-    - ``host``: whom the client believes to ask, a name and mostly a port
+    - ``host``: the server as the client addresses it, a name and usually a port
     - ``max_body_bytes``: the limit of this request's body, if that is less than the server's
-    - ``held_bytes``: what the body counts for among all that are held
-    - ``client``: for whom the request is worked on
-    - ``origin_headers``: what the response tells browsers of pages of other origins
+    - ``held_bytes``: the bytes that the body counts as held (see ``HttpLimits.max_held_bytes``)
+    - ``client``: the client that the request counts for, a holder of a key or an address
+    - ``origin_headers``: the response's headers for browsers about pages of other origins (CORS)
     - ``id``: what the client called the request (``X-Request-Id``), or a name made for it; the response has it, too
     - ``version``: the model that was drawn for the request, if several share the name ``model``
     - ``model``, the numbers of tokens and ``warning`` are for the access log: endpoints write what they know of

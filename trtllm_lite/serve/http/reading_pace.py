@@ -5,7 +5,7 @@ from collections import deque
 
 _TURN_SECONDS = 1e-3
 _READS_PER_TURN = 1
-"""Chunks of 64 kB: half of what a gigabit link brings. Reading and refusing as much takes a quarter of a core."""
+"""Each read is of 64 kB: these are half of what a gigabit link brings, and take a quarter of a core."""
 
 
 class ReadingPace:

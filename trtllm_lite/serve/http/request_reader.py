@@ -107,7 +107,7 @@ class RequestReader:
         if self.is_in_body:
             return
         if len(self._headers) >= self._limits.max_headers:
-            self._refuse(431, f"more than {self._limits.max_headers} headers\n")
+            self._refuse(431, f"the request has more than {self._limits.max_headers} headers: send fewer\n")
         key = name.decode("latin-1").lower()
         self._num_hosts += key == "host"
         self._headers[key] = value.decode("latin-1")
@@ -187,7 +187,7 @@ class RequestReader:
 
     def _too_long_head(self) -> RequestError:
         longest = self._limits.max_head_bytes
-        message = f"the request's line and headers are longer than {longest} bytes\n"
+        message = f"the request's line and headers are longer than {longest} bytes: send less\n"
         return RequestError(Response(431, message.encode(), TEXT))
 
     def _refuse(self, status: int, message: str) -> None:

@@ -7,7 +7,7 @@ What differs from vLLM:
 
 - times count from when a sequence was submitted to the event loop, after tokenizing and waiting for an adapter; only
   sequences that have generated something are in histograms of times, and in the counts of prompt tokens
-- ``request_success`` counts all ends; ``finished_reason`` is ``timeout``, too
+- ``request_success`` counts all ends; ``finished_reason`` may also be ``timeout``
 - ``iteration_tokens_total`` has a sum and a count, and no buckets
 - ``cache_config_info`` has the labels that are true of this cache
 - ``admission_rejections`` has the reasons ``queue_full`` (status 429 before tokenizing) and ``overloaded`` (after it)
@@ -31,9 +31,9 @@ percentiles of ``iteration_tokens_total``, beside which its mean is shown.
 Names of this server's own, with TensorRT-LLM's prefix, say how routers of mixtures of experts choose:
 ``trtllm_moe_routed_steps`` (a step counts once in each layer), ``trtllm_moe_experts_read`` and
 ``trtllm_moe_expert_choices`` by ``ep_rank`` (of ``--moe_ep_size``), and ``trtllm_moe_busiest_rank_choices``. The load
-of ranks is even where the last, times the ranks, is the sum of the one before.
+of ranks is even if ``busiest_rank_choices``, times the number of ranks, equals the sum of ``expert_choices``.
 ``trtllm_empty_answers_total`` counts choices of conversations without content and calls, by ``finished_reason``.
 
-Of TensorRT-LLM's names those are there that mean the same. The others are of things that do not exist here, such as
-context and generation phases in steps of their own.
+TensorRT-LLM's names are used where they mean the same. Its other names are of things that do not exist here, such as
+steps for the context phase or the generation phase alone.
 """

@@ -20,4 +20,4 @@ def add_encoder(families: Families, model: "ServedEncoder") -> None:
     families.counter("request_success", "Texts that were embedded.", model.num_texts, finished_reason="stop")
     families.summary("iteration_tokens_total", "Tokens of a step.", model.num_steps, model.num_tokens)
     for reason, count in model.num_rejected.items():
-        families.counter("admission_rejections", "Requests that found too many others.", count, reason=reason)
+        families.counter("admission_rejections", "Requests refused because of too many others.", count, reason=reason)

@@ -37,8 +37,8 @@ def add_model(families: Families, model: "ServedModel") -> None:
         _add_ends(families, model.counts)
         _add_times(families, model.counts)
     for reason, count in model.num_rejected.items():
-        families.counter("admission_rejections", "Requests that found too many others.", count, reason=reason)
-    text = "Choices of conversations without content and calls, as where thoughts did not end."
+        families.counter("admission_rejections", "Requests refused because of too many others.", count, reason=reason)
+    text = "Choices of conversations without content and calls, often because thoughts did not end."
     for reason, count in model.empty_answers.items():
         families.counter("", text, count, trtllm="empty_answers", finished_reason=reason)
     for outcome, count in model.tool_parses.items():
@@ -58,7 +58,7 @@ def _add_requests(families: Families, session: Session, stats: Stats) -> None:
         families.gauge("num_requests_waiting_by_reason", text, len(waiting), reason="deferred")
         families.gauge(
             "lora_requests_info",
-            "When adapters were looked at, and which requests want.",
+            "The time of this sample; its labels name the adapters of running and waiting requests.",
             time.time(),
             max_lora=str(session.adapters.max_loras),
             running_lora_adapters=",".join(running),
@@ -84,7 +84,9 @@ def _add_cache(families: Families, session: Session, stats: Stats) -> None:
     families.gauge("", "Blocks of the KV cache in use.", used, trtllm="kv_cache_used_blocks")
     families.gauge("", "Blocks of the KV cache that are free.", most - used, trtllm="kv_cache_free_blocks")
     families.gauge("", "Tokens of a block.", limits.tokens_per_block, trtllm="kv_cache_tokens_per_block")
-    families.gauge("", "Share of looked-up tokens that were there.", stats.prefix_hit_rate, trtllm="kv_cache_hit_rate")
+    families.gauge(
+        "", "Share of looked-up tokens found in the cache.", stats.prefix_hit_rate, trtllm="kv_cache_hit_rate"
+    )
     families.counter("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", stats.lookup_tokens)
     families.counter("prefix_cache_hits", "Looked-up tokens that the KV cache held.", stats.hit_tokens)
 
@@ -183,7 +185,7 @@ def _add_times(families: Families, counts: SequenceCounts) -> None:
         families.histogram(name, text, histogram.sample(), trtllm=name)
     families.histogram(
         "request_time_per_output_token_seconds",
-        "Seconds for a token after the first, in the mean of a sequence.",
+        "Mean seconds per token of a sequence, after its first token.",
         counts.per_token.sample(),
         trtllm="time_per_output_token_seconds",
     )

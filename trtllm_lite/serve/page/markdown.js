@@ -1,6 +1,6 @@
-// Markdown as elements. Every text becomes a text node, and of links only those of http and https are links, so that
-// nothing of a model is ever read as HTML. Source of the syntax: https://spec.commonmark.org (what answers use of it),
-// and tables of https://github.github.com/gfm.
+// Turns Markdown into elements. Every text becomes a text node, and only URLs of http and https become links, so that
+// no text of a model is ever read as HTML. Syntax: the part of https://spec.commonmark.org that answers use, and the
+// tables of https://github.github.com/gfm.
 
 function element(tag, className, ...children) {
   const made = document.createElement(tag);
@@ -58,7 +58,7 @@ function blockAt(lines, at, go) {
   return withLines(lines, at, go, (next) => !ends(next), (own) => element("p", "", ...inline(own.join("\n"))));
 }
 
-// A block of this line and of those behind it that continue it.
+// A block that consists of this line and of the lines after it that continue it.
 function withLines(lines, at, go, continues, make) {
   const begin = at();
   let end = begin + 1;
@@ -77,7 +77,7 @@ function fenced(lines, at, go, { marks, language }) {
   return () => codeBlock(code, language);
 }
 
-// Code with its language and a button. Copying goes by the selection, which works without TLS, too.
+// Code with its language and a copy button. The button copies by the selection, which works without TLS, too.
 function codeBlock(code, language) {
   const shown = element("code", "", code);
   const button = element("button", "copy", "Copy");
@@ -130,7 +130,7 @@ function table(lines) {
   return element("div", "scroll", element("table", "", head, element("tbody", "", ...body)));
 }
 
-// Show a text in a node. Blocks that are as they were stay, so that a selection in them does, too.
+// Show a text in a node. Blocks that have not changed stay, so that a selection in them stays, too.
 function showMarkdown(node, text) {
   const blocks = blocksOf(text);
   let same = 0;

@@ -5,12 +5,12 @@ const [form, text, send, stop, turns, notice, modelField] =
 const LOAD_MILLISECONDS = 2000;
 
 let models = [];
-let conversation = []; // of messages as the server takes them
-let calls = []; // of tools, whose results are still to be typed
+let conversation = []; // the messages, as the server takes them
+let calls = []; // tool calls whose results are still to be typed
 let live = null; // the latest answer, which may be asked for again
 let running = null; // the AbortController of the answer that is coming
 
-// What is shown.
+// The shown turns.
 
 function showTurn(role, who, content) {
   const said = element("div", "said", content);
@@ -31,7 +31,7 @@ function addText(node, added) {
   following(() => (node.lastChild ? node.lastChild.appendData(added) : node.append(added)));
 }
 
-// Show an answer as it is now: a chat's as Markdown, at most once for each frame.
+// Show an answer as it is now: in a chat as Markdown, at most once for each frame.
 function showAnswer(shown) {
   cancelAnimationFrame(shown.frame);
   shown.said.classList.toggle("markdown", shown.chat);
@@ -79,13 +79,13 @@ function setRunning(controller) {
   stop.disabled = controller === null;
 }
 
-// How fast an answer came; tokens are counted by the server, or by events if the answer was stopped.
+// The speed of an answer; the server counts its tokens, or the page counts events if the answer was stopped.
 function showSpeed({ asked, first, last, tokens }) {
   byId("first").textContent = first ? `${Math.round(first - asked)} ms` : "–";
   byId("rate").textContent = tokens > 1 && last > first ? ((tokens - 1) / ((last - first) / 1000)).toFixed(1) : "–";
 }
 
-// What stands below a finished answer: its figures, and for the latest one a way to ask again.
+// The line below a finished answer: its figures, and for the latest answer a button to ask again.
 function showFoot(shown, speed) {
   live?.again.remove();
   const again = element("button", "again", "Regenerate");
@@ -117,7 +117,7 @@ async function receive(shown, speed) {
   }
 }
 
-// Ask for an answer to the conversation. Says whether there was one.
+// Ask for an answer to the conversation; returns whether there was one.
 async function reply() {
   tell("");
   setRunning(new AbortController());

@@ -1,5 +1,5 @@
-// What is asked of the server.
-const withoutTemplate = new Set(); // models that continue texts, and hold no chats
+// Requests to the server.
+const withoutTemplate = new Set(); // models without a chat template, which only continue texts
 
 class ServerError extends Error {
   constructor(status, error) {

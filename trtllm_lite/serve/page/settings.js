@@ -1,4 +1,4 @@
-// What the fields of the settings say of a request.
+// The fields of a request that the settings give.
 const NUMBERS = {
   temperature: "temperature", most: "max_tokens", top_p: "top_p", top_k: "top_k", min_p: "min_p", seed: "seed",
   repetition_penalty: "repetition_penalty", presence_penalty: "presence_penalty", frequency_penalty: "frequency_penalty",
@@ -25,7 +25,7 @@ function settings() {
   return body;
 }
 
-// What chats have beside: a form that answers take, and functions that the model may call.
+// The additional fields of chats: a schema that answers follow, and functions that the model may call.
 function chatSettings() {
   const body = {};
   const schema = jsonOf("schema", "JSON schema");

@@ -1,8 +1,8 @@
 """Parses a model's text, as it is generated, into content, reasoning and tool calls.
 
 ``make_parser`` makes a parser for one text; ``find_tool_parser(name).guide`` makes a grammar that forces calls in the
-model's format, and ``thoughts_of(name)`` gives the markers of thoughts before it. A text ended with tool calls if it
-ended by itself, ``has_tool_calls``, and not ``is_inside_tool_call``.
+model's format, and ``thoughts_of(name)`` gives the markers of thoughts before the answer. A text ended with tool
+calls if it ended by itself, and its parser has the property ``has_tool_calls`` and not ``is_inside_tool_call``.
 """
 
 from trtllm_lite.serve.parsers.events import (

@@ -101,7 +101,7 @@ def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts:
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:
-    """The tools of which one must be called, with parameters as far as grammars enforce them; None if none must be.
+    """The tools of which one must be called, with parameters as far as grammars enforce them; None without such a need.
 
     Raises ArgumentError if there is no such tool.
     """

@@ -3,12 +3,12 @@
 A text is messages: ``<|start|>assistant<|channel|>CHANNEL<|message|>`` … ``<|end|>``, the first ``<|start|>assistant``
 being part of the prompt. The channel ``analysis`` is reasoning; ``final``, and ``commentary`` without a recipient, are
 content. A message to ``functions.NAME`` is a call, with arguments as JSON, whatever its channel; the recipient follows
-the role or the channel. A message to any other recipient is a call if a tool has that name, and else reasoning: it is
-meant for a tool that the model believes to have. ``<|call|>`` and ``<|return|>`` also end messages, if the text has the
+the role or the channel. A message to any other recipient is a call if a tool has that name, and else reasoning: the
+model wrongly believes that it has such a tool. ``<|call|>`` and ``<|return|>`` also end messages, if the text has the
 model's end tokens.
 
-The package openai-harmony reads token ids, and needs a vocabulary that it downloads, so this reads text on its own; the
-tests hold it against the package, with the same vocabulary from another package.
+The package openai-harmony reads token ids, and needs a vocabulary that it downloads, so this parser reads text
+instead; the tests compare it with the package, which then gets the same vocabulary from another package.
 """
 
 import re
@@ -27,7 +27,7 @@ from trtllm_lite.serve.parsers.tools import Tool
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 THOUGHTS = Thoughts((_CHANNEL,), ((f"{_CHANNEL}final",), (_MESSAGE,)))
-"""Markers of thoughts: any text before the answer's, whose channel may have a note after its name that it is JSON."""
+"""Markers of thoughts, which are all text before the answer; a note that it is JSON may follow the answer's channel."""
 _ADDRESS, _FUNCTIONS = " to=", "functions."
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 _WORDS = r"[^<\r\n]"

@@ -19,7 +19,7 @@ _CALL_BEGINS = r"\s*\[\s*[A-Za-z_][A-Za-z0-9_.\-]*\s*\("
 
 
 class PythonicParser(ToolParser, LiteralReader):
-    """Parses calls that are a list of Python's, at the beginning of the text."""
+    """Parses calls that are one Python list, at the beginning of the text."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._name, self._before, self._has_begun = "", "", False
