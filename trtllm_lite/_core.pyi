@@ -157,8 +157,8 @@ class DeviceExecutor:
     def output(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[np.uint8]:
         """Rows ``begin`` to ``end`` of the output ``name`` of the plan in the last step, as bytes.
 
-        Raises ArgumentError if the plan has no such output, LimitError if the step had fewer rows. Takes turns with
-        steps.
+        Raises ArgumentError if the plan has no such output, LimitError if the step had fewer rows. The call takes
+        turns with steps.
         """
 
 def open_executor(
@@ -255,7 +255,7 @@ class EarlierStages(Protocol):
     """
 
     memory: dict[str, int]
-    """Reserved bytes of all of them: ``weights``, ``kv_cache``, ``workspace``."""
+    """Reserved bytes of all these stages: ``weights``, ``kv_cache``, ``workspace``."""
 
     def step(
         self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
@@ -694,7 +694,7 @@ class EventLoop:
 
         A row has up to ``max_draft_len`` draft tokens, from the request's grammar, else from ``drafting`` or
         ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``: only as many
-        are drafted as save time.
+        tokens are drafted as save time.
 
         Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for the
         engine.

@@ -267,9 +267,9 @@ class Application:
 
 
 def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
-    """The client's error, for requests whose fields have other ``names`` than those of the runtime.
+    """The client's error, in which ``names`` maps the runtime's names of fields to those of the request.
 
-    Callers must not keep it, as it would keep the request alive.
+    Callers must not keep the error, as it would keep the request alive.
     """
     failure = api_error(error, FIELDS)
     failure.param = names.get(failure.param or "", failure.param)

@@ -22,7 +22,7 @@ async def until_ended(model: ServedModel, generations: Sequence[Generation]) -> 
 async def stream(model: ServedModel, generations: Sequence[Generation], on_news: OnNews, connection: Exchange) -> None:
     """Call ``on_news`` whenever a choice has something new and the client reads what it is sent, until all have ended.
 
-    Choices are counted through the sequences of all generations. Raises the error that ended a generation, or the error
+    Choices are numbered across the sequences of all generations. Raises the error that ended a generation, or the error
     of ``on_news``; the other generations are cancelled then, and if this coroutine is cancelled.
     """
     await _Following(model, generations, on_news, connection).wait()

@@ -40,7 +40,7 @@ def make_requests(
 def as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
     """``params`` with TensorRT-LLM's defaults in place of the model's: greedy unless top_k or top_p is given.
 
-    Numbers that TensorRT-LLM does not have may ask for draws, too (``draws_in_runner``).
+    Parameters that TensorRT-LLM lacks may ask for sampling, too (``draws_in_runner``).
     """
     draws = any(number.draws_in_runner and getattr(params, name) is not None for name, number in NUMBERS.items())
     if params.use_beam_search or not draws:

@@ -180,7 +180,7 @@ class Adapters:
         return True
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do ``work`` on the loader's thread; without this, nobody would hear of an unforeseen error."""
+        """Do ``work`` on the loader's thread; an unforeseen error fails all waiting requests."""
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - every waiting request must get the error

@@ -13,8 +13,8 @@ MAX_CONFIG_BYTES = 1 << 20
 _NUMBERS_END = 1 << 20  # bound on ranks and alphas
 _MERGE = "merge the adapter into the model before `trtllm-lite convert`"
 _USED = ("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora")
-# Keys that never change the result: the tensors show which modules they change, and the other keys concern training
-# alone, or the order of axes in the model's own weights (fan_in_fan_out).
+# Keys that never change the result: those about modules, which the names of the tensors show, and those about training
+# alone, or about the order of axes in the model's own weights (fan_in_fan_out).
 _WITHOUT_EFFECT = """
     task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config
     target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying fan_in_fan_out

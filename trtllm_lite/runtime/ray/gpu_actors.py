@@ -11,7 +11,7 @@ from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.remote.gpu_stage import GpuStage
 from trtllm_lite.runtime.remote.processes import StageFailed
 
-_BESIDE = "beside"  # concurrency group of call_beside, with a thread to watch and a thread to ask
+_BESIDE = "beside"  # concurrency group of call_beside, with a thread for watch and a thread for has_ended
 _NUM_BESIDE = 2
 _REMEDY = (
     "add nodes with GPUs (those of the last stage, which computes in this process, do not belong to the cluster), or "

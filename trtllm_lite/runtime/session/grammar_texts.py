@@ -85,7 +85,7 @@ def llguidance() -> Any:
 
 
 def _check_names_no_token(source: GrammarSource) -> None:
-    """Raise ArgumentError if a Lark grammar names tokens, as in ``<|user|>`` or ``<[3]>``: texts are characters."""
+    """Raise ArgumentError if a Lark grammar names tokens, as in ``<|user|>`` or ``<[3]>``, not only text."""
     named = _named_token(source.text)
     if named is not None:
         raise ArgumentError(

@@ -44,7 +44,7 @@ class Thoughts:
         tokenizer.
         """
         if tokenizer is None:
-            raise ArgumentError("reasoning_end_str needs a tokenizer, and this engine has none: leave it out")
+            raise ArgumentError("reasoning_end_str needs a tokenizer, and this engine has no tokenizer: leave it out")
         turn = tokenizer.decode_all(prompt_ids[self._turn_begin(prompt_ids, tokenizer, end_ids) :].tolist())
         begin = max((turn.rfind(start) for start in self.starts), default=-1)
         if self._has_end(turn[max(begin, 0) :]):

@@ -88,7 +88,7 @@ _NO_TOKEN = Step(None, "", FinishReason.LENGTH)
 
 
 class _Answer:
-    """The answer to one request, whole or as events. Choices are counted through all prompts."""
+    """The answer to one request, whole or as events. Choices are numbered across all prompts."""
 
     def __init__(
         self, request: Request, model: ServedModel, body: CompletionBody, generations: Sequence[Generation]

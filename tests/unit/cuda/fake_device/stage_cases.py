@@ -191,7 +191,7 @@ def test_a_stage_whose_file_is_another_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(make_toy_engine_of_stages(2, 0)))
     stages = GpuStages(StageChildren([{path: "another"}]), RankMapping(pp_size=2))
-    with pytest.raises(DeviceError, match=r"stage 0 of 2, .* another engine here than .* \(loading\): load the engine"):
+    with pytest.raises(DeviceError, match=r"stage 0 of 2, .* differs from the engine on .* \(loading\): load"):
         stages.free_memory()
 
 
