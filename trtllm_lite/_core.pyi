@@ -69,7 +69,7 @@ class KvGeometry:
     def most_blocks(self, num_remaining: int, max_length: int) -> int:
         """The most blocks that a sequence holds at once with ``num_remaining`` known tokens still to be computed."""
     def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
-        """The most blocks that a batch of such sequences holds at once if one prompt at a time is computed."""
+        """The most blocks that a batch of sequences holds at once if it computes one prompt at a time."""
     def longest_sequence(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that this many blocks hold."""
 
@@ -340,7 +340,7 @@ class NetworkExecutor(LogitsExecutor):
 class CudaExecutor(DeviceExecutor):
     """An engine on a GPU: its weights, KV cache, kernels and graphs.
 
-    An EventLoop runs steps on it; no step may run while one of its own methods does.
+    An EventLoop runs steps on it; no step may run while one of this object's own methods runs.
     """
 
     def __init__(
@@ -819,7 +819,7 @@ class TextStream:
         Without ``tokens`` there is no text, and only stop sequences are found. With ``thoughts``, which need
         ``tokens``, stop words are found only in the answer after the thoughts. With ``skips_special`` special tokens
         print nothing. Without ``returns_text`` the text is only searched for stop words. A stop word that is complete
-        before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps what ended it.
+        before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps its stop word.
         """
 
     def finish(self) -> str:

@@ -94,7 +94,7 @@ class KvCacheBookkeeping:
         """Open a sequence of known tokens; those found in the cache count as written (``length``)."""
 
     def fork(self, sequence: int) -> int:
-        """Open a second sequence with the same content."""
+        """Open another sequence with the content of ``sequence``."""
 
     def append(self, sequence: int, tokens: Sequence[int]) -> None:
         """Add known tokens."""
@@ -255,7 +255,7 @@ def start_grammar(grammar: Grammar) -> GrammarMatcher:
     """A matcher of the empty text."""
 
 def stalling_pipeline(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuPipeline:
-    """Two stages, the second of which is made like those of ``stalling_group``."""
+    """Two stages of a CPU engine, the second of which has ranks like those of ``stalling_group``."""
 
 def stalling_group(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuGroup:
     """The ranks of a CPU engine with a thread each; ``rank`` never reaches collective number ``collective`` of a step.

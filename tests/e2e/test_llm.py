@@ -187,7 +187,7 @@ def test_models_are_quantized_as_configurations_of_other_engines_say(model_dir: 
         ({"tokenizer": 5}, "tokenizer is 5: expected a directory"),
         ({"ignore_config_keys": "flavour"}, "ignore_config_keys is 'flavour': expected a list of keys"),
         ({"ignore_config_keys": [5]}, r"ignore_config_keys is \[5\]: expected a list of keys"),
-        ({"ignore_config_keys": ["flavour"]}, "names 'flavour', and the model was converted without ignoring that"),
+        ({"ignore_config_keys": ["flavour"]}, "names 'flavour', and the model was converted without ignoring these"),
     ],
 )
 def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], message: str) -> None:

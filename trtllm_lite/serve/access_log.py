@@ -14,10 +14,11 @@ _CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
-    """Writes for each answered request: time, client, request, status, seconds, model and version, tokens, id, warning.
+    """Writes a line for each answered request.
 
-    A line is text, or with ``as_json`` a JSON object; with ``file`` None nothing is written. A thread writes, so that a
-    blocked file delays no request: lines that it cannot keep up with are dropped, and a later line counts them.
+    A line has the time, client, request, status, seconds, model and version, tokens, id and warning, as text or with
+    ``as_json`` as a JSON object; with ``file`` None nothing is written. A thread writes, so that a blocked file delays
+    no request: lines that it cannot keep up with are dropped, and a later line counts them.
     """
 
     def __init__(self, file: TextIO | None, *, as_json: bool = False) -> None:

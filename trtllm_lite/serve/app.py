@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's status for a client that went away
-_NO_BODY = 1 << 10  # the most bytes of a body that an endpoint which needs none accepts
+_NO_BODY = 1 << 10  # the most bytes of a body for an endpoint that ignores bodies
 _BYTES_PER_CHAR = 3  # for bodies with the longest prompt: includes UTF-8, escapes, and thoughts that templates drop
 _BESIDE_PROMPT = 64 << 10  # bytes of a body besides its prompt
 

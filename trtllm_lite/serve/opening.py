@@ -68,7 +68,10 @@ def _keys(option: str, options: Mapping[str, Any]) -> ApiKeys | None:
 
 
 def _origins(options: Mapping[str, Any], *, is_local: bool, has_keys: bool) -> Origins:
-    """The allowed origins: pages of this machine may use a server that only it can reach; without keys no others."""
+    """The allowed origins. A server that only this machine can reach allows this machine's pages.
+
+    Without keys such a server refuses other pages, unless ``allowed_origins`` names their origins.
+    """
     for origin in options["allowed_origins"]:
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
             raise ArgumentError(

@@ -167,8 +167,8 @@ class ServedEngine(ABC):
     async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
         """The result of ``work``, which prepares the request that the current task answers.
 
-        The work runs in another thread when it is the client's turn, or at once in this thread if it ``is_quick``:
-        quicker than handing it over.
+        The work runs in another thread when it is the client's turn, or at once in this thread if it ``is_quick``, so
+        that it takes less time than handing it over.
         """
         try:
             return work() if is_quick else await TURN.get().prepare(work)

@@ -58,7 +58,7 @@ def check_ignored(manifest: Manifest, keys: Sequence[str]) -> None:
     if others:
         raise ArgumentError(
             f"ignore_config_keys names {', '.join(map(shown, others))}, and the model was converted without ignoring "
-            "that: leave it out, or pass the model itself to have it converted again"
+            "these: leave them out, or pass the model itself to have it converted again"
         )
 
 

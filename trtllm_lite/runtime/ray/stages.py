@@ -102,7 +102,7 @@ class Stages(StagesElsewhere):
         return self._get(refs, refs, method, STEP_SECONDS)
 
     def _get(self, wanted: Sequence[Any], made: Sequence[Any], what: str, seconds: float) -> list[Any]:
-        """Get the objects ``wanted`` of the stages' results ``made``, and wait for ``seconds`` at most for each."""
+        """Get the objects ``wanted``, which are among the stages' results ``made``; wait ``seconds`` for each."""
         num_made = 0
         while len(ray.wait(list(wanted), num_returns=len(wanted), timeout=seconds)[0]) < len(wanted):
             num_before, num_made = num_made, _num_ready(made)

@@ -136,7 +136,7 @@ def _limit(trial: Mapping[str, Any]) -> None:
         limit = int(statm.read().split()[0]) * resource.getpagesize() + trial["memory_bytes"]
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.setitimer(signal.ITIMER_PROF, trial["cpu_seconds"])  # SIGPROF ends the process then
-    signal.setitimer(signal.ITIMER_REAL, trial["wall_seconds"])  # or SIGALRM does
+    signal.setitimer(signal.ITIMER_REAL, trial["wall_seconds"])  # or SIGALRM ends it
 
 
 def _tried(compiler: Any, trial: Mapping[str, Any]) -> dict[str, Any]:

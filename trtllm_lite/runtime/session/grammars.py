@@ -70,7 +70,7 @@ class Grammars:
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
         """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len]; ``guided`` has a grammar.
 
-        Raises what :meth:`compile` does.
+        Raises the errors of :meth:`compile`.
         """
         assert guided.source is not None
         grammar, thoughts = self.compile(guided.source), guided.thoughts
@@ -84,7 +84,7 @@ class Grammars:
 
         The grammar is tried in another process, which may die, and compiled here if it passes. Raises ArgumentError,
         with llguidance's message, for an invalid or unsupported grammar; LimitError for what exceeds a limit of
-        ``grammar_texts``, of ``grammar_process`` or of the compiler; OverloadedError while too many others compile.
+        ``grammar_texts``, of ``grammar_process`` or of the compiler; OverloadedError while too many grammars compile.
         """
         grammar = self._kept.get(source)
         if grammar is None:
@@ -138,7 +138,7 @@ class _Kept:
             return len(self._grammars) < num_kept
 
     def put(self, source: GrammarSource, grammar: Any, num_bytes: int) -> None:
-        """Keep a grammar that takes ``num_bytes`` of memory, for which other threads may have taken the room."""
+        """Keep a grammar that takes ``num_bytes`` of memory; drop older ones if other threads have taken its room."""
         with self._lock:
             self._num_bytes -= self._grammars.pop(source, (None, 0))[1]
             self._shrink(MAX_KEPT - 1, MAX_KEPT_BYTES - num_bytes)

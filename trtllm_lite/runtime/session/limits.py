@@ -20,8 +20,8 @@ class RunnerLimits:
 
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
     the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
-    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests, ``windows`` those of the cache groups
-    (0 for none).
+    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests; ``windows`` has the window of each
+    cache group (0 for none).
     """
 
     max_batch_size: int
@@ -87,8 +87,8 @@ class RunnerOptions:
             check_positive(name, getattr(self, name))
         if self.max_cpu_loras is not None and self.max_cpu_loras < (self.max_loras or DEFAULT_MAX_LORAS):
             raise ArgumentError(
-                f"max_cpu_loras is {self.max_cpu_loras}, below max_loras {self.max_loras or DEFAULT_MAX_LORAS}: what "
-                "runs is in memory, so raise it, or lower max_loras"
+                f"max_cpu_loras is {self.max_cpu_loras}, below max_loras {self.max_loras or DEFAULT_MAX_LORAS}: "
+                "adapters in use are in memory, so raise max_cpu_loras, or lower max_loras"
             )
         if self.num_threads is not None:
             whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
@@ -109,7 +109,7 @@ class RunnerOptions:
 
 
 _NOTED_BYTES = 128  # bound of what the event loop keeps of a block besides its token ids (csrc/schedule)
-_MAX_DEVICES = 1 << 10  # a bound for the same reason as _MAX_THREADS
+_MAX_DEVICES = 1 << 10  # the C++ side refuses numbers of GPUs that the machine does not have
 _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
@@ -123,7 +123,7 @@ def runner_limits(
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    ``others`` are the manifests of its ranks but the first: on a CPU their blocks are in the same memory. A draft
+    ``others`` are the manifests of all ranks but the first: on a CPU their blocks are in the same memory. A draft
     engine ``draft`` has as many blocks, in the same memory as well. ``available_bytes`` is the free memory of the
     device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's limit,
     ArgumentError for one that contradicts the engine.

@@ -15,7 +15,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Thoughts:
-    """Markers of thoughts: any of ``starts`` begins them; a text of each of ``ends``, one after the other, ends them.
+    """Markers of thoughts: any of ``starts`` begins them; one text from each entry of ``ends``, in order, ends them.
 
     Without ``starts`` thoughts begin with the text.
     """

@@ -73,7 +73,7 @@ class Request:
             self.on_end(self, reason, core().RequestTimings())
 
     def sequences(self) -> "list[Request]":
-        """A request for each sequence to sample, of which the first reports on the prompt; one for a beam search."""
+        """A request for each sequence to sample, of which the first reports on the prompt; one request for a beam."""
         params = self.params
         if params.use_beam_search or params.num_sequences == 1:
             return [self]

@@ -130,7 +130,7 @@ class SamplingParams(RequestFields):
         if not self.n <= self.num_sequences <= MAX_SEQUENCES:
             raise ArgumentError(
                 f"n is {self.n} and best_of {shown(self.best_of)}: expected at most {MAX_SEQUENCES}, and n not above "
-                "best_of; ask again for more"
+                "best_of; send another request for more"
             )
         if not isinstance(self.early_stopping, int | str) or self.early_stopping not in _EARLY_STOPPING:
             raise ArgumentError(f'early_stopping is {shown(self.early_stopping)}: expected True, False or "never"')

@@ -147,7 +147,7 @@ def phases_of(timings: Any) -> Phases:
 
 
 class LatencyLog:
-    """Keeps statistics of ended requests. One thread adds, others read."""
+    """Keeps statistics of ended requests. One thread adds requests, other threads read."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(_ROW)

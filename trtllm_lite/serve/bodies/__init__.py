@@ -37,7 +37,7 @@ def decode(
     """A request's body, in which a field that is null counts as left out; ``ignored`` gets the ignored fields.
 
     Token ids of a large body are an array, int64[len]. Raises ApiError 400, which names the field, for what is not JSON
-    of this kind, and 413 if a text of a large body, or what is beside its prompts, has more than ``max_prompt_bytes``.
+    of this kind, and 413 if a text of a large body, or its part beside the prompts, has more than ``max_prompt_bytes``.
     """
     field: PromptField | None = getattr(kind, "PROMPTS", None)
     prompts = None

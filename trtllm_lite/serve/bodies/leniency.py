@@ -1,4 +1,4 @@
-"""Leaves out of a request's plain JSON what the table of ``fields`` drops, along the types of its body."""
+"""Removes from a request's plain JSON the values that the table of ``fields`` drops, by the types of its body."""
 
 from dataclasses import dataclass, field
 from functools import cache

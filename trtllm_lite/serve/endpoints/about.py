@@ -47,7 +47,7 @@ def _entries(model: ServedEngine) -> list[dict[str, Any]]:
 
 
 def _shared(name: str, versions: Sequence[ServedEngine]) -> dict[str, Any]:
-    """The entry of a name that models share: what each of them takes."""
+    """The entry of a name that models share, with the lengths that each of these models takes."""
     lengths = {key: min(getattr(model, key) for model in versions) for key in ("max_model_len", "max_input_len")}
     return {"id": name, **_COMMON, "root": name, "parent": None, **lengths}
 

@@ -13,7 +13,7 @@ def add_encoder(families: Families, model: "ServedEncoder") -> None:
     families.of(model.name)
     families.awake()
     load = model.load()
-    for name, text in (("running", "Texts of the step."), ("waiting", "Texts that wait.")):
+    for name, text in (("running", "Texts in the current step."), ("waiting", "Texts that wait.")):
         found = load[f"num_requests_{name}"]
         families.gauge(f"num_requests_{name}", text, found, trtllm=f"num_requests_{name}")
     families.counter("prompt_tokens", "Tokens of texts.", model.num_tokens, trtllm="prompt_tokens")

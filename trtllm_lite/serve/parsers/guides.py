@@ -94,7 +94,7 @@ class CallFormat:
 
 
 def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts: bool = False) -> MarkedGrammar:
-    """The grammar of ``lines``, with those ``markers`` that it names."""
+    """The grammar of ``lines``, with those ``markers`` that they name."""
     text = "\n".join(lines)
     used = [marker for marker in markers if re.search(rf"\b{marker.rule}\b(?!:)", text)]
     return MarkedGrammar(grammar=text, markers=tuple(used), has_thoughts=has_thoughts)

@@ -114,7 +114,7 @@ def _call_rule(number: int, tool: Tool, before: str) -> str:
 
 
 def _argument_rules(call: int, properties: Sequence[Property] | None) -> Iterator[str]:
-    """For each argument, what follows if it is the first that is written, and what follows if it is not."""
+    """Rules of a call from each argument on: ``first_…`` if no other was written before it, else ``next_…``."""
     if properties is None:
         yield f'first_{call}_0: (any_{call} (", " any_{call})*)?'
         yield f'any_{call}: NAME "=" value'

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_MAX_DEPTH = 8  # of nested references and alternatives
+_MAX_DEPTH = 8  # nesting of references and alternatives
 _DEFINITIONS = ("$defs", "definitions")
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _KINDS |= {list: "array", dict: "object"}
