@@ -97,7 +97,7 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width < 600)
 
     def prefer(self, scheme: str) -> None:
-        """``light`` or ``dark``."""
+        """Let pages prefer the color scheme ``light`` or ``dark``."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 

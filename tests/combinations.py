@@ -10,10 +10,10 @@ _Values = tuple[tuple[int, Hashable], ...]
 
 
 def covering(rows: Sequence[tuple[Hashable, ...]], strength: int = 2) -> list[int]:
-    """Numbers, ascending, of rows that have all values in ``strength`` columns together that any row has.
+    """Ascending indices of rows that together have every combination of ``strength`` columns' values that any row has.
 
-    Each row that is taken is the first of those that add the most of them (D. M. Cohen and others, The AETG System: An
-    Approach to Testing Based on Combinatorial Design, 1997, of the rows that are given instead of random ones).
+    Rows are taken one by one, each time the first of those that add the most combinations (D. M. Cohen and others, The
+    AETG System: An Approach to Testing Based on Combinatorial Design, 1997, but with given rows for random ones).
     """
     found = [_together(row, strength) for row in rows]
     missing = set().union(*found)

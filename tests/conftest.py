@@ -29,7 +29,7 @@ gc.disable()  # while tests are collected: objects made then stay anyway
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-combinations", action="store_true", help="of parameters, not all pairs, and all rounds of random tests"
+        "--all-combinations", action="store_true", help="test all combinations of parameters, and all random rounds"
     )
 
 
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage, but not in what imports and the collection of tests made, and less often than Python would.
+    """Collect garbage, but not among objects of imports and of test collection, and less often than by default.
 
     Otherwise a quarter of the time of tests that build engines is spent on walking through it.
     """

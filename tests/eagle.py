@@ -32,7 +32,7 @@ class HeadShape:
 
 ODD, FOR_GPU = HeadShape(60, 91, 6, 2, 10), HeadShape(64, 96, 4, 2, 16)
 NUM_LAYERS, LAYERS = 6, (1, 3, 5)  # number of the model's layers, and those whose inputs are features
-NUM_KNOWN = 101  # tokens
+NUM_KNOWN = 101  # tokens that the head has logits for
 EPSILON, THETA = 1e-5, 10000.0
 
 CONFIG: dict[str, Any] = {

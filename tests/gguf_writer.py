@@ -161,8 +161,8 @@ def write_gguf(
 ) -> Path:
     """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
 
-    ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` what makes keys
-    and values of latents is one matrix, as in files of 2024. ``architecture`` is another than the model's own. With
+    ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` one matrix makes
+    keys and values from latents, as in files of 2024. ``architecture`` replaces the model's own. With
     ``fuses_qkv`` queries, keys and values of a layer are one tensor.
     """
     architecture = architecture or _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
@@ -249,7 +249,7 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
 def _by_head(
     tensors: Iterable[tuple[str, torch.Tensor]], config: Any, whole_heads: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with what makes keys of latents, transposed, apart from what makes values, head by head."""
+    """``tensors`` with one matrix per head for keys from latents, transposed, and another for values."""
     for name, tensor in tensors:
         if name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
-    """The file or folder below ``parent`` that ``make`` writes for these contents; that of earlier ones is removed."""
+    """The file or folder below ``parent`` that ``make`` writes for ``contents``; that of earlier ones is removed."""
     digest = hashlib.sha256()
     for content in contents:
         digest.update(hashlib.sha256(content).digest())
@@ -28,7 +28,7 @@ def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other process or thread makes what ``folder`` holds meanwhile: one does, and the others wait for it."""
+    """Let one process or thread at a time make what ``folder`` holds, while the others wait for it."""
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

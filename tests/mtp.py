@@ -1,4 +1,4 @@
-"""A tiny random MiMo with an MTP layer, which predicts a further token, and that layer in torch, after its code."""
+"""A tiny random MiMo with an MTP layer, which predicts a further token, and that layer in torch."""
 
 import json
 from dataclasses import dataclass

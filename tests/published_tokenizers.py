@@ -112,11 +112,11 @@ def _unigram() -> Tokenizer:
 class Published:
     """One model's tokenizer.
 
-    ``kind`` makes its tokenizer.json without added tokens; ``special`` and ``plain`` are those, with flags where they
-    are not the usual ones; ``around`` are the texts of the tokens before and after a text. ``settings`` are those of
-    tokenizer_config.json besides. With ``lists_added`` that file has the added tokens, too. ``odd`` matches texts that
-    transformers 5 reads otherwise than tokenizer.json says, because its class builds the tokenizer anew.
-    ``adds_bos`` is for settings that transformers leaves unread since version 5.
+    ``kind`` makes its tokenizer.json without added tokens; ``special`` and ``plain`` are these, and ``flags`` their
+    unusual flags; ``around`` are the texts of the tokens before and after a text. ``settings`` are further settings of
+    tokenizer_config.json. With ``lists_added`` that file has the added tokens, too. ``odd`` matches texts that
+    transformers 5 reads otherwise than tokenizer.json says, because its class builds the tokenizer anew. ``adds_bos``
+    is for settings that transformers leaves unread since version 5.
     """
 
     name: str
@@ -181,7 +181,7 @@ _DEEPSEEK_SETTINGS = {
 _SP = {"tokenizer_class": "LlamaTokenizer", "sp_model_kwargs": {}, "use_default_system_prompt": False, **_COMMON}
 _SP_BOS = {**_SP, "add_bos_token": True, "add_eos_token": False, **_ends("<s>", "</s>", None, "<unk>")}
 _S = ("<unk>", "<s>", "</s>")
-_SPACES = r"\s.*|.*</?s>.*|"  # the class puts fewer before a text that begins with one, or after tokens
+_SPACES = r"\s.*|.*</?s>.*|"  # the class puts fewer spaces before a text that begins with one, or after tokens
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = {
     **{"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "never_split": None},

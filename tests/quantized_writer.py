@@ -75,7 +75,7 @@ def _quantize(tensors: Tensors, layer: str, layout: Layout, extra_factor: int = 
 def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], layout: Layout) -> None:
     """Quantize experts, each of which has tensors of its own in files: weights alone, whatever ``layout`` rounds.
 
-    In models all experts of a layer have one parameter for gates and up projections, and one for what is after.
+    In models all experts of a layer have one parameter for gates and up projections, and one for down projections.
     """
     for layer in [name.removesuffix(".weight") for name in tensors if ".experts." in name]:
         block, number, projection = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)", layer).groups()
@@ -199,7 +199,7 @@ def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
 def with_act_order(
     quantize: Quantize, size: int, elements: str, groups: str, axis: int, seed_axis: int = 1
 ) -> Quantize:
-    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart.
+    """``quantize`` in a random order of columns, which are then put back: a group's columns do not lie together.
 
     Matrices as long along ``seed_axis`` have equal orders.
     """

@@ -16,14 +16,14 @@ HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 _ONLY_WHAT_COMPUTES: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
 _CONFIG = {
     "health_check_period_ms": 100,  # Ray takes a node for dead after five failed checks in a row
-    # Processes start when actors need them, and not for each CPU of a node or of what waits for one.
+    # Worker processes start when actors need them, not ahead for each CPU or for waiting tasks.
     "prestart_worker_first_driver": False,
     "enable_worker_prestart": False,
 }
 
 
 class TwoNodes:
-    """Nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each. This process is connected to them; its own is the head."""
+    """Nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each. This process is connected to the head node."""
 
     def __init__(self, cluster: Cluster, num_cpus: int, num_gpus: int) -> None:
         self._cluster = cluster

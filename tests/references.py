@@ -34,7 +34,7 @@ def load_reference(file: Path) -> PreTrainedModel:
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Let transformers read a GGUF file once: it does for each part of a model, and makes the names of tensors anew."""
+    """Let transformers read a GGUF file and map its tensors' names once, not anew for each part of a model."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("GGUFReader", "get_tensor_name_map"):
             patch.setattr(gguf, name, cache(getattr(gguf, name)))

@@ -21,7 +21,7 @@ _FORKED.set_forkserver_preload(["pytest", GpuStage.__module__])
 
 
 class StageChildren:
-    """Implements ``StageProcesses``. ``environments`` has what the environment of each stage's process has besides."""
+    """Implements ``StageProcesses``. ``environments`` adds variables to the environment of each stage's process."""
 
     def __init__(self, stages: Sequence[Digests], environments: Sequence[Mapping[str, str]] | None = None) -> None:
         own = [{}] * len(stages) if environments is None else environments
@@ -51,7 +51,7 @@ class StageChildren:
 class _Child:
     def __init__(self, digests: Digests, environment: Mapping[str, str]) -> None:
         self._pipe, theirs = _FORKED.Pipe()
-        everything = {**os.environ, **environment}  # the server's is that of when the first child started
+        everything = {**os.environ, **environment}  # the fork server's dates from the first child's start
         self.process = _FORKED.Process(target=_serve, args=(theirs, digests, everything), daemon=True)
         self.process.start()
         theirs.close()

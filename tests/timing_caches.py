@@ -14,7 +14,7 @@ from trtllm_lite.plugins.launch import Device
 
 
 def tiles_first(graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device) -> TimingCache:
-    """Every product of more than a few rows that can be is computed by a tiled kernel, each size by another if it can.
+    """A cache that prefers tiled kernels for products of more than a few rows, different ones for different sizes.
 
     ``graph`` holds fused operators only.
     """

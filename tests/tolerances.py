@@ -107,7 +107,8 @@ KERNEL_TOLERANCES = {
     "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # as int8
 }
 
-# GPU engines round every activation to the storage type: 2^-9 and 2^-12 each, some ten times in a row in a small model.
+# GPU engines round every activation to the storage type: by 2^-12 (float16) or 2^-9 (bfloat16), some ten times in a
+# row in a small model.
 ROUNDED_TOLERANCES = {
     "float16": Tolerance(cosine=0.999995, relative=4e-3),
     "bfloat16": Tolerance(cosine=0.9998, relative=3e-2),
@@ -121,8 +122,8 @@ MIXTURE_TOLERANCES = {
 }
 
 
-# Networks that round activations to bytes between kernels of 16 bits. Where a rounding to 16 bits before turns one to a
-# byte, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers whose layers'
+# Networks that round activations to 8 bits between 16-bit kernels. Where an earlier rounding to 16 bits changes one to
+# 8 bits, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers whose layers'
 # results are rounded to bfloat16 differs from itself by cosines down to 0.967, and by up to 0.49 of the largest of some
 # thousand logits (60 prompts, tiny Llama). A lost scale gives a cosine of less than 0.9.
 BYTE_TOLERANCES = {

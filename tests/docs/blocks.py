@@ -20,7 +20,7 @@ _SEPARATORS = ("&&", "||", "|", ";")
 class Block:
     """A block of ``page`` whose fence is at ``line``, counted from 1; ``runs`` unless its fence says why it cannot.
 
-    ``title`` is the name of the file that the block is, if it is one.
+    ``title`` is the file's name if the block is the content of a file.
     """
 
     page: Path

@@ -46,7 +46,7 @@ def test_commands_are_what_the_programs_take(block: Block, tmp_path: Path, monke
 
 
 def check(words: Sequence[str]) -> None:
-    """Raise AssertionError or click.UsageError for a command that cannot be right."""
+    """Raise AssertionError or click.UsageError for an invalid command."""
     program, *arguments = words
     if program == "trtllm-lite":
         parse(arguments)

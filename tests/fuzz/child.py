@@ -1,7 +1,7 @@
 """The process that reads fuzzed inputs: ``python -m tests.fuzz.child TARGET FIRST_SEED COUNT``.
 
-It prints each seed before it tries it, so that whoever started it knows which one ended it: by a crash, by an exception
-that is not ours, by more memory than an input may take, or by more time. At last it prints how many were accepted.
+It prints each seed before it tries it, so that its parent knows which input ended it: by a crash, an exception other
+than TrtllmLiteError, or too much memory or time. At last it prints how many inputs were accepted.
 """
 
 import faulthandler

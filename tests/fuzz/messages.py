@@ -78,7 +78,7 @@ def _value(rng: random.Random, field: FieldDescriptor, old: Any) -> Any:
 
 
 def _set(owner: Message, field: FieldDescriptor, value: Any) -> None:
-    """Leave the field as it is if the value does not fit into it, such as a negative number into an unsigned one."""
+    """Set a field, or leave it as it is if the value does not fit, such as a negative number into an unsigned one."""
     try:
         setattr(owner, field.name, value)
     except ValueError:

@@ -12,7 +12,7 @@ _MAX_REPORT = 6000
 
 @dataclass(frozen=True)
 class Outcome:
-    """``accepted`` inputs of those tried; ``failed_seed`` ended the process, with ``report``; None if none did."""
+    """How many inputs were ``accepted``; the seed that ended the process, or None, and the ``report`` of its end."""
 
     accepted: int
     failed_seed: int | None
@@ -20,7 +20,7 @@ class Outcome:
 
 
 def run(target: str, first: int, count: int) -> Outcome:
-    """Try ``count`` inputs of ``target`` from the seed ``first`` on, or as many until one fails."""
+    """Try up to ``count`` inputs of ``target`` from the seed ``first`` on, until one fails."""
     command = [sys.executable, "-m", "tests.fuzz.child", target, str(first), str(count)]
     process = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, errors="replace", check=False)
     if process.returncode == 0:

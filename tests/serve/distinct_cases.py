@@ -8,11 +8,11 @@ from schemathesis.generation.meta import CoveragePhaseData, CoverageScenario
 from schemathesis.hooks import HookContext
 from schemathesis.schemas import Case
 
-_OTHER_NAME = "x-schemathesis-additional"  # stands in pointers for the name of a property that the schema has not
+_OTHER_NAME = "x-schemathesis-additional"  # stands in pointers for a property that the schema does not define
 
 
 class DistinctCases:
-    """Leaves out, of the fields of an operation that have the same type, repeated values of a wrong type.
+    """Leaves out repeated values of a wrong type among the fields of an operation that have the same type.
 
     Each field still has one value of a wrong type, and each type one value of each wrong type.
     """
@@ -22,7 +22,7 @@ class DistinctCases:
         self._seen: set[Hashable] = set()
 
     def is_new(self, context: HookContext, case: Case) -> bool:
-        """Whether no earlier case of the operation had this violation; true of all but values of a wrong type."""
+        """Whether no earlier case of the operation had this violation; always true if no value has a wrong type."""
         data = case.meta and case.meta.phase.data
         if not isinstance(data, CoveragePhaseData) or data.scenario is not CoverageScenario.INCORRECT_TYPE:
             return True

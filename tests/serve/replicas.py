@@ -64,7 +64,7 @@ def _command(process: Path) -> bytes:
 
 @contextmanager
 def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
-    """Serve an engine by two replicas, each of which takes one of two nodes, until the block ends."""
+    """Serve an engine by two replicas, each on its own node, until the block ends."""
     with two_nodes(num_cpus=2) as nodes:
         with socket.create_server(("127.0.0.1", 0)) as probe:  # after the nodes have chosen their ports
             port = probe.getsockname()[1]

@@ -1,6 +1,6 @@
 """Requests in the forms that clients in use send get answers in the forms that their libraries read.
 
-``bodies/`` has them: recorded from the clients, or written by what they send. Limits are lowered to a few tokens.
+``bodies/`` has them: recorded from the clients, or written from what these send. Limits are lowered to a few tokens.
 """
 
 import json

@@ -19,7 +19,7 @@ from tests.tolerances import assert_close
 from trtllm_lite import LLM
 
 TEXTS = ["the quick brown fox", "jumps", "over the lazy dog " * 6]
-SIZE = 60  # of tiny models
+SIZE = 60  # elements of an embedding by a tiny model
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_all_forms_of_input(client, ids, expected):
 
 
 def test_requests_side_by_side_are_answered_apart(server, ids, expected):
-    """The requests, of one text or several, have more texts than fit into a step."""
+    """Together, the requests have more texts than fit into a step."""
 
     async def ask() -> list[np.ndarray]:
         async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:

@@ -16,7 +16,7 @@ HOSTILE = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 1</scr
 IS_IDLE = "document.getElementById('stop').disabled"
 ANSWER = "([...document.querySelectorAll('.assistant > .said')].at(-1)?.textContent ?? '')"
 NOTICE = "document.getElementById('notice').textContent"
-# Stands before fetch: ANSWERS has for a path a function of the request's headers and body, which gives [status, body].
+# Replaces fetch: ANSWERS maps a path to a function of the request's headers and body, which returns [status, body].
 ANSWERS = """
 window.asked = [];
 window.fetch = async (path, options) => {
@@ -147,7 +147,7 @@ MARKDOWN = [
     "```\nnever ended",
     HOSTILE,
 ]
-# The names of elements and the texts in them. A reference's headings are two levels higher, for the page has its own.
+# The names of elements and the texts in them. The reference's headings get two levels lower, for the page has its own.
 TREE = """(function tree(node) { return [...node.childNodes].flatMap(child => child.nodeType === 3
     ? [child.textContent] : child.nodeName === "BUTTON" || child.className === "code-head" ? []
     : ["DIV", "SPAN"].includes(child.nodeName) ? tree(child) : [[child.nodeName, ...tree(child)]]); })"""
@@ -155,7 +155,7 @@ TREE = """(function tree(node) { return [...node.childNodes].flatMap(child => ch
 
 @pytest.mark.parametrize("text", MARKDOWN)
 def test_answers_are_read_as_markdown(page, text):
-    """Against markdown-it, with what an answer may not have switched off; white space between blocks does not count."""
+    """The reference is markdown-it without raw HTML; white space between blocks does not count."""
     reference = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     reference = re.sub(r"<(/?)h(\d)>", lambda found: f"<{found[1]}h{min(int(found[2]) + 2, 6)}>", reference)
     page.evaluate(f"""window.made = element("div", ""); showMarkdown(made, {json.dumps(text)});

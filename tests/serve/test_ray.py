@@ -1,5 +1,5 @@
 """Replicas on two nodes of a Ray cluster answer as one server does; a replica or node that dies loses no request
-without a word, and is replaced."""
+silently, and is replaced."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def test_the_replicas_answer_as_the_server_does(
     expected, found = (
         httpx.request(method, f"{server.address}{path}", json=body, timeout=60) for server in (plain, service)
     )
-    if body and body.get("stream"):  # how many tokens an event brings is a matter of time
+    if body and body.get("stream"):  # how many tokens an event brings varies with timing
         expected, found = map(whole_stream, (expected, found))
         assert expected == found
     else:

@@ -24,7 +24,7 @@ CHECKS = (
 )
 MODEL = "tiny"
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-MESSAGES = [{"role": "system", "content": "Hello"}]  # without it the template writes a longer one
+MESSAGES = [{"role": "system", "content": "Hello"}]  # without it the template inserts a longer system message
 INPUTS = {"prompt": "Hello", "input": "Hello", "messages": MESSAGES}
 BODIES = {path: route.body for path, found in ROUTES.items() for route in found if route.is_work and route.body}
 
@@ -39,7 +39,7 @@ def filter_case(context, case):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of a tiny model: thousands of requests each take a step of it."""
+    """A server of a tiny model, because each of thousands of requests takes a step."""
     directory = tmp_path_factory.mktemp("schemathesis")
     save_tiny_model("llama", directory / "model", max_position_embeddings=1024)
     options = ("--max_batch_size", 8, "--max_seq_len", 1024, "--max_input_len", 512, "--gather_context_logits")

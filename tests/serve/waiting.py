@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 SECONDS = 120  # timeout of every wait
-_BETWEEN = 0.02  # seconds between questions, in which those who are asked have the processor
+_BETWEEN = 0.02  # seconds between calls, in which the other processes have the CPU
 
 T = TypeVar("T")
 
 
 def first_of(ask: Callable[[], T | None]) -> T | None:
-    """The first true answer to a question that is asked again and again, or None after ``SECONDS``."""
+    """The first true result of ``ask``, which is called repeatedly, or None after ``SECONDS``."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         if answer := ask():

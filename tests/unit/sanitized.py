@@ -1,9 +1,9 @@
 """C++ under the sanitizers: product sources are compiled once for each variant, and tests link the parts that they use.
 
-What is compiled is kept in pytest's cache, each file under a digest of all that it is made of, so that processes of
-pytest side by side, and later ones, take what is there. The compiler optimizes by -Og, which takes as long as -O0 and
-makes tests run in a third of the time; -O1 would take longer than it saves. The sources of a part are read together, as
-their common headers cost more than themselves, so names must be unique in a part, also those of anonymous namespaces.
+Object files and programs are kept in pytest's cache, each under a digest of all that it is made of, so that parallel
+and later processes of pytest reuse them. The compiler optimizes by -Og, which takes as long as -O0 and makes tests run
+in a third of the time; -O1 would take longer than it saves. The sources of a part are compiled together, as reading
+their headers takes longer than reading them, so names must be unique in a part, also those of anonymous namespaces.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ COMMON_FLAGS = (
 )
 
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
-# Kernels that have names of other kernels, each of which is a part by itself.
+# Kernels that define the same names as other kernels, so that each is a part by itself.
 _KERNELS_APART = [path for path in KERNELS if path.parent.name in {"quantize_rows", "ragged_attention"}]
 _PROCESS = (CSRC / "host" / "cpu_count.cc", CSRC / "host" / "niceness.cc")
 _THREADS = CSRC / "host" / "thread_pool.cc"
@@ -57,7 +57,7 @@ PARTS: dict[str, Sequence[Path]] = {
     "kernels": sorted({*KERNELS} - {*_KERNELS_APART}),
     **{f"kernel-{path.parent.name}": [path] for path in _KERNELS_APART},
 }
-# What the generated C++ follows from.
+# The files that the generated C++ depends on.
 _GENERATORS = (
     *(
         CSRC / "generate_records.py",
@@ -91,7 +91,7 @@ class Sanitized:
         assert not run.stderr
 
     def _compile(self, variant: str, name: str, sources: Sequence[Path]) -> Path:
-        """The object file of sources that are read together."""
+        """The object file of sources that are compiled together."""
         generated = self._kept("generated", [], _generate)
         paths = [generated / source for source in sources]
         includes = [CSRC, HERE / "schedule", generated, ROOT / "plugins"]

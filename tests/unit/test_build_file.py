@@ -217,7 +217,7 @@ def test_a_checkpoint_is_that_of_the_checked_file(job: Path, monkeypatch: pytest
 def test_a_model_that_cannot_be_read_is_an_error(job: Path, checked: bool) -> None:
     unreadable = job.parent / "model" / "model.safetensors"
     unreadable.unlink()
-    unreadable.symlink_to("/proc/self/mem")  # a file of which no byte can be read, by root neither
+    unreadable.symlink_to("/proc/self/mem")  # a file of which no byte can be read, not even by root
     if not checked:
         job.write_text(re.sub(r"  sha256:\n.*\n", "", job.read_text()))
     output = " ".join(_build(job).split())

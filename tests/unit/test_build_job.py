@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def _run(directory: Path, command: Path) -> subprocess.CompletedProcess[str]:
-    """The job of ``directory``/job.yaml."""
+    """Run the job of ``directory``/job.yaml."""
     arguments = ["bash", str(SCRIPTS / "engine_build_job.sh"), str(directory / "job.yaml"), str(directory / "engine")]
     environment = os.environ | {"TRTLLM_LITE": str(command), "PYTHON": sys.executable}
     environment["GITHUB_STEP_SUMMARY"] = str(directory / "summary.md")

@@ -78,7 +78,7 @@ def test_the_drop_in_for_gpus_changes_what_the_unit_says() -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions with their arguments, lines that go on joined."""
+    """The Dockerfile's instructions with their arguments, continued lines joined."""
     lines = [line for line in DOCKERFILE.read_text().splitlines() if line and not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
@@ -98,12 +98,12 @@ def test_the_image_is_made_of_two_stages_and_runs_as_nobody_special() -> None:
 def test_the_image_has_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = re.findall(r'EXTRAS="([\w,-]+)"', DOCKERFILE.read_text())
-    assert len(named) == 2  # of servers, and of nodes of Ray
+    assert len(named) == 2  # the extras of servers, and those of Ray's nodes
     assert {extra for names in named for extra in names.split(",")} <= set(project["optional-dependencies"])
 
 
 def test_the_build_is_sent_what_the_wheel_is_made_of() -> None:
-    """All that pyproject.toml and CMakeLists.txt name of the repository's root."""
+    """The build gets every path of the repository's root that pyproject.toml and CMakeLists.txt name."""
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     sent = {line[1:] for line in lines if line.startswith("!")}
     assert {"pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "plugins", "trtllm_lite"} == sent

@@ -1,4 +1,4 @@
-"""Names of other engines: remedies name what there is, and no name of one's own is explained away."""
+"""Names of other engines: remedies name what exists, and no name of this project is treated as foreign."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The Helm chart is what Helm and Kubernetes' published schemas allow, and kubernetes.yaml is what it gives."""
+"""The Helm chart is valid by Helm and Kubernetes' published schemas, and renders kubernetes.yaml."""
 
 import runpy
 from pathlib import Path

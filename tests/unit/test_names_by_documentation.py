@@ -1,4 +1,4 @@
-"""The arguments that other engines document are taken, or say what to do instead.
+"""The arguments that other engines document are accepted, or refused with what to do instead.
 
 The lists follow these sources, of main branches in 2025 and 2026 (at the commit, where one is named):
 

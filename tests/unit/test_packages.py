@@ -14,7 +14,7 @@ from trtllm_lite.errors import BuildError
 
 
 def _compilers(target: str) -> list[Package]:
-    """The packages that take part for this target, and for CPUs do not."""
+    """The packages that take part in builds for this target, but not in builds for CPUs."""
     others = list(packages_of([], "cpu"))
     return [package for package in packages_of([], target) if package not in others]
 

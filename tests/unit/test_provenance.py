@@ -84,7 +84,7 @@ def test_it_says_what_the_engine_was_made_of(engine: Path) -> None:
 def test_the_same_build_gives_the_same_statement(engine: Path) -> None:
     _build(engine.parent / "checkpoint", engine.parent / "again")
     assert (engine / PROVENANCE_FILE).read_bytes() == (engine.parent / "again" / PROVENANCE_FILE).read_bytes()
-    _build(engine.parent / "checkpoint", engine)  # takes the place of an engine that has one
+    _build(engine.parent / "checkpoint", engine)  # replaces an engine with provenance
     assert verify_engine(engine)
 
 
@@ -215,7 +215,7 @@ def test_a_directory_is_no_file_of_an_engine(engine: Path) -> None:
 
 @pytest.mark.parametrize("name", [PROVENANCE_FILE, CONFIG_FILE, "tokenizer_config.json"])
 def test_files_that_are_too_large_are_not_read(engine: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However they came into the statement."""
+    """This holds however the files came into the statement."""
     sizes = {path.name: path.stat().st_size for path in engine.iterdir()}
     limits = sizes | {name: sizes[name] - 1}
     monkeypatch.setattr("trtllm_lite.engine.provenance.max_file_bytes", limits.__getitem__)

@@ -74,7 +74,7 @@ def test_another_library_takes_the_envelope(built: Path, engine: Path) -> None:
 
 
 def test_an_edited_statement_is_refused(built: Path, engine: Path) -> None:
-    """An SBOM that was dropped from files and statement alike, which without the key nobody sees."""
+    """Without the key, nobody sees that an SBOM was dropped from both the files and the statement."""
     run("sign", engine, "--key", built / "ed25519.key")
     (engine / SBOM_FILE).unlink()
     statement = json.loads((engine / PROVENANCE_FILE).read_text())

@@ -115,7 +115,7 @@ def test_only_jobs_that_publish_may_write() -> None:
 
 
 def test_engines_are_kept_before_anything_is_published() -> None:
-    """Engines are there where GitHub cannot attest or a registry refuses, and attestation can be left out."""
+    """Engines are uploaded even if GitHub cannot attest or a registry refuses, and attestation can be left out."""
     jobs = _load(ENGINE_BUILD)["jobs"]
     assert any("upload-artifact" in step.get("uses", "") for step in jobs["build"]["steps"])
     assert (jobs["attest"]["needs"], jobs["attest"]["if"]) == ("build", "inputs.attest")

@@ -25,7 +25,7 @@ _SETTINGS = {
 
 
 class Target:
-    """Two projections of one layer."""
+    """An adapter of two projections of one layer."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

@@ -25,7 +25,7 @@ def _resident() -> int:
 
 
 class Target:
-    """Grammars over a tokenizer of bytes, as a server has them that drafts."""
+    """Grammars over a tokenizer of bytes, made as in a server with draft tokens."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

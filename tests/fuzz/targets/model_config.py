@@ -13,7 +13,7 @@ COUNT = 80
 
 
 class Target:
-    """The other files of the model are valid."""
+    """A model whose other files are valid."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

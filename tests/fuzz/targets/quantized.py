@@ -1,4 +1,4 @@
-"""Quantized Hugging Face checkpoints through convert: settings changed, tensors of another type or shape, or none."""
+"""Quantized Hugging Face checkpoints through convert: settings changed, tensors missing or of another type or shape."""
 
 import random
 from pathlib import Path
@@ -79,7 +79,7 @@ METHODS: tuple[tuple[dict[str, Any], Any], ...] = (
 
 
 class Target:
-    """The other files of the model are valid."""
+    """A model whose other files are valid."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

@@ -16,7 +16,7 @@ COUNT = 400
 
 
 class Target:
-    """One file."""
+    """A file of the tiny Llama's tensors."""
 
     def __init__(self, scratch: Path) -> None:
         write_model(scratch)

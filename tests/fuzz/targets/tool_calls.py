@@ -54,7 +54,7 @@ _SCHEMA = {"type": "object", "properties": _PROPERTIES, "required": ["a"], "$def
 
 
 class Target:
-    """A text of some form, damaged, for a parser of this form or of another; and the guide of its tools."""
+    """A text of some form, damaged, for a parser of this form or of another, and the grammar of the tools' calls."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

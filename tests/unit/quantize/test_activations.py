@@ -29,7 +29,7 @@ def rounding(to: str, scale: float | None) -> ir.Model:
 
 
 def activations() -> np.ndarray:
-    """Rows of very different size, ties between two numbers, and a row of zeros."""
+    """Rows of very different magnitudes, values midway between two numbers, and a row of zeros."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 9, FEATURES), np.float32) * np.exp2(rng.integers(-12, 8, (2, 9, 1))).astype(np.float32)
     x[0, 0] = np.arange(FEATURES) / 2 - 17
@@ -55,7 +55,7 @@ def test_the_kernel_rounds_as_onnxruntime_does(isa: str, to: str, scale: float |
 
 @pytest.mark.parametrize("variant", ["llama", "gpt2", "cohere"])
 def test_products_merge_as_without(variant: str) -> None:
-    """Queries, keys and values, and gate and up, are one product of quantized rows each."""
+    """Q, K and V merge into one product of quantized rows, gate and up into another."""
     fused, fusions = run_passes(quantize_network(network(variant), Recipe("fp8_rowwise"))[0])
     plain, _ = run_passes(network(variant))
     quantized = [node for node in fused.graph if node.op_type == "QuantizeRows"]

@@ -1,4 +1,4 @@
-"""Standard ONNX of block-wise weights: what is recognised means what onnxruntime computes of it, bit for bit."""
+"""Standard ONNX of block-wise weights: recognised matrices have the values that onnxruntime computes, bit for bit."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ def model_of(nodes: list[onnx.NodeProto], tensors: Mapping[str, np.ndarray]) -> 
 
 
 def check(model: onnx.ModelProto, exact: bool = True) -> None:
-    """What is recognised has the values that onnxruntime computes."""
+    """Check that the recognised matrix has the values that onnxruntime computes."""
     inferred = ir.from_proto(onnx.shape_inference.infer_shapes(model, data_prop=True))
     found = [matrix for known in FORMATS if (matrix := known.recognise(inferred.graph.outputs[0])) is not None]
     assert len(found) == 1
@@ -58,7 +58,7 @@ def check(model: onnx.ModelProto, exact: bool = True) -> None:
 def test_zero_points_become_offsets(dtype: str, blocks: str, with_zero_points: bool) -> None:
     shape = {"matrix": (), "rows": (ROWS,), "blocks": (ROWS, DEPTH // BLOCK)}[blocks]
     attributes = {"matrix": {}, "rows": {"axis": 0}, "blocks": {"axis": 1, "block_size": BLOCK}}[blocks]
-    # Scales of 16 bits, whose products with 8 bits are exact.
+    # The scales are float16 values, whose products with 8-bit numbers are exact in float32.
     scale = RNG.uniform(0.1, 1, shape).astype(np.float16).astype(np.float32)
     tensors = {"w": elements(dtype, ROWS, DEPTH), "s": np.asarray(scale)}
     if with_zero_points:

@@ -21,7 +21,7 @@ from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs
 
 INT8, FP8 = Int8(), Float8()
-EVEN = {"hidden": 40, "heads": 4, "head_dim": 12, "inter": 56}  # sizes that are whole groups of 8
+EVEN = {"hidden": 40, "heads": 4, "head_dim": 12, "inter": 56}  # sizes that are multiples of 8
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -47,7 +47,7 @@ def test_an_element_of_float8_is_off_by_a_sixteenth_at_most(dtype: type) -> None
 
 
 def test_elements_of_float8_are_those_of_ml_dtypes() -> None:
-    """Every upper half of a float32 with lower halves at and beside zero, middle and end."""
+    """Every upper half of a float32 is tried, with lower halves at or beside zero, the middle and the end."""
     upper = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
     values = (upper | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).view(np.float32)
     values = values[np.abs(values) <= 448]
@@ -58,7 +58,7 @@ def test_elements_of_float8_are_those_of_ml_dtypes() -> None:
 
 
 def test_an_element_of_float4_is_the_nearest() -> None:
-    """Steps of E2M1 are half of 1 up to 2, 1 up to 4, then 2."""
+    """Numbers of E2M1 are 0.5 apart up to 2, 1 apart up to 4, and 2 apart above."""
     matrix = np.random.default_rng(0).standard_normal((33, 64)).astype(np.float32)
     tensors = replace(Float4(), block_size=16).pack(matrix)
     assert tensors["weight"].dtype == ml_dtypes.float4_e2m1fn
@@ -85,7 +85,7 @@ def test_fused_operators_compute_what_the_quantized_network_does(variant: str, q
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
     stored = {"int8": "int8", "int4": "int4", "w4a8": "int4"}.get(qformat[:4], FP8.name)
     assert kinds == {"plain", stored}  # plain: the LM head
-    # Sums of the two may differ in their last bit, depending on the processor, and be rounded to different 8-bit
+    # Sums of both models may differ in their last bit, depending on the processor, and be rounded to different 8-bit
     # numbers if they lie on the edge between these. The smallest error of three seeds leaves such sums out; a defect
     # makes the errors of all seeds large.
     rounds = not qformat.endswith("_wo")

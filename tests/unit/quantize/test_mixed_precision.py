@@ -26,7 +26,7 @@ def names(budget: float) -> list[str]:
 
 
 def test_bits_go_where_they_take_away_most() -> None:
-    """The steps by gain for each bit: a to 8 (0.125), c to 16 (0.033), b to 8 (0.005), then small ones."""
+    """The steps in order of their gain per bit: a to 8 (0.125), c to 16 (0.033), b to 8 (0.005), then small ones."""
     assert names(4) == ["int4_wo"] * 4
     assert names(4.7) == ["int8_wo", "int4_wo", "int4_wo", "int4_wo"]
     assert names(6.7) == ["int8_wo", "int4_wo", "full_prec", "int4_wo"]
@@ -35,7 +35,7 @@ def test_bits_go_where_they_take_away_most() -> None:
 
 
 def test_a_step_that_does_not_fit_leaves_room_for_others() -> None:
-    """c would gain most, but to 16 bits it is 2 bits of the average; to 8 it is 0.67."""
+    """c would gain most, but 16 bits for c add 2 bits to the average, and 8 bits add 0.67."""
     assert names(5.4) == ["int8_wo", "int4_wo", "int8_wo", "int4_wo"]
 
 

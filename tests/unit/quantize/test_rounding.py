@@ -22,7 +22,7 @@ def matrix(seed: int = 0) -> NDArray[np.float32]:
 
 
 def activations(seed: int = 1) -> NDArray[np.float32]:
-    """Correlated channels, of which some stick out."""
+    """Correlated channels, some of which are outliers."""
     rng = np.random.default_rng(seed)
     mixed = rng.standard_normal((ROWS, 20)) @ rng.standard_normal((20, IN)) + 0.3 * rng.standard_normal((ROWS, IN))
     mixed[:, rng.choice(IN, 6, replace=False)] *= 15

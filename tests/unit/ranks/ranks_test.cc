@@ -1,4 +1,4 @@
-// Ranks as threads: what collectives compute, whoever is late, and what becomes of a step of which a rank fails.
+// Ranks as threads: what collectives compute, whichever rank is late, and what becomes of a step in which a rank fails.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -142,7 +142,7 @@ TEST(a_rank_that_stalls_is_named_and_given_up) {
         try {
           const auto own = static_cast<std::size_t>(rank);
           compute(rendezvous, rank, true, x[own], y[own], kFeatures);
-        } catch (const tl::DeviceError&) {  // the others', and its own when it comes at last
+        } catch (const tl::DeviceError&) {  // thrown to the other ranks, and to the late rank when it comes
         }
         rendezvous.end(rank, nullptr);
       });

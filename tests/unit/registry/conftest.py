@@ -23,13 +23,13 @@ def build(directory: Path, *arguments: str) -> Path:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine with provenance; tests leave it as it is."""
+    """An engine with provenance, which tests must not change."""
     return build(tmp_path_factory.mktemp("engine"), "--provenance")
 
 
 @pytest.fixture(scope="session")
 def plain_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine without provenance; tests leave it as it is."""
+    """An engine without provenance, which tests must not change."""
     return build(tmp_path_factory.mktemp("plain"))
 
 

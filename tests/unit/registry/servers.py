@@ -1,4 +1,4 @@
-"""Registries to test against: Debian's docker-registry as a process of its own, and one that says what it is told."""
+"""Registries to test against: Debian's docker-registry as a process of its own, and servers with given answers."""
 
 import base64
 import http.server
@@ -33,7 +33,7 @@ def find_registry() -> str:
 
 @contextmanager
 def serve(directory: Path, host: str = "127.0.0.1", certificate: Path | None = None) -> Iterator[str]:
-    """A registry; yields its host and port. With a ``certificate`` (and its .key) it wants https and a login."""
+    """A registry; yields its host and port. With a ``certificate`` (and its .key) it requires https and a login."""
     (directory / "htpasswd").write_text(_HTPASSWD)
     tls = auth = ""
     if certificate is not None:
@@ -84,8 +84,8 @@ def answer(
 ) -> Iterator[str]:
     """A server that has ``answers`` under their paths; under the path ``endless`` it sends bytes until told to stop.
 
-    With a ``challenge``, the way to log in, it answers with that alone. Who shows a login gets nothing. What the server
-    lacks is at the host ``elsewhere``.
+    With a ``challenge`` every answer is 401 with this way to log in; requests that have a login get 400. Other paths
+    are redirected to the host ``elsewhere``, if given.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -115,7 +115,7 @@ def answer(
             self.end_headers()
 
         def do_POST(self) -> None:
-            self.send_response(202)  # without the place to send a blob to
+            self.send_response(202)  # without the location to which a blob is sent
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -130,9 +130,9 @@ def answer(
 def answer_with_tokens(
     answers: Mapping[str, bytes], host: str, certificate: Path, token: bytes = b'{"token": "valid"}'
 ) -> Iterator[str]:
-    """A server that has ``answers`` for whoever shows a token, which it gives to "user" with "secret", all by https.
+    """A server by https that has ``answers`` for requests with a token, and gives tokens to "user" with "secret".
 
-    So do the large public registries: https://distribution.github.io/distribution/spec/auth/token/
+    The large public registries do so, too: https://distribution.github.io/distribution/spec/auth/token/
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))

@@ -1,4 +1,4 @@
-"""Registries that lie: nothing of what they send stays."""
+"""Registries that lie: no file that they send is kept."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def pull(answers: dict[str, bytes], output: Path, selector: str = ":1", endless:
 
 
 def refused(answers: dict[str, bytes], output: Path, message: str, **how: Any) -> None:
-    """The pull fails so, and leaves nothing."""
+    """Check that the pull fails with ``message`` and leaves no file."""
     with pytest.raises((EngineError, OutputError, RegistryError), match=message):
         pull(answers, output / "engine", **how)
     assert not list(output.iterdir())

@@ -67,7 +67,7 @@ def test_without_the_right_login_nothing_goes(
 
 
 def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path: Path, certificate: Path) -> None:
-    del trusted  # its certificate is that of this server, too
+    del trusted  # this server has the same certificate
     with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
         reference = parse_reference(f"{host}/team/tiny:1")
         save(tmp_path, auths(host, "wrong"))
@@ -89,7 +89,7 @@ def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path
 def test_answers_that_hold_no_token_are_errors(
     token: bytes, message: str, trusted: Reference, tmp_path: Path, certificate: Path
 ) -> None:
-    del trusted  # its certificate is that of this server, too
+    del trusted  # this server has the same certificate
     with answer_with_tokens({}, ADDRESS, certificate, token) as host:
         save(tmp_path, auths(host, "secret"))
         with pytest.raises(RegistryError, match=rf"does not answer as a registry does \({message}.*\): check the name"):
@@ -116,7 +116,7 @@ def test_no_login_of_netrc_is_shown_by_plain_http(engine: Path, tmp_path: Path) 
 def test_a_login_of_netrc_takes_no_tokens_place(
     trusted: Reference, engine: Path, tmp_path: Path, certificate: Path
 ) -> None:
-    del trusted  # its certificate is that of this server, too
+    del trusted  # this server has the same certificate
     with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
         save(tmp_path, auths(host, "secret"))
         pull_engine(parse_reference(f"{host}/team/tiny:1"), tmp_path / "engine", ignore)
@@ -154,7 +154,7 @@ def test_an_unknown_certificate_is_not_trusted(
     "challenge", ['Basic realm="test"', 'Bearer realm="https://tokens.example/token",scope="repository:a:pull"']
 )
 def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer by plain http, which anybody may have written, cannot name the place of tokens that gets the login."""
+    """An answer by plain http, which anybody may have written, cannot name the token server that gets the login."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with answer({}, challenge=challenge) as host:
         (tmp_path / "config.json").write_text(json.dumps(auths(host, "secret")))
@@ -163,7 +163,7 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
 
 
 def test_a_login_is_shown_to_its_registry_alone() -> None:
-    """A store elsewhere, which a registry names as the place for uploads, does not get it."""
+    """Another host, which a registry names as the location for uploads, does not get the login."""
     with answer({"/store": b"stored"}) as elsewhere:  # it answers 400 to requests with a login
         client = RepositoryClient(parse_reference("registry.example.com/a:1"), insecure=False)
         client.auth._shown = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}

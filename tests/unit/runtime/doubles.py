@@ -25,7 +25,7 @@ _UNCOUNTED = (
     *("num_recompute_preemptions", "num_swap_preemptions", "num_recomputed_tokens", "num_failed_steps"),
     *("num_scheduled_tokens", "step_seconds", "host_seconds"),
 )
-"""What the fake loop counts nothing of."""
+"""The statistics that the fake loop does not count."""
 
 
 def logits_after(history: Sequence[int], vocab_size: int = VOCAB_SIZE) -> np.ndarray:
@@ -52,7 +52,7 @@ class _Running:
 
 @dataclass
 class FakeEventLoop:
-    """The interface of ``_core.EventLoop``. Each poll is one step: a token for each of the first ``max_batch_size``."""
+    """The interface of ``_core.EventLoop``. A poll is a step: a token for each of up to ``max_batch_size`` requests."""
 
     max_batch_size: int
     num_submitted: int = 0
@@ -184,7 +184,7 @@ class FakeEventLoop:
 
 
 def fake_manifest(**changes) -> Manifest:
-    """A manifest of limits 4 sequences, 24 prompt tokens, 40 tokens, 16 per step; ``changes`` replace its parts."""
+    """A manifest; ``changes`` replace its parts. Its limits: 4 sequences, 24 prompt tokens, 40 tokens, 16 per step."""
     tokens_per_block = changes.pop("tokens_per_block", 4)
     num_blocks = changes.pop("num_blocks", 4 * -(-40 // tokens_per_block))
     generation = changes.pop("generation", {})

@@ -152,7 +152,7 @@ def test_adapters_in_use_stay_and_requests_wait_for_room() -> None:
     world.load_all()
     third, again = world.submit(3), world.submit(1)
     world.load_all()
-    assert set(world.running) == {first, second}  # nobody passes the one that waits for room
+    assert set(world.running) == {first, second}  # no request overtakes the one that waits for room
     assert world.manager.loaded() == ("1", "2")
     assert world.manager.in_use() == (["1", "2"], ["3", "1"])
     world.end(second)
@@ -305,7 +305,7 @@ def test_a_request_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) 
     now[0] += 2
     world.manager._timer.fire()
     assert (hasty.ended, patient.ended) == ("TIMED_OUT", None)
-    assert world.manager._timer.cancelled  # nobody waits who may not wait on
+    assert world.manager._timer.cancelled  # no request with a timeout waits
 
 
 def test_an_unforeseen_error_ends_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of TensorRT-LLM's examples are accepted where they ask for nothing, and explained where they do not."""
+"""Arguments of TensorRT-LLM's examples are accepted where they change nothing, and explained where they would."""
 
 import inspect
 from dataclasses import fields

@@ -88,7 +88,7 @@ def test_memory_is_bounded(source):
 
 
 def _address_space_kib():
-    """The most memory that this process, not its children, has held at a time."""
+    """The largest address space that this process, without its children, has had."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
 
@@ -149,7 +149,7 @@ def test_a_fork_has_a_process_of_its_own():
             template_process._small.stop()
             os._exit(0 if is_other else 1)
         finally:
-            os._exit(2)  # or else it would go on with the tests
+            os._exit(2)  # or else the child would run the remaining tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert render("y") == "y"
     assert template_process._small._process.pid == ours

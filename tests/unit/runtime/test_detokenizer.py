@@ -81,7 +81,7 @@ _PIECES = [
 ]
 _ADDED = ["<user>", "▁user", "Ġuser"]
 _SPECIAL = ["<s>", "</s>", "<｜end▁of▁text｜>"]
-NUM_IDS = len(_PIECES) + len(_ADDED) + len(_SPECIAL) + 2  # two of which no token has
+NUM_IDS = len(_PIECES) + len(_ADDED) + len(_SPECIAL) + 2  # the last two ids have no token
 
 llama = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 DECODERS = {
@@ -97,7 +97,7 @@ DECODERS = {
     "replacements": decoders.Sequence([decoders.Replace("▁", " "), decoders.Replace("th", "T"), decoders.Fuse()]),
     "none": None,
 }
-# What the bytes among the tokens can make, and U+FFFD.
+# The characters that the tokens for bytes can form, and U+FFFD.
 _REST = (0xBD, 0xA0, 0xA9)
 _OF_BYTES = [bytes((0xC3, last)) for last in _REST]
 _OF_BYTES += [bytes((0xE4, middle, last)) for middle in _REST for last in _REST]

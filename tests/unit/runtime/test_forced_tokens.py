@@ -15,7 +15,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from .doubles import fake_manifest
 from .test_guided_decoding import byte_fallback, byte_level
 
-NUM_WITHOUT_TEXT = 37  # tokens, as models have them for round sizes
+NUM_WITHOUT_TEXT = 37  # tokens that pad the vocabulary, as in models
 PATTERNS = (
     "[0-9]{3}-abcdefg[a-c]{2,4}",
     "(the|the quick|a) (brown )?fox",
@@ -43,7 +43,7 @@ SCHEMA = {
 
 
 def grammars_of(tokenizer):
-    """Grammars that find forced tokens, of a model with two end tokens."""
+    """The grammars of a model with two end tokens; they find forced tokens."""
     manifest = fake_manifest()
     size = tokenizer.get_vocab_size() + NUM_WITHOUT_TEXT
     model = replace(manifest.model, vocab_size=size, eos_token_ids=(EOS_ID, PAD_ID))
@@ -89,7 +89,7 @@ def _length(tokens, texts):
 
 
 def _behind(last, way, tokenizer, texts):
-    """The tokens of ``way``, if the tokenizer writes a token ``last`` before it."""
+    """The tokens of ``way`` after ``last``; none if the tokenizer does not make ``last`` a token of its own there."""
     try:
         tokens = tokenizer.encode((last + way).decode()).ids
     except UnicodeDecodeError:
@@ -140,11 +140,11 @@ def test_all_forced_tokens_are_found():
 def test_white_space_is_expected_as_it_stood_before(written):
     tokenizer, texts = byte_level()
     made = grammars_of(tokenizer)
-    position = written.index(",") + 1  # where it is known how the first line began and what follows a colon
+    position = written.index(",") + 1  # here the white space before a field and after a colon is known
     _, forcer = start(made, json=SCHEMA)
     forcer.accept(tokenizer.encode(written[: written.index("1") + 1]).ids)
     forcer.accept(tokenizer.encode(",").ids)
-    # The line break after a comma is not known yet: after the next field it is.
+    # The white space after a comma is not known yet: it is known after the next field.
     behind = written.index("2") + 1
     forcer.accept(tokenizer.encode(written[position:behind]).ids)
     forcer.accept(tokenizer.encode(",").ids)
@@ -176,7 +176,7 @@ def test_tokens_are_allowed_as_masks_allow_them(kind):
 
 
 def _random_tokens(matcher, draw, vocab_size):
-    """Tokens of which the masks allow the first ones."""
+    """Random tokens, the first of which the masks allow."""
     tokens = []
     for _ in range(draw.randint(0, 3)):
         allowed = matcher.allowed(vocab_size)

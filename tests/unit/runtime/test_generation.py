@@ -46,7 +46,7 @@ def test_each_step_is_an_output(session):
         assert output.finished == (count == 4)
         assert (output.metrics is None) == (count < 4)
     assert list(stream) == []
-    # Another look starts at the beginning again.
+    # A second iteration starts at the beginning again.
     assert [len(output.outputs[0].token_ids) for output in generation] == [1, 2, 3, 4]
 
 
@@ -112,7 +112,7 @@ def test_the_best_is_none_that_has_generated_nothing():
     generation = start(session, streaming=False, n=1, best_of=3, temperature=1.5, seed=1)
     output = generation.result()
     assert len(output.outputs[0].token_ids) == 4
-    # The third waits for its turn, and is cancelled before it comes.
+    # The third sequence waits for its turn, and is cancelled before its turn comes.
     session.pump.loop.num_steps_allowed = 0
     generation = start(session, streaming=False, n=1, best_of=3, temperature=1.5, seed=1)
     session.pump.loop.step()

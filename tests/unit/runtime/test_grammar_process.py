@@ -89,7 +89,7 @@ def test_what_takes_too_long_is_ended(monkeypatch):
     with pytest.raises(LimitError, match=r"choice of guided_decoding: .* within 0\.001 s of computing"):
         made.compile(source_of(choice=[f"{i * 7919} and more of it" for i in range(16_000)]))
     monkeypatch.setattr(grammar_process, "MAX_CPU_SECONDS", 2.0)
-    monkeypatch.setattr(grammar_process, "MAX_WALL_SECONDS", 0.001)  # in which no machine gives it 2 s
+    monkeypatch.setattr(grammar_process, "MAX_WALL_SECONDS", 0.001)  # in which no process gets 2 s of computing
     with pytest.raises(OverloadedError, match=r"choice of guided_decoding: .* within 0\.001 s, found this machine"):
         made.compile(source_of(choice=[f"{i * 7919} and more of that" for i in range(16_000)]))
 
@@ -172,7 +172,7 @@ def test_a_fork_has_a_process_of_its_own():
             made.compile(source_of(regex="c"))
             os._exit(1 if _pid(made) == ours else 0)
         finally:
-            os._exit(2)  # or else it would go on with the tests
+            os._exit(2)  # or else the child would run the remaining tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     made.compile(source_of(regex="d"))
     assert _pid(made) == ours

@@ -1,4 +1,4 @@
-"""Grammars: masks against a regular expression engine of another make, and what is refused."""
+"""Grammars: masks against an independent regular expression engine, and what is refused."""
 
 import random
 import subprocess
@@ -45,7 +45,7 @@ def byte_level() -> tuple[tokenizers.Tokenizer, list[bytes]]:
 
 
 def byte_fallback() -> tuple[tokenizers.Tokenizer, list[bytes]]:
-    """A tokenizer as SentencePiece's are: pieces with a mark for spaces, and a token for each byte."""
+    """A tokenizer like SentencePiece's: pieces with a mark for spaces, and tokens for all bytes."""
     pieces = ["the", "▁the", "▁", "▁fox", "quick", "a", "ca", "dd", "-", '"', "é", "▁=▁", "0", "12", "999", "user"]
     names = ["<unk>", "</s>", "<pad>", "<|user|>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
     vocabulary = {name: token for token, name in enumerate(names)}
@@ -65,7 +65,7 @@ def grammars_of_file(content: str) -> Grammars:
     """The grammars of a tokenizer.json; the tests share their process."""
     tokenizer = tokenizers.Tokenizer.from_str(content)
     manifest = fake_manifest()
-    size = tokenizer.get_vocab_size() + 37  # tokens without a text, as models have them for round sizes
+    size = tokenizer.get_vocab_size() + 37  # tokens without a text, which pad the vocabulary as in models
     model = replace(manifest.model, vocab_size=size, eos_token_ids=(EOS_ID, PAD_ID))
     return Grammars(replace(manifest, model=model), Tokenizer(tokenizer, {}))
 
@@ -181,7 +181,7 @@ def test_equal_grammars_are_compiled_once():
 
 
 class Person:
-    """Stands in for a Pydantic model, and has what requests need of one."""
+    """Stands in for a Pydantic model, with the one method that requests call."""
 
     @staticmethod
     def model_json_schema():

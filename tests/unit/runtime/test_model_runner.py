@@ -135,7 +135,7 @@ def test_several_sequences_of_a_prompt(runner):
     assert result["sequence_lengths"].tolist() == [[8] * 3, [6] * 3]
     assert len({tuple(row) for row in result["output_ids"][0].tolist()}) == 3
     assert result["cum_log_probs"].shape == (2, 3)
-    # The first sequence is the one that the seed gives alone.
+    # The first sequence is the one that the seed gives when only one is asked for.
     alone = runner.generate(PROMPTS, **arguments)
     np.testing.assert_array_equal(alone[:, 0], result["output_ids"][:, 0])
     texts = runner.generate(["the", "fox"], num_return_sequences=2, **arguments)

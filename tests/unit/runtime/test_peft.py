@@ -127,7 +127,7 @@ def test_a_rank_above_the_engines_names_limit_value_and_remedy(tmp_path: Path) -
 
 
 def test_every_setting_of_peft_is_known() -> None:
-    """What PEFT writes for an adapter of this kind alone is taken."""
+    """All settings that PEFT writes for a LoRA adapter are accepted."""
     settings = json.loads(json.dumps(LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj"]).to_dict(), default=list))
     found = parse_settings(json.dumps(settings | {"peft_version": "0.99", "enable_lora": None}).encode())
     assert (found.rank, found.alpha, found.use_rslora) == (2, 3, False)
@@ -171,7 +171,7 @@ def test_pickles_are_not_looked_for(tmp_path: Path, missing: str) -> None:
 
 
 def test_files_that_are_links_are_read_where_no_root_is_given(tmp_path: Path) -> None:
-    """Hugging Face's cache has files of adapters as links."""
+    """Hugging Face's cache holds an adapter's files as symbolic links."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "root" / "adapter").mkdir(parents=True)
     write(tmp_path / "blobs", matrices())

@@ -36,7 +36,7 @@ def grammar_behind(tokenizer, prompt: str, guided: GuidedDecodingParams = GUIDED
 
 
 def free(matcher, vocab_size: int) -> bool:
-    """Whether all tokens of one byte may come, and special tokens, but no end tokens."""
+    """Whether all one-byte and special tokens are allowed, but no end tokens."""
     allowed = set(matcher.allowed(vocab_size))
     return allowed >= set(range(NUM_SHORT)) - ENDS and not allowed & ENDS
 
@@ -171,7 +171,7 @@ def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
     ("prompt", "begins"),
     [
         ("a dog<|user|>", {"<", "1", "9"}),  # a text has thoughts, or none
-        ("1<think>2<|user|>", {"<", "1", "9"}),  # somebody else has said so
+        ("1<think>2<|user|>", {"<", "1", "9"}),  # the marker is in an earlier turn
         ("<|user|><think>\n", None),
         ("<|user|><think>\nthe fox", None),
         ("<|user|><think>\n\n</think>\n\n", {"1", "9"}),
@@ -181,7 +181,7 @@ def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
 )
 def test_the_prompts_last_turn_says_where_the_text_begins(prompt, begins):
     tokenizer = thinking(special=None)
-    tokenizer.add_tokens([AddedToken("\n\n", special=False)])  # that is no end of a turn
+    tokenizer.add_tokens([AddedToken("\n\n", special=False)])  # a special token would end a turn
     guided = replace(GUIDED, reasoning_start_str="<think>", reasoning_end_str=[["</think>", "</done>"]])
     matcher, size = _testing.start_grammar(grammar_behind(tokenizer, prompt, guided)), tokenizer.get_vocab_size()
     if begins is None:

@@ -1,4 +1,4 @@
-"""SamplingParams: what is refused on construction, and what becomes of the rest for a model."""
+"""SamplingParams: what the constructor refuses, and what the sampler gets for a given model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Loading: what a directory that is no engine is told, and how options tighten limits."""
+"""Loading: the errors for directories that hold no engine, and how options tighten limits."""
 
 from dataclasses import fields, replace
 from types import SimpleNamespace

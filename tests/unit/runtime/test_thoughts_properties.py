@@ -1,4 +1,4 @@
-"""Thoughts and what follows them, whatever tokens spell it: masks, drafts, what is taken back, and stop words."""
+"""Thoughts and answers spelled by any tokens: masks, drafts, tokens rolled back, and stop words."""
 
 from functools import cache
 from itertools import pairwise
@@ -45,7 +45,7 @@ THINK = Thoughts(("<think>",), (("</think>",),))
 KINDS = {
     "tags": THINK,
     "two of each": Thoughts(("<think>", "<to", "1<t"), (("</think>", "!?"),)),
-    "parts": Thoughts(("<t",), (("<think",), (">", "2"))),  # what ends begins in what starts
+    "parts": Thoughts(("<t",), (("<think",), (">", "2"))),  # the end marker begins with the start marker
     "from the start": Thoughts((), THINK.ends),
 }
 SPACE = b" \t\n\r"
@@ -119,7 +119,7 @@ def may_come(texts, special_ids, tokens, thoughts, pattern) -> bool:
 
 
 def may_begin(texts, tokens, thoughts) -> bool:
-    """Whether some of a marker may come: a marker that a token has begins by that token."""
+    """Whether a marker may be part of the text: a marker that some token begins with must begin by such a token."""
     pieces = [texts[token] for token in tokens]
     before, lead = b"".join(pieces[:-1]).lstrip(SPACE), b"".join(pieces).lstrip(SPACE)
     starts = [start.encode() for start in thoughts.starts]
@@ -136,7 +136,7 @@ def allowed_of(matcher, size):
 @settings(deadline=None, max_examples=rounds(20))
 @given(data=st.data(), special=st.booleans(), pattern=st.sampled_from(PATTERNS))
 def test_a_text_thinks_or_matches_the_grammar(kind, data, special, pattern):
-    """Masks allow what a reference does, also after drafts that were taken back, and drafts are cut as masks do."""
+    """Masks allow what a reference allows, also after drafts were rolled back; drafts end where masks forbid them."""
     tokenizer, texts = vocabulary(special)
     thoughts, grammar, size = KINDS[kind], grammar_of(special, kind, pattern), len(texts)
     special_ids = {token for token, name in tokenizer.get_added_tokens_decoder().items() if name.special}
@@ -171,7 +171,7 @@ def test_a_text_thinks_or_matches_the_grammar(kind, data, special, pattern):
 
 @st.composite
 def cuts(draw, text):
-    """The text in pieces."""
+    """The text cut into random pieces."""
     places = sorted({0, len(text), *draw(st.lists(st.integers(0, len(text)), max_size=8))})
     return [text[begin:end] for begin, end in pairwise(places)]
 
@@ -188,7 +188,7 @@ TEXTS = st.tuples(
 @settings(deadline=None, max_examples=rounds(300))
 @given(data=st.data(), text=TEXTS, is_inside=st.booleans(), include=st.booleans())
 def test_stop_strings_are_those_of_the_answer(data, text, is_inside, include):
-    """However the text is cut into tokens, and of those that are ready at once."""
+    """An answer ends alike however its text is cut into tokens; of strings that end together the longest counts."""
     stops = data.draw(st.lists(st.sampled_from(["a", "b\n", "ab", "<", "\n", "Th", "So:"]), min_size=1, max_size=3))
     pieces = data.draw(cuts(text))
     thoughts = MARKERS.thoughts if not is_inside else Thoughts((), MARKERS.thoughts.ends)

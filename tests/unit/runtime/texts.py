@@ -22,7 +22,7 @@ TEXT = st.text(st.sampled_from("the quick foxé ß你好🙂👍\n\t  .,▁\u200
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """:func:`functools.cache`, emptied in time: pytest keeps modules, and so objects that the extension made."""
+    """:func:`functools.cache`, emptied at exit: pytest keeps modules, and so their objects of the extension."""
     cached = cache(function)
     atexit.register(cached.cache_clear)
     return cached
@@ -85,6 +85,6 @@ def push(stream: Any, token_ids: Sequence[int], *, ends: bool = False) -> list[s
 def pieces_of(
     tokenizer: Tokenizer, token_ids: Sequence[int], prompt_ids: Sequence[int] = (), **options: Any
 ) -> list[str]:
-    """The pieces that a stream gives of the tokens, and the one of their end."""
+    """The pieces that a stream returns for the tokens, and the piece that ends it."""
     stream = text_stream(tokenizer.token_bytes, prompt_ids, **options)
     return [*push(stream, token_ids), stream.finish()]

@@ -14,7 +14,7 @@ namespace {
 using namespace tl;
 
 // peaked: the nucleus of top_p = 0.9 has tens of tokens, as most rows of a language model; broad: a few thousand, as
-// its least certain ones; flat: Gaussian logits, where it is half of the vocabulary, the worst case.
+// its least certain ones; flat: Gaussian logits, whose nucleus is half of the vocabulary, the worst case.
 enum Shape { kPeaked, kBroad, kFlat };
 
 std::vector<float> make_row(int vocab_size, Shape shape, int seed) {
@@ -28,7 +28,7 @@ std::vector<float> make_row(int vocab_size, Shape shape, int seed) {
 }
 
 double median_microseconds(int vocab_size, Shape shape, const SamplingParams& params) {
-  constexpr int kRows = 16;  // more than the last-level cache's share of one row, as in a running batch
+  constexpr int kRows = 16;  // enough that a row has left the caches when its turn comes, as in a running batch
   constexpr int kRuns = 25;
   std::vector<std::vector<float>> rows;
   for (int i = 0; i < kRows; ++i) rows.push_back(make_row(vocab_size, shape, i));

@@ -12,7 +12,7 @@ BY_HAND = ("Sampler", "SampledToken", "BeamSearch", "philox4x32_10", "token_unif
 
 @pytest.fixture(scope="session")
 def core():
-    """What is said of sampling to the C++ extension, and what of it tests drive by hand."""
+    """The extension's interface for sampling, and the parts of the sampler that tests call directly."""
 
     def truncated(logits, **fields):
         return _testing.truncated(logits, params_of(fields))

@@ -137,7 +137,7 @@ void run_slot(Sampler& sampler, int slot, Random random) {
   const auto params = make_params(random, vocab_size);
   const auto prompt = make_tokens(random, upto(random, 10), vocab_size);
   if (!sampler.set_slot(slot, params, prompt).empty()) {
-    check(!violations(params, vocab_size).empty(), "only violations refuse a request");
+    check(!violations(params, vocab_size).empty(), "only a request with violations is refused");
     return;
   }
   do {

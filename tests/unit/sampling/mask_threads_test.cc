@@ -1,4 +1,4 @@
-// MaskThreads: the masks that a text's matcher makes by itself, whatever is late, and however often.
+// MaskThreads gives the masks that a text's matcher makes alone, whichever texts are late, and however often.
 #include "sampling/mask_threads.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Mask = std::vector<std::uint32_t>;
 
 bool allows(std::span<const std::uint32_t> mask, std::int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
-// Three tokens of four may come next, which depends on the text. After some a mask takes until `holds` ends.
+// Allows three of four tokens next, depending on the text. After some tokens a mask takes until `holds` is false.
 class FakeMatcher : public tl::GrammarMatcher {
  public:
   explicit FakeMatcher(const std::atomic<bool>& holds) : holds_(holds) {}
@@ -48,7 +48,7 @@ class FakeMatcher : public tl::GrammarMatcher {
   Tokens tokens_;
 };
 
-// What a text and its drafts must be given; empty after a draft that is forbidden. Throws GrammarError.
+// Returns the masks that a text and its drafts must get; empty after a forbidden draft. Throws GrammarError.
 std::vector<Mask> reference_masks(const Tokens& tokens, const Tokens& drafts) {
   const std::atomic<bool> holds = false;
   FakeMatcher matcher(holds);
@@ -67,7 +67,7 @@ struct Text {
   std::shared_ptr<tl::GuidedText> text;
   Tokens tokens, drafts;
   std::vector<std::uint32_t> masks;
-  bool may_be_broken = false;  // an earlier order had drafts, which may have broken it
+  bool may_be_broken = false;  // an earlier order had drafts, which may have broken the text
 };
 
 class Writer {
@@ -150,7 +150,7 @@ class Writer {
       text.may_be_broken = true;
     }
     CHECK(std::ranges::count(text.masks, 0xabcdu) == std::ssize(text.masks));
-    if (random_() % 20 == 0) text = {};  // its request is cancelled; a thread may be at it
+    if (random_() % 20 == 0) text = {};  // its request is cancelled; a thread may still make its masks
   }
 
   std::mt19937_64 random_{5};

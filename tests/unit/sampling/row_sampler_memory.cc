@@ -1,4 +1,4 @@
-// A RowSampler where memory is short: what one request asks for is too much, the others' results are as ever. Run by
+// A RowSampler when memory is short: requests that ask for too much fail, and the others' results do not change. Run by
 // test_row_sampler.py. Exits with 1 and a line on a wrong result.
 #include <cstdio>
 #include <cstdlib>
@@ -58,13 +58,13 @@ int main() {
   for (std::size_t i = 7; i < logits.size(); i += kVocab) logits[i] = 1;
   tl::SamplerWorkspace workspace;
   std::vector<tl::RowResult> results(3), again(3);
-  largest = 4000;  // a row of logits is less, and the outputs of a prompt are more
+  largest = 4000;  // a row of logits takes less, and the outputs of a prompt take more
   for (std::size_t i = 0; i < 3; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, results[i]);
   for (const std::size_t i : {0, 1}) {
     check(results[i].error.find("expected enough memory on the host") == 0, "too little memory is an error");
-    check(results[i].outputs == nullptr && results[i].tokens.empty(), "nothing comes with it");
+    check(results[i].outputs == nullptr && results[i].tokens.empty(), "an error comes without results");
   }
-  check(results[2].error.empty() && results[2].tokens.back() == 7, "the other request is not concerned");
+  check(results[2].error.empty() && results[2].tokens.back() == 7, "the other request is unaffected");
   largest = SIZE_MAX;
   for (std::size_t i = 0; i < 2; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, again[i]);
   check(static_cast<tl::RequestOutputs&>(*again[0].outputs).context_logits.num_rows == kPrompt, "all rows");

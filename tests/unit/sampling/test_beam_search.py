@@ -85,7 +85,7 @@ def make_beams(core, num_beams, length_penalty=1.0, early_stopping=False):
 
 
 def run_search(core, make_params, model, prompt, end_ids, settings, **fields):
-    """Beam search with the model's logits computed from scratch for each beam, which checks the moves, too."""
+    """Beam search with the model's logits computed from scratch for each beam, which also checks the moves of beams."""
     beams = make_beams(core, **settings)
     params = make_params(max_tokens=MAX_TOKENS, end_ids=end_ids, **fields)
     search = core.BeamSearch(beams, params, prompt, VOCAB)

@@ -12,7 +12,7 @@ def make_row(seed: int, vocab_size: int) -> np.ndarray:
 @pytest.mark.parametrize("vocab_size", [20, 128, 500, 49152])
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 def test_generated_tokens_logprobs_are_of_raw_logits(core, make_params, vocab_size, num_top):
-    """The request changes its logits and draws, which must not show."""
+    """A request's logit processors and random draws do not change its log-probabilities."""
     for seed in range(5):
         row = make_row(seed, vocab_size)
         sampler = core.Sampler(1, vocab_size)
@@ -30,7 +30,7 @@ def test_generated_tokens_logprobs_are_of_raw_logits(core, make_params, vocab_si
 
 
 def test_float32_reference(core, make_params):
-    """transformers computes in float32: equal to its rounding."""
+    """transformers computes in float32: the log-probabilities are equal up to rounding."""
     row = make_row(7, 151936)
     sampler = core.Sampler(1, row.size)
     sampler.set_slot(0, make_params(logprobs=20, temperature=0.0), [1])

@@ -82,7 +82,7 @@ def test_every_violation_is_listed(make_params, data, names):
         own = [message for message in messages if message.startswith((name + " ", name + "["))]
         assert own, name
         assert all(";" in message for message in own), "a remedy follows the semicolon"
-    # A bad max_tokens also puts the limit of min_tokens in doubt; nothing else reports for another field.
+    # A bad max_tokens also makes the limit of min_tokens wrong; all other messages name only the bad fields.
     blamed = {message.split(" ")[0].split("[")[0] for message in messages}
     assert blamed - names <= {"min_tokens"}
 

@@ -83,7 +83,7 @@ def outcome(sampled):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_each_row_is_what_it_is_alone(core, make_params, seed):
-    """Any batch in any order, with broken rows among them, bitwise equal to one at a time."""
+    """Results of rows in any batch and order, also beside invalid rows, are bitwise those of one row at a time."""
     random = np.random.default_rng(seed)
     together, alone = core.Sampler(12, VOCAB), [core.Sampler(1, VOCAB) for _ in range(12)]
     for slot in range(12):

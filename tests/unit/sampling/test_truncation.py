@@ -104,7 +104,7 @@ def test_top_k_keeps_ties_with_the_kth(core):
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3, 3.0])
 def test_top_k_keeps_logits_that_the_division_makes_equal(core, temperature):
-    """Ties are judged after the temperature, where transformers has them."""
+    """Ties are judged after the division by the temperature, as in transformers."""
     grid = np.float32(1.5) + np.arange(200, dtype=np.float32) * np.float32(2**-23)
     quotients = grid / np.float32(temperature)
     pairs = np.flatnonzero(quotients[1:] == quotients[:-1])
@@ -140,7 +140,7 @@ def test_weights_are_accurate(core):
 
 
 def within_sigma(row, n) -> tuple[np.ndarray, float]:
-    """Which tokens are within ``n`` standard deviations of the largest logit, and how near the border one comes."""
+    """Which tokens are within ``n`` standard deviations of the largest logit, and how near the border a logit comes."""
     wide = row[np.isfinite(row)].astype(np.float64)
     least = wide.max() - n * np.std(wide)
     return row >= least, float(np.abs(wide - least).min() / (1 + abs(least)))
@@ -166,7 +166,7 @@ def test_top_n_sigma_keeps_the_same_tokens_at_any_temperature(core, vocab_size, 
     "rest", [{"top_k": 3}, {"top_k": 5000}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 40, "top_p": 0.5}]
 )
 def test_top_n_sigma_comes_before_the_other_cuts(core, rest):
-    """What it leaves is what transformers' warpers see."""
+    """transformers' warpers get the tokens that top_n_sigma keeps."""
     for seed in range(4):
         row = make_rows(20011, seed)["peaked"]
         kept, distance = within_sigma(row, 3.5)
@@ -182,6 +182,6 @@ def test_top_n_sigma_of_equal_logits_keeps_all(core):
 
 
 def test_top_n_sigma_counts_no_banned_token(core):
-    row = np.array([3, 2, 1, -np.inf, -np.inf], np.float32)  # without the bans the deviation is 0.816
+    row = np.array([3, 2, 1, -np.inf, -np.inf], np.float32)  # without the banned tokens the standard deviation is 0.816
     assert core.truncated(row, top_n_sigma=1.3)[0] == [0, 1]
     assert core.truncated(row, top_n_sigma=1.2)[0] == [0]

@@ -141,7 +141,7 @@ TEST(drafts_that_are_right_pay) {
   CHECK(gain(1, 1) > 7);
 }
 
-// Each of several requests in a batch gets as many draft tokens as pay for it.
+// Each request of a batch gets the number of draft tokens that saves it time.
 TEST(requests_are_paced_by_themselves) {
   const double gain = FullBatch{16, kGpu, [](int request) { return request % 2 ? 0.9 : 0.0; }}.gain();
   const double all = FullBatch{16, kGpu, [](int) { return 0.9; }}.gain();
@@ -242,7 +242,7 @@ TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
   CHECK(std::abs(cost.prices().per_place - 3e-5 * rate) < 0.6e-5 * rate);
 }
 
-// Catching up is paid for by a two-hundredth of the time of steps, and by draft tokens that were right.
+// Catching up may take a two-hundredth of the time of steps, and time that accepted draft tokens saved.
 TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   const auto seconds_earned = [](int num_drafts, int num_kept) {
     tl::DraftCost cost;
@@ -257,7 +257,7 @@ TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   CHECK(seconds_earned(4, 4) > 80);
 }
 
-// A step whose rows all fail generates nothing, and teaches nothing.
+// A step whose rows all fail generates nothing, and changes no estimate.
 TEST(steps_without_tokens_are_passed_over) {
   tl::DraftCost cost;
   cost.observe({1, 0, 0, 0, 1, 0});

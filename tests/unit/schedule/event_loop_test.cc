@@ -107,7 +107,7 @@ TEST(the_row_after_an_end_id_is_discarded) {
   CHECK(service.loop.stats().num_steps == 8 && service.loop.stats().num_generated_tokens == 7);
 }
 
-// Drafts change when tokens come, but not the tokens: the loop waits only for steps whose requests draft.
+// Drafts change in which step a token comes, but not the token: the loop waits only for steps whose requests draft.
 TEST(drafts_change_no_token) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = 5;

@@ -46,7 +46,7 @@ class FakeExecutor : public tl::StepExecutor {
   // Returns whether a row with a grammar skips its step.
   std::function<bool(const tl::StepRow&)> is_late = [](const tl::StepRow&) { return false; };
   bool late_with_results = false;
-  // Whether the masks of a late row are ready, after each step.
+  // Returns whether the masks of a slot's late row are ready; called after each step.
   std::function<bool(int)> is_woken = [](int) { return true; };
   double seconds_per_token = 0, seconds_per_copy = 0;
 

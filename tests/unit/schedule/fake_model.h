@@ -18,7 +18,7 @@ struct FakeParams : tl::SlotParams {
   bool guided = false;
   int num_beams = 0;
   int max_new_tokens = 0;  // max_new_tokens of a beam search
-  int errs_on = 0;         // at multiples of this, a token other than the seed's is sampled; 0: never
+  int errs_on = 0;         // where the seed's token is a multiple of this, another is sampled; 0: never
 };
 
 struct FakeOutputs : tl::RowOutputs {

@@ -1,4 +1,4 @@
-// KvCacheManager: properties under random operations, and each promise on its own.
+// KvCacheManager: properties under random operations, and each guarantee on its own.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -79,7 +79,7 @@ class Model {
     Tokens tokens;  // known tokens; those before length() are in the cache
     std::vector<std::uint64_t> hashes;
     std::string salt;
-    Tokens drafts = {};  // draft tokens that a step in flight writes after them
+    Tokens drafts = {};  // draft tokens that a step in flight writes after `tokens`
     int farthest = 0;    // end of the positions that were ever written
     bool may_be_late = false;
     tl::TokenChain chain() { return {tokens, hashes, salt}; }
@@ -143,8 +143,8 @@ class Model {
     cache_.leave_behind(*kv, launched_);
   }
 
-  // Some draft tokens turn out to be right, and the others are rolled back; for a late row all of them and the token
-  // before are.
+  // Some draft tokens turn out to be right, and the others are rolled back; a late row rolls back all of them and the
+  // token before them.
   void settle(Live& live) {
     const bool is_late = std::exchange(live.may_be_late, false) && draw(2) == 0;
     const auto num_kept = is_late ? 0 : draw(std::ssize(live.drafts) + 1);

@@ -118,7 +118,7 @@ TEST(a_model_that_agrees_has_all_its_drafts_kept) {
   for (std::uint64_t seed = 1; seed < 4; ++seed) drafted.driver.submit(spec_of({1, 2, 3, 4, 5}, 50, seed));
   drafted.driver.run();
   const auto [num_rows, num_drafted, num_accepted] = drafted.counters();
-  CHECK(num_rows == 30 && num_drafted == num_accepted);  // 49 tokens after the first: fives, then four
+  CHECK(num_rows == 30 && num_drafted == num_accepted);  // 49 tokens of each request: nine rows of 5, one of 4
   for (const auto& [id, request] : drafted.driver.heard) CHECK(request.tokens.size() == 50);
 }
 

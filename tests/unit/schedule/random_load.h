@@ -41,7 +41,7 @@ struct Load {
     return spec;
   }
 
-  // Returns 1, or a number of beams that the cache can hold.
+  // Returns a request without beams, or with a number of beams that the cache can hold.
   tl::RequestSpec task(const Tokens& prompt) {
     const int num_tokens = 1 + draw(28);
     int num_beams = max_beams > 0 && draw(6) == 0 ? 1 + draw(max_beams) : 0;

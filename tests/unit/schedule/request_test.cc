@@ -35,7 +35,7 @@ std::optional<FinishReason> expected(const tl::RequestSpec& spec, const Tokens& 
 
 struct Draw {
   int operator()(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
-  // A few tokens, some of which differ by a multiple of 64.
+  // Returns one of a few tokens, some of which differ by a multiple of 64.
   std::int32_t token() { return (*this)(3) + 64 * (*this)(3) + 126 * (*this)(2); }
   Tokens tokens(int n) {
     Tokens tokens(static_cast<std::size_t>(n));

@@ -178,8 +178,8 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
   }
 }
 
-// Under any policy, cache pressure and mix of searches: at most so many later requests are admitted before a request as
-// the ageing of priorities allows. (The bound is 0 for the highest rank: no request of equal rank overtakes.)
+// Under any policy, cache pressure and mix of searches, no more later requests are admitted before a request than the
+// ageing of priorities allows. (The bound is 0 for the highest priority: no request of equal priority overtakes.)
 TEST(every_request_is_admitted_within_its_bound) {
   std::int64_t num_overtaken = 0;
   for (int seed = 0; seed < static_cast<int>(rounds(24)); ++seed) {
@@ -398,7 +398,7 @@ TEST(what_a_failed_step_wrote_is_forgotten_after_a_preemption) {
     };
     driver.executor.on_set_slot = [&](int slot, const tl::SlotParams*) {
       bad_slot = slot;
-    };  // the last call is its own
+    };  // the last call is for `bad`, which was submitted last
     driver.executor.row_error = [&](const tl::StepRow& row) {
       return preempted && row.slot == bad_slot ? std::string("NaN") : std::string();
     };

@@ -10,7 +10,7 @@ _SECONDS = 60  # after which an application that sends nothing is taken to hang
 
 
 class Call:
-    """A request to an application. Nothing comes of it, and its client takes nothing, but what the test says."""
+    """A request to an application. The test decides what arrives of it, and when its client reads."""
 
     def __init__(self, app: AsgiServer, method: str = "GET", path: str = "/", **scope: Any) -> None:
         self.sent: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Connections of the HTTP server without sockets, by a transport that keeps what is written and a clock that stands."""
+"""Connections of the HTTP server without sockets, by a transport that keeps what is written and a clock of the test."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,9 +23,9 @@ class Transport:
     calls: list[str] = field(default_factory=list)
     tcp_state: int = 1  # established
     unread: int = 1
-    """Bytes that the client has not read; some, so that nothing is sent but by write."""
+    """Bytes that the client has not read; above 0, so that the server sends only by write."""
     is_paused: bool = False
-    """Whether nothing more is read for now."""
+    """Whether reading is paused."""
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -67,7 +67,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Answers:
-    """An application of functions."""
+    """An application made of two functions."""
 
     handle: Handler
     check_head: Callable[[Request], Response | None] = lambda _: None
@@ -98,7 +98,7 @@ class Wire:
 
 
 async def echo(request: Request) -> Response:
-    """What the request was."""
+    """A response that repeats the request."""
     words = (request.method, request.path, request.query, request.headers.get("x-word", ""), request.body.decode())
     return Response(200, "|".join(words).encode(), TEXT)
 

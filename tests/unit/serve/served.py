@@ -19,7 +19,7 @@ from trtllm_lite.serve.turns import Lanes
 
 
 class Asker:
-    """Asks an Application whose model, ``tiny``, runs on a FakeEventLoop, and so do ``others``."""
+    """Sends requests to an Application whose models, ``tiny`` and ``others``, run on FakeEventLoops."""
 
     def __init__(
         self, lanes: Lanes, model: dict[str, Any], others: Sequence[dict[str, Any]], settings: dict[str, Any]
@@ -50,7 +50,7 @@ class Asker:
         return await self.send(request)
 
     async def send(self, request: Request) -> Response:
-        """The response to a request, which is looked at as those that arrive are."""
+        """The response to a request, whose head is checked like that of one that arrives."""
         return self.app.check_head(request) or await self.app.handle(request)
 
     async def complete(self, prompt: list[int], **fields: Any) -> Response:
@@ -59,14 +59,14 @@ class Asker:
         return await self.ask("POST", "/v1/completions", {"prompt": prompt, "ignore_eos": True, **fields}, headers)
 
     async def samples(self) -> dict[tuple[str, ...], float]:
-        """What /metrics says: names with the values of their labels but those of the model, sorted by label."""
+        """The samples of /metrics, by name and values of labels without the model's, sorted by label."""
         response = await self.ask("GET", "/metrics")
         assert response.status == 200
         return samples(response.body.decode())
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """Samples of Prometheus's text format: names with the values of their labels but those of the model."""
+    """Samples of Prometheus's text format, by name and values of labels without the model's."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -87,7 +87,7 @@ def ask(
     others: Sequence[dict[str, Any]] = (),
     **settings: Any,
 ) -> Any:
-    """Run ``talk`` with a server of these settings, and of those of ``model`` and of further ones, ``others``."""
+    """Run ``talk`` with a server of ``settings``; ``model`` and ``others`` are the settings of its models."""
 
     async def run() -> Any:
         with Lanes() as lanes:

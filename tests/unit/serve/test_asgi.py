@@ -19,7 +19,7 @@ JSON = [(b"content-type", b"application/json")]
 
 
 def serving(talk: Callable[[AsgiServer], Awaitable[None]], handler: Any = echo, **options: Any) -> None:
-    """Run ``talk`` with the ASGI face of a handler."""
+    """Run ``talk`` with the ASGI application of a handler."""
     limits = options.pop("limits", HttpLimits())
 
     async def run() -> None:

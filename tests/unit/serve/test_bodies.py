@@ -1,4 +1,4 @@
-"""Bodies drop hints and neutral values, refuse demands by name, and tell what they leave out though it is asked for."""
+"""Reading of bodies drops hints and neutral values, refuses demands by name, and reports the fields it ignores."""
 
 from typing import Any
 

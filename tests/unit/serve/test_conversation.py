@@ -60,7 +60,7 @@ def test_thoughts_that_are_none_change_nothing() -> None:
 
 
 def test_tools_need_no_description() -> None:
-    """Templates that can tell that there is none are told so."""
+    """Templates that can handle a missing description get none."""
     tools = [{"type": "function", "function": {"name": "f"}}]
     user = [{"role": "user", "content": "Hi"}]
     assert rendered(HARMONY, messages=user, tools=tools) == "// \nf"
@@ -73,7 +73,7 @@ def test_tools_keep_the_order_of_what_they_say() -> None:
     function = {"name": "f", "description": "Does f.", "parameters": {"type": "object"}}
     tools, user = [{"type": "function", "function": function}], [{"role": "user", "content": "Hi"}]
     assert rendered("{{ tools | tojson }}", messages=user, tools=tools) == json.dumps(tools)
-    tools.append({"type": "function", "function": {"name": "g"}})  # this template cannot take it as it is
+    tools.append({"type": "function", "function": {"name": "g"}})  # this template needs a description
     makes = "{{ tools | tojson }}{% for tool in tools %}{{ tool.function.description + '' }}{% endfor %}"
     told = [tools[0], {"type": "function", "function": {"name": "g", "description": ""}}]
     assert rendered(makes, messages=user, tools=tools) == json.dumps(told) + "Does f."

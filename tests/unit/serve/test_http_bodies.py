@@ -121,7 +121,7 @@ def test_bodies_of_all_connections_together_are_bounded():
     async def scenario(wire: Wire) -> None:
         first, _ = wire.connect()
         first.data_received(head(2 * LARGE) + b"x" * LARGE)
-        assert wire.server.held_bytes == 2 * LARGE  # with what may be decoded of it
+        assert wire.server.held_bytes == 2 * LARGE  # the body, and what it may become when decoded
         second, transport = wire.connect()
         second.data_received(head(LARGE) + b"x" * LARGE)
         await until(lambda: bool(transport.calls))

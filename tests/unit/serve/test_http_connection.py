@@ -157,7 +157,7 @@ def test_what_cannot_be_read_is_refused(message, status):
         connection.data_received(message)
         assert transport.written.startswith(b"HTTP/1.1 %d " % status)
         assert b"connection: close\r\n" in transport.written
-        # The client may have sent more, but not without end, nor may it stay for long.
+        # The client may still send, but neither without end nor for long.
         written = transport.written
         connection.data_received(GET[:10])
         assert transport.calls == ["write_eof"]
@@ -282,7 +282,7 @@ def test_a_client_that_closed_all_of_its_connection_has_its_request_cancelled():
         assert half_close(connection, transport)
         wire.pass_time(2)
         assert transport.calls == []
-        transport.tcp_state = 7  # its system has answered what was sent with a reset
+        transport.tcp_state = 7  # the client's system has answered with a reset
         wire.pass_time(2)
         assert transport.calls == ["abort"]
         connection.connection_lost(None)

@@ -47,7 +47,7 @@ def test_a_stream_tells_of_the_blocks_of_the_whole_message(length: int, reason: 
     told = blocks_of(events)
     assert [event["index"] for event in ends] == list(range(len(told)))
     given = [said(block) for block in whole["content"]]
-    if [kind for kind, _ in told] != [kind for kind, _ in given]:  # a call that was cut off, a text in a whole message
+    if [kind for kind, _ in told] != [kind for kind, _ in given]:  # a cut-off call is a text in a whole message
         told[-2:] = [["text", TEXT[:length].removeprefix("<think>Hm.</think>")]]
         assert whole["stop_reason"] != "tool_use"
     assert [[kind, json.loads(text) if kind == "tool_use" else text] for kind, text in told] == given

@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages mean conversations, and what these cannot have is an error."""
+"""Bodies of /v1/messages are read as conversations; content that these cannot have is an error."""
 
 from typing import Any
 

@@ -61,7 +61,7 @@ def test_an_encoder_and_a_generator_share_no_name():
 
 @dataclass(eq=False)
 class Model:
-    """What of a served engine names are about."""
+    """The parts of a served engine that concern its names."""
 
     name: str
     settings: ModelSettings
@@ -73,7 +73,7 @@ def test_models_get_requests_by_weight():
     names = ModelNames(models, Random(0))
     drawn = Counter(names.find("chat")[0].name for _ in range(4000))
     assert drawn.keys() == {"a", "b"}
-    # The standard deviation of 4000 draws of a quarter is 27: six of them.
+    # The count of 4000 draws with probability 1/4 has a standard deviation of 27; six of them are allowed.
     assert abs(drawn["a"] - 1000) < 6 * 27
 
 
@@ -89,7 +89,7 @@ def test_answers_logs_and_metrics_tell_the_version():
                 assert json.loads(response.body)["model"] == (name or "chat")
         assert named["second"] == {None: 40}
         drawn = named["chat"] + named[""]
-        assert drawn.keys() == {"tiny", "second"}  # that one gets all has a chance of one in ten billions
+        assert drawn.keys() == {"tiny", "second"}  # the chance that one gets all is one in ten billion
         text = (await server.ask("GET", "/metrics")).body.decode()
         for name, count in (("tiny", drawn["tiny"]), ("second", drawn["second"] + 40)):
             line = f'vllm:request_success_total{{engine="0",finished_reason="length",model_name="{name}"}} {count}.0'

@@ -93,7 +93,7 @@ def test_links_of_the_page_lead_somewhere() -> None:
     assert len(names) == len(set(names)) > 30
     assert set(links) <= set(names)
     assert re.search(r"<code>temperature</code><td>number or null, from 0 to \d+<td>", text)
-    assert not re.findall(r'(?:href|src)="(?!#|\./|openapi\.json|data:)', text)  # nothing of a network
+    assert not re.findall(r'(?:href|src)="(?!#|\./|openapi\.json|data:)', text)  # nothing is loaded from a network
 
 
 def test_the_page_of_all_routes_names_all_fields() -> None:

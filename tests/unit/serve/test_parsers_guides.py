@@ -42,7 +42,7 @@ SPECIAL = (
 def made(*, has_special=True):
     tokenizer, manifest = tiny_tokenizer(), fake_manifest()
     if has_special:
-        # Its end token has the name of what ends messages, and no texts.
+        # The end token's name ends messages in some formats: the tokenizer gets another name for it.
         tokenizer = type(tokenizer).from_str(tokenizer.to_str().replace(EOS, "<|eos|>"))
         tokenizer.add_special_tokens(list(SPECIAL))
     ends = (EOS_ID, PAD_ID, *([tokenizer.token_to_id("<|call|>")] if has_special else []))
@@ -181,7 +181,7 @@ def test_strict_tools_are_called_by_their_schemas_in_free_text(name):
     assert allows(guide, f'{free}{{"rain": 3}}')
     assert allows(guide, text_of(name, ("get_weather", ROME)))
     assert not allows(guide, text_of(name, ("get_weather", WRONG)))
-    assert allows(guide, text_of(name, ("get_any", {"zone": 3, "b": 4})))  # which is not strict
+    assert allows(guide, text_of(name, ("get_any", {"zone": 3, "b": 4})))  # get_any is not strict
 
 
 def test_optional_arguments_of_python_have_commas_between():
@@ -234,7 +234,7 @@ def test_any_text_that_is_forced_is_read_as_calls(name):
     num_ended = 0
     for _ in range(20):
         matcher = _testing.start_grammar(grammars.compile(guide.source))
-        tokens = tokenizer.encode("<|channel|>commentary to=" if name == "openai" else "").ids  # and no thoughts
+        tokens = tokenizer.encode("<|channel|>commentary to=" if name == "openai" else "").ids  # without thoughts
         matcher.accept(tokens)
         while len(tokens) < 300:
             allowed = matcher.allowed(size)

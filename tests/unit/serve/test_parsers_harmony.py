@@ -129,7 +129,7 @@ def test_messages_are_as_openai_harmony_reads_them(harmony):
 
 
 def joined(items):
-    """Neighbours of one kind as one, as a stream does not say where messages of one channel end."""
+    """Join neighbours of one kind, because a stream does not say where messages of one channel end."""
     result = []
     for item in items:
         if result and type(item) is type(result[-1]) and not isinstance(item, list):

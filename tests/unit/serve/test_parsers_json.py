@@ -124,7 +124,7 @@ def test_malformed_arguments_are_closed_and_the_rest_is_no_content(arguments, cl
     assert parsed(text + text, "hermes") == [malformed, malformed]
     end = "\n</tool_call>"
     written = text.removesuffix(end)
-    assert parsed(written + text, "hermes") == [["f", closed, "…", written], malformed]  # which has no closing tag
+    assert parsed(written + text, "hermes") == [["f", closed, "…", written], malformed]  # the first has no closing tag
     events = events_of(make_parser(tool_parser="hermes", tools=TOOLS), [f"a {text} b"])
     assert without_faults(events) == [Content(f"a {text}b")]
 

@@ -1,4 +1,4 @@
-"""What holds of all parsers and all texts: pieces do not matter, nothing is lost, little is held, work is linear."""
+"""Properties of all parsers: pieces do not matter, nothing is lost, little is held back, work is linear."""
 
 import json
 
@@ -27,7 +27,7 @@ from .parsing import events_of, pieces_of, said
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["array", "object"]}}}
 TOOLS = [Tool("f", SCHEMA)]
-FORMS = sorted({kind: name for name, kind in TOOL_PARSERS.items()}.values())  # under one of their names
+FORMS = sorted({kind: name for name, kind in TOOL_PARSERS.items()}.values())  # one name for each parser
 PARSERS = [
     *({"tool_parser": name} for name in FORMS),
     *({"reasoning_parser": name} for name in ("cohere_command3", "granite", "openai_gptoss", "qwen3")),
@@ -161,7 +161,7 @@ def test_content_is_part_of_the_text_in_order(name, text):
 @settings(max_examples=rounds(50), deadline=None)
 @given(TEXTS)
 def test_a_whole_answer_has_whole_calls_and_content_alone(name, text):
-    """Whether it ended by itself or was cut off."""
+    """This holds whether the answer ended by itself or was cut off."""
     for is_cut in (False, True):
         parser = parser_of({"tool_parser": name})
         kinds = [type(event) for event in without_faults([*parser.push(text), *parser.finish(is_cut=is_cut)])]
@@ -171,7 +171,7 @@ def test_a_whole_answer_has_whole_calls_and_content_alone(name, text):
 
 @st.composite
 def broken_calls(draw):
-    """A call's text of some form, of which a piece is missing, doubled, or another one."""
+    """A call's text of some form, of which a piece is missing, doubled or replaced."""
     name = draw(st.sampled_from(FORMS))
     begin, end = STREAMED[name]
     text = f"{begin}xy{end}"

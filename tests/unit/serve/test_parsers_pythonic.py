@@ -77,7 +77,7 @@ def test_strings_mean_what_python_means(parts):
         except (SyntaxError, ValueError):
             continue
         tokens = tokenize.generate_tokens(io.StringIO(in_python).readline)
-        is_one = sum(token.type == tokenize.STRING for token in tokens) == 1  # of neighbours Python makes one string
+        is_one = sum(token.type == tokenize.STRING for token in tokens) == 1  # Python joins neighbouring strings
         if is_one and "\\N" not in literal and "\\\n" not in literal:
             assert json.loads(literal_as_json(literal) or "null") == expected, literal
 

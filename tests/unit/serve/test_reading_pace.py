@@ -37,7 +37,7 @@ class Transport:
 
 
 def read_all(pace, transports, clients="abcde"):
-    """Every transport that may read does so until it may not; returns how often each did.
+    """Let every transport read until it is paused; returns how often each has read.
 
     Each has a client of ``clients``.
     """

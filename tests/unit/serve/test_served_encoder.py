@@ -18,7 +18,7 @@ from trtllm_lite.serve.served_engine import ModelSettings
 
 
 class _Embedder:
-    """Makes of each text its first token; notes the steps, of which the first waits for ``go_on``."""
+    """Embeds each text as its first token; records the steps, the first of which waits for ``go_on``."""
 
     limits = EmbedderLimits(max_batch_size=3, max_input_len=10, max_num_tokens=10)
 
@@ -62,7 +62,7 @@ def _run(use: Any) -> _Embedder:
 
 
 async def _begun(*requests: Coroutine[Any, Any, Any]) -> list[asyncio.Future[Any]]:
-    """The requests, which have put their texts into the queue."""
+    """Start the requests, so that their texts are in the queue."""
     tasks = [asyncio.ensure_future(request) for request in requests]
     await asyncio.sleep(0)
     return tasks
@@ -80,7 +80,7 @@ def test_steps_take_texts_of_all_requests_in_turn() -> None:
 
 
 def test_a_text_waits_for_no_long_request() -> None:
-    """However many texts others have left; and they go on, however many others come."""
+    """A text is computed soon, however many texts long requests have left, and these go on, however many texts come."""
 
     async def use(model: ServedEncoder, go_on: Any) -> None:
         steps: list[list[list[int]]] = model.embedder.steps  # type: ignore[attr-defined]

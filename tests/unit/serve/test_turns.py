@@ -1,4 +1,4 @@
-"""What prepares requests runs by turns of clients, in a few threads, of which what waits takes none."""
+"""Requests are prepared in a few threads, in which clients take turns; work that waits takes no thread."""
 
 import asyncio
 import threading

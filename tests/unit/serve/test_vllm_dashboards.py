@@ -45,7 +45,7 @@ LABELLED = [
     ("http_requests_total", "status", "2xx"),
     ("http_requests_total", "handler", "/health"),
     ("http_request_duration_seconds_sum", "handler", "/health"),
-    # What people choose there as the most that is good enough is a bound of a bucket.
+    # Each limit for a good latency that these dashboards offer is a bound of a bucket.
     *(
         ("vllm:time_to_first_token_seconds_bucket", "le", f"{most}")
         for most in (0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)

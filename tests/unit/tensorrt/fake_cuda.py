@@ -1,4 +1,4 @@
-"""Stands in for cuda.bindings.runtime: device memory lies on the host, and a stream works when it is waited for."""
+"""Stands in for cuda.bindings.runtime: device memory lies on the host, and a stream works when it is synchronized."""
 
 # ruff: noqa: N802, N815 (the names are CUDA's)
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 _ALIGNMENT = 256
-_POISON = 0x7B  # 16-bit floats of large values
+_POISON = 0x7B  # makes large values of 16-bit floats
 
 
 class FakeCuda:
@@ -17,7 +17,7 @@ class FakeCuda:
         self.capacity = capacity
         self.failing: set[str] = set()
         self.queue: list[Callable[[], None]] = []
-        self.memory: dict[int, tuple[int, Any]] = {}  # by address: size, and what holds it
+        self.memory: dict[int, tuple[int, Any]] = {}  # by address: size, and the buffer that holds the bytes
 
     def cudaStreamCreateWithFlags(self, flags: int) -> tuple[int, int]:
         assert flags == 1

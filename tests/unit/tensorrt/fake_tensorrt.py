@@ -1,4 +1,4 @@
-"""Stands in for TensorRT's runtime: it runs the network that TensorRT gets on onnxruntime, over addresses.
+"""Stands in for TensorRT's runtime: onnxruntime runs the network that TensorRT gets, on the memory at given addresses.
 
 The fake compiler puts that network and the extents of its profiles into the engine; the fake runtime holds every call
 to what TensorRT asks for: shapes within the profile, addresses of allocated memory, caches updated in place.
@@ -35,9 +35,9 @@ def fake_image(graph: ir.Graph, limits: BuildLimits) -> Compiled:
 
 
 class FakeTensorRt(SimpleNamespace):
-    """The module ``tensorrt_rtx``, on the device ``cuda``. ``contexts`` are those that were made.
+    """The module ``tensorrt_rtx``, on the device ``cuda``. ``contexts`` lists the contexts that were made.
 
-    ``told`` replaces what engines say: by method and its argument.
+    ``told`` replaces what methods of engines return, by method and argument.
     """
 
     def __init__(self, cuda: FakeCuda) -> None:

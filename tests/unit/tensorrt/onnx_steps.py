@@ -1,4 +1,4 @@
-"""Runs the network that TensorRT gets on onnxruntime, in steps as TensorRT's engines take: context and generation."""
+"""Runs the network that TensorRT gets on onnxruntime, in the steps of TensorRT's engines: context and generation."""
 
 from collections.abc import Sequence
 from pathlib import Path

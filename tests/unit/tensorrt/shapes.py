@@ -42,7 +42,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
 
 
 def overrides(family: str) -> dict[str, Any]:
-    """The fields of a tiny model's config that make it such a model."""
+    """The fields of a tiny model's config that give it sizes for TensorRT's kernels."""
     return _OVERRIDES.get(family, _SIZES)
 
 

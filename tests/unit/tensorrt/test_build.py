@@ -231,7 +231,7 @@ def test_another_process_elsewhere_makes_the_same_bytes(
 
 
 def _requests(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A list to which the directories of requests are added for which TensorRT builds."""
+    """A list to which the directory of each request that TensorRT builds is added."""
     requests: list[Path] = []
 
     def build(directory: Path, package: str) -> Log:
@@ -309,7 +309,7 @@ def test_weights_are_read_where_the_checkpoint_has_them(tmp_path: Path) -> None:
 
 
 def test_stored_weights_are_in_no_memory_of_this_process(tmp_path: Path) -> None:
-    """A piece of them at a time is, for the digest."""
+    """For the digest, only a piece of the weights at a time is in memory."""
     num_bytes = 1 << 27
     with open(tmp_path / "weights", "wb") as file:
         file.truncate(num_bytes)
@@ -381,7 +381,7 @@ def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture
 def proper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorRT proper in the place of TensorRT for RTX: a stand-in, for this was never run with it."""
+    """A stand-in for TensorRT proper, in place of TensorRT for RTX; no test has run with TensorRT proper itself."""
     library = Library("tensorrt", "10.16.0", SimpleNamespace())
     monkeypatch.setattr("trtllm_lite.builder.tensorrt.backend.find_library", lambda: library)
 

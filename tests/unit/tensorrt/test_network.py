@@ -1,4 +1,4 @@
-"""The network that TensorRT gets, on onnxruntime, against transformers and against the network that it was made of."""
+"""The network that TensorRT gets, on onnxruntime, against transformers and the network that it was made from."""
 
 import shutil
 from pathlib import Path

@@ -19,7 +19,7 @@ _MAX_BATCH_SIZE, _MAX_SEQ_LEN = 8, 64
 
 
 def _next(history: Sequence[int]) -> int:
-    """The token that follows: another one wherever any token of the history is another."""
+    """The next token, which depends on every token of the history."""
     value = 17
     for token in history:
         value = (value * 31 + int(token) + 1) % 1_000_003
@@ -54,7 +54,7 @@ class _Histories:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, trt: FakeTensorRt, build: Callable[..., Path]) -> SimpleNamespace:
-    """An engine over such a network."""
+    """An engine whose network is a :class:`_Histories`."""
     del trt
     made = SimpleNamespace(network=None)
 

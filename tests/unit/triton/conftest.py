@@ -34,7 +34,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 
 @pytest.fixture(scope="package")
 def repository(llm: LLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its repository; tests leave it as it is."""
+    """The model's repository, which tests must not change."""
     directory = tmp_path_factory.mktemp("repository") / "repository"
     write_repository(llm.engine_dir, directory)
     return directory

@@ -1,4 +1,4 @@
-"""A stand-in for ``triton_python_backend_utils``, of what our models use of it.
+"""A stand-in for those parts of ``triton_python_backend_utils`` that our models use.
 
 https://github.com/triton-inference-server/python_backend describes the module. Triton makes it inside its own processes
 only; ``scripts/check_triton.sh`` runs the models there.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2
 
 FINAL = 1
-TIMEOUT = 60  # seconds, of a test that would hang
+TIMEOUT = 60  # seconds after which a test that hangs fails
 
 
 class Tensor:
@@ -51,7 +51,7 @@ class TritonError:
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
-    """An error for which a model is not loaded."""
+    """An error that keeps a model from being loaded."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Sender:
         return self.cancelled
 
     def wait(self, num_responses: int | None = None) -> list[InferenceResponse]:
-        """All responses when the last has come, or when there are so many."""
+        """Wait for the last response, or for ``num_responses`` of them; returns all that have come."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self._final or (num_responses is not None and len(self.responses) >= num_responses), TIMEOUT
