@@ -21,7 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker's reference has one core: with all cores, the threads of parallel workers would spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Else each process compiles again what it imports, for seconds; scripts/common/environment.sh says the same.
+# Otherwise each process would compile its imports again, for seconds; scripts/common/environment.sh does the same.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # while tests are collected: objects made then stay anyway
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Collect garbage, but not among objects of imports and of test collection, and less often than by default.
 
-    Otherwise a quarter of the time of tests that build engines is spent on walking through it.
+    Otherwise a quarter of the time of tests that build engines is spent on walking through these objects.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -497,7 +497,7 @@ def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 def _modern_bert_metadata(config: Any, _: int) -> dict[str, Any]:
-    """Metadata of a first ModernBERT config, which also gives ``norm_eps`` under BERT's name."""
+    """Metadata of ModernBERT's first configs, which also give ``norm_eps`` under BERT's name."""
     ropes = config.rope_parameters
     return {
         "feed_forward_length": config.intermediate_size,

@@ -1,4 +1,4 @@
-"""What tests compute once: each file or folder lies under a digest of all that it follows from, for all processes."""
+"""Results that all processes of tests share: each file or folder is kept under a digest of all that it depends on."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) 
         digest.update(hashlib.sha256(content).digest())
     parent.parent.mkdir(parents=True, exist_ok=True)
     made = parent / digest.hexdigest()[:16]
-    with _alone(parent):  # and only then is the folder touched
+    with _alone(parent):  # the folder is touched only under the lock
         if not made.exists():
             if parent.exists():
                 shutil.rmtree(parent)

@@ -33,7 +33,7 @@ _LARGEST = {"float8_e4m3fn": 448, "int8": 127}
 class Layout:
     """``settings`` are the quantization_config.
 
-    The activations of quantized layers are multiplied with ``factors`` (for so many features), then changed by
+    The activations of quantized layers are multiplied with ``factors`` of their number, then changed by
     ``round``.
     """
 
@@ -201,7 +201,7 @@ def with_act_order(
 ) -> Quantize:
     """``quantize`` in a random order of columns, which are then put back: a group's columns do not lie together.
 
-    Matrices as long along ``seed_axis`` have equal orders.
+    Matrices of equal length along ``seed_axis`` have equal orders.
     """
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
@@ -241,7 +241,7 @@ def packed(bits: int, size: int, symmetric: bool) -> Quantize:
 
 
 def in_tiles(name: str, scale_dtype: torch.dtype, shape: Callable[[torch.Tensor], torch.Tensor]) -> Quantize:
-    """FP8 with a scale for each tile of 128 x 128 (smaller at the ends); ``name`` stores ``shape`` of the scales."""
+    """FP8 with a scale for each tile of 128 x 128 (smaller at the ends); the tensor ``name`` is ``shape(scales)``."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         down, across = (-(-extent // 128) for extent in weight.shape)

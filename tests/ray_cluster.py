@@ -39,7 +39,7 @@ class TwoNodes:
             self._node = self._cluster.add_node(**self._has, node_ip_address=WORKER)
 
     def kill_node(self) -> None:
-        """Kill the processes of the node that is not the head, its workers too, as a machine that stops does.
+        """Kill the processes of the node that is not the head, and its workers, as if its machine had stopped.
 
         Workers left alone would compute on, until they find that their node is gone.
         """

@@ -32,7 +32,7 @@ GPU_TOLERANCES = {
 
 # Now and then one position of a text magnifies that rounding in a tiny random model. Of 20 prompts of each of 20
 # families, with two seeds and two widths, float32 arithmetic whose layers' results are rounded to bfloat16 is off by up
-# to 0.118 of the largest logit, at one of 24 tokens of SmolLM3, of which the others are off by up to 0.03 (a card is
+# to 0.118 of the largest logit, at one of 24 tokens of SmolLM3, of which the others are off by up to 0.03 (a GPU is
 # off by up to 0.119 in that model). transformers in bfloat16 is off by up to 0.096, in float16 by 0.013. Every prompt
 # is held to a third more than these, and most to GPU_TOLERANCES (SHARES).
 OUTLIER_TOLERANCES = {
@@ -50,11 +50,11 @@ OTHER_EXPERTS_TOLERANCES = {
 
 @dataclass(frozen=True)
 class Shares:
-    """The least numbers of prompts in a batch that must be within the usual tolerances.
+    """The least shares of a batch's prompts that must be within the usual tolerances.
 
     ``close``: prompts whose logits meet GPU_TOLERANCES. ``near_ties``: prompts for which two computations choose the
-    same tokens up to a near-tie, at which the logits of both tokens in a float32 reference differ by no more than two
-    logits may be off together by GPU_TOLERANCES. A defect in most rows, such as a lost term or a row that reads
+    same tokens up to a near-tie, at which the logits of both tokens in a float32 reference differ by at most twice the
+    error that GPU_TOLERANCES allow. A defect in most rows, such as a lost term or a row that reads
     another's keys and values, leaves nearly no such prompts.
     """
 
@@ -62,16 +62,16 @@ class Shares:
     near_ties: float
 
 
-# In the computations above 18 to 20 of 20 prompts are close, and all part at near-ties (by 0.075 of the largest logit
-# at most in bfloat16, where 0.16 is near, and by 0.004 in float16, where 0.02 is).
+# In the computations above 18 to 20 of 20 prompts are close, and all diverge at near-ties (by at most 0.075 of the
+# largest logit in bfloat16, where 0.16 is near, and by 0.004 in float16, where 0.02 is).
 SHARES = Shares(close=0.75, near_ties=1.0)
 # Other experts make other tokens likely: a bound on every prompt would have to be too wide to fail, since transformers
 # itself chooses other tokens where its float32 logits differ by up to 1.02 of the largest. In bfloat16, 5 to 16 of 20
-# prompts of such mixtures are close, and 14 to 20 of 20 part at near-ties. A lost expert concerns all of them.
+# prompts of such mixtures are close, and 14 to 20 of 20 diverge at near-ties. A lost expert concerns all.
 MIXTURE_SHARES = Shares(close=0.25, near_ties=0.5)
 
-# Models with adapters: their matrices, and sums between them and after, are rounded, too. transformers in float16 with
-# such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
+# Models with adapters: the adapters' matrices, and sums between and after these, are rounded, too. transformers in
+# float16 with such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
 ADAPTER_TOLERANCES = GPU_TOLERANCES | {"float16": Tolerance(cosine=0.9999, relative=2e-2)}
 
 # A head that drafts, after six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at

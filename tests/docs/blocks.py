@@ -44,7 +44,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
         elif not start:
             start, info, indent, lines = number, fence["info"].strip(), fence["indent"], []
         else:
-            assert fence[0] == f"{indent}```", f"{page}:{number}: another fence than at {start}"
+            assert fence[0] == f"{indent}```", f"{page}:{number}: expected the fence of line {start} to end"
             found = _INFO.fullmatch(info)
             assert found, f"{page}:{start}: unknown fence {info!r}"
             text = textwrap.dedent("\n".join(lines)) + "\n"

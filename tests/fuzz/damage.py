@@ -5,7 +5,7 @@ import struct
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """Bits flipped, a part cut out, repeated or zeroed, the end cut off or added to, or the first 8 bytes changed.
+    """``data`` with flipped bits, a part cut out, repeated or zeroed, another end, or other first 8 bytes.
 
     Engine and safetensors files start with the length of their header, in 8 bytes.
     """

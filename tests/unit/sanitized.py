@@ -3,7 +3,7 @@
 Object files and programs are kept in pytest's cache, each under a digest of all that it is made of, so that parallel
 and later processes of pytest reuse them. The compiler optimizes by -Og, which takes as long as -O0 and makes tests run
 in a third of the time; -O1 would take longer than it saves. The sources of a part are compiled together, as reading
-their headers takes longer than reading them, so names must be unique in a part, also those of anonymous namespaces.
+their headers takes most of the time, so names must be unique in a part, also those of anonymous namespaces.
 """
 
 import hashlib

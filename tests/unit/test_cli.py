@@ -197,7 +197,7 @@ def test_sigterm_leaves_nothing_behind(monkeypatch, tmp_path):
     def convert(_, output_dir, **__):
         with atomic_directory(output_dir, "config.json"):
             os.kill(os.getpid(), signal.SIGTERM)
-            pytest.fail("SIGTERM must end it")
+            pytest.fail("SIGTERM must end the command")
 
     monkeypatch.setattr("trtllm_lite.convert.convert_checkpoint", convert)
     before = signal.getsignal(signal.SIGTERM)

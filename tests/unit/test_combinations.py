@@ -1,4 +1,4 @@
-"""Tests are tried with all pairs of parameters: the rule that all tests go by."""
+"""The rule by which tests try all pairs of parameters."""
 
 import os
 import subprocess

@@ -27,7 +27,7 @@ class _Repeated(dict[str, list[str]]):
 
 
 def service(path: Path) -> dict[str, str]:
-    """The settings of [Service], those that are said several times joined by line ends."""
+    """The settings of [Service], in which repeated ones are joined by line ends."""
     parser = RawConfigParser(strict=False, dict_type=_Repeated, comment_prefixes=("#",), delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(path)
@@ -44,7 +44,7 @@ def verify(unit: Path) -> str:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The unit with a program that is there."""
+    """The unit with a program that exists."""
     program = Path(sys.executable)
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/trtllm-lite/bin/trtllm-lite", str(program)))

@@ -159,7 +159,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def _abandon(path: Path, **files: str) -> Path:
-    """What a process leaves that is killed while it writes ``path``."""
+    """What a process that is killed while it writes ``path`` leaves."""
     with temporaries.temporary_directory(path) as temporary:
         for name, text in files.items():
             (temporary / name).write_text(text)

@@ -52,7 +52,7 @@ def test_links_lead_nowhere_else_where_that_is_asked(tmp_path: Path) -> None:
     (tmp_path / "inside" / "far").symlink_to("../outside/file")
     (tmp_path / "inside" / "folder").symlink_to("../outside")
     assert read_foreign(tmp_path / "inside" / "near", 1, inside=tmp_path / "inside") == b"x"
-    assert read_foreign(tmp_path / "inside" / "far", 1) == b"x"  # as Hugging Face's cache has them
+    assert read_foreign(tmp_path / "inside" / "far", 1) == b"x"  # a link, as in Hugging Face's cache
     for name in ("far", "folder/file", "../outside/file"):
         with pytest.raises(OSError, match="a link to a file outside"):
             read_foreign(tmp_path / "inside" / name, 1, inside=tmp_path / "inside")

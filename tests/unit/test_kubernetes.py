@@ -1,4 +1,4 @@
-"""The manifest for Kubernetes is what its published schemas allow, and agrees with the server and its image."""
+"""The manifest for Kubernetes is valid by its published schemas, and agrees with the server and its image."""
 
 import re
 from pathlib import Path

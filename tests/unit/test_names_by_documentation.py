@@ -134,7 +134,7 @@ ARGUMENTS = {
     "KvCacheConfig": (KvCacheConfig, [KV_CACHE_CONFIG]),
     "BuildConfig": (BuildConfig, [BUILD_CONFIG]),
 }
-# What TensorRT-LLM and vLLM have by default, in classes whose programs write defaults out.
+# Defaults of TensorRT-LLM and vLLM, for classes to which programs often pass defaults.
 DEFAULTS = {
     SamplingParams: {
         **{"pad_id": 2, "n": 1, "logprobs_mode": "raw", "exclude_input_from_output": True, "add_special_tokens": True},

@@ -1,4 +1,4 @@
-"""The checks of GPU engines in ``tests/gpu/test_engine.py``, on continuations that a CPU made: they can fail."""
+"""The checks of GPU engines in ``tests/gpu/test_engine.py`` can fail, as continuations made on a CPU show."""
 
 from typing import Any, cast
 

@@ -1,6 +1,6 @@
 """The manifest for KubeRay says what the server, Ray Serve and Kubernetes' published schemas understand.
 
-No package has the schema of RayService itself: the manifest was held against KubeRay's own by hand.
+No package has the schema of RayService itself: the manifest was checked against KubeRay's own by hand.
 """
 
 import re

@@ -36,7 +36,7 @@ def test_an_element_is_off_by_half_a_step_at_most(dtype: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_an_element_of_float8_is_off_by_a_sixteenth_at_most(dtype: type) -> None:
-    """A small element may be off by half of the smallest subnormal, 2^-9, times the scale."""
+    """A small element may be off by 2^-10 times the scale, half of the smallest subnormal."""
     matrix = np.random.default_rng(0).standard_normal((66, 70)).astype(dtype)
     tensors = FP8.pack(matrix)
     assert (tensors["weight"].dtype, tensors["weight_scale"].dtype) == (ml_dtypes.float8_e4m3fn, np.float32)

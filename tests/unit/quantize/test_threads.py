@@ -1,4 +1,4 @@
-"""Tasks on several threads: in order, each once, a bounded number ahead."""
+"""Tasks on several threads: results in order, each task once, a bounded number of tasks ahead."""
 
 from threading import Barrier, Lock
 

@@ -82,7 +82,7 @@ def answer(
     challenge: str | None = None,
     elsewhere: str | None = None,
 ) -> Iterator[str]:
-    """A server that has ``answers`` under their paths; under the path ``endless`` it sends bytes until told to stop.
+    """A server that has ``answers`` under their paths; under ``endless`` it sends bytes until the client leaves.
 
     With a ``challenge`` every answer is 401 with this way to log in; requests that have a login get 400. Other paths
     are redirected to the host ``elsewhere``, if given.

@@ -152,7 +152,7 @@ def test_any_tokens_join_to_what_the_library_decodes(name, skips_special, ids, c
     # has already returned these characters when the invalid byte comes.
     if REPLACEMENT not in whole:
         known = start.rstrip(REPLACEMENT)
-        of_prompt = f"{OF_BYTES}{{0,{len(start) - len(known)}}}"  # what the prompt's last run turns out to be
+        of_prompt = f"{OF_BYTES}{{0,{len(start) - len(known)}}}"  # what the prompt's last run of bytes decodes to
         assert re.fullmatch(re.escape(known) + of_prompt + re.escape(text), whole)
     kept = re.sub(OF_BYTES, "", text)
     assert re.sub(OF_BYTES, "", start) + kept == re.sub(OF_BYTES, "", whole)
@@ -204,7 +204,7 @@ def byte_tokens(name: str, data: bytes) -> list[int]:
     """One token for each byte, for either kind of tokenizer."""
     if name == "sentencepiece":
         return [sentencepiece_backend().token_to_id(f"<0x{byte:02X}>") for byte in data]
-    # The byte-level alphabet: printable Latin-1 characters stand for themselves, the others for U+0100 on, in order.
+    # The byte-level alphabet: printable Latin-1 characters stand for themselves, U+0100 and up for the other bytes.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + row) for row, byte in enumerate(others)}

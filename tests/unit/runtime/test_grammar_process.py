@@ -1,4 +1,4 @@
-"""A grammar that crashes the process of the compiler crashes no other; the white space that it allows is bounded."""
+"""A grammar that crashes the compiler's process crashes no other process; white space in grammars is bounded."""
 
 import json
 import os
@@ -232,7 +232,7 @@ def test_kept_grammars_are_bounded_in_memory(monkeypatch):
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     sources = [source_of(json={"type": "object", "properties": {f"a{i}": {"type": "string"}}}) for i in range(3)]
     first = made.compile(sources[0])
-    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", made._kept._num_bytes * 3 // 2)  # room for one
+    monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", made._kept._num_bytes * 3 // 2)  # room for one grammar
     assert made.compile(sources[0]) is first
     made.compile(sources[1])
     assert made.compile(sources[0]) is not first

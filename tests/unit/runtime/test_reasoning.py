@@ -170,7 +170,7 @@ def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
 @pytest.mark.parametrize(
     ("prompt", "begins"),
     [
-        ("a dog<|user|>", {"<", "1", "9"}),  # a text has thoughts, or none
+        ("a dog<|user|>", {"<", "1", "9"}),  # the text may begin with thoughts or without
         ("1<think>2<|user|>", {"<", "1", "9"}),  # the marker is in an earlier turn
         ("<|user|><think>\n", None),
         ("<|user|><think>\nthe fox", None),

@@ -128,7 +128,7 @@ def may_begin(texts, tokens, thoughts) -> bool:
 
 
 def allowed_of(matcher, size):
-    """The tokens with a text that may come."""
+    """The allowed tokens that have a text."""
     return [token for token in matcher.allowed(size + NUM_WITHOUT_TEXT) if token < size]
 
 

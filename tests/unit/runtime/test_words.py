@@ -1,4 +1,4 @@
-"""Words that stop or are banned: how they are given."""
+"""The forms in which stop words and bad words are given."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ TEXT = st.text(st.sampled_from("the quick foxé ß你好🙂👍\n\t  .,▁\u200
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """:func:`functools.cache`, emptied at exit: pytest keeps modules, and so their objects of the extension."""
+    """A cache emptied at exit: or else modules, which pytest keeps, would keep objects of the extension."""
     cached = cache(function)
     atexit.register(cached.cache_clear)
     return cached

@@ -82,7 +82,7 @@ def test_same_support_and_probabilities(core, vocab_size, temperature, setting):
 
 @pytest.mark.parametrize("top_p", [0.05, 0.3, 0.5, 0.8, 0.97])
 def test_nucleus_with_ties_is_exact(core, top_p):
-    """Against a float64 sort: of equal logits at the border, those of lower id stay."""
+    """The reference sorts in float64: of equal logits at the border, those of lower id stay."""
     for seed in range(20):
         for row in make_rows(3000, seed).values():
             order = np.argsort(-row, kind="stable")  # equal logits: lower id first

@@ -19,7 +19,7 @@ class Call:
         """Whether the client takes messages."""
         self.reads.set()
         self.error: OSError | None = None
-        """What sending raises."""
+        """The error that sending raises, if any."""
         self._news = asyncio.Event()
         self._coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         whole = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [], **scope}

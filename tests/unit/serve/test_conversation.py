@@ -1,4 +1,4 @@
-"""Messages and tools come to chat templates in the forms that published ones take."""
+"""Messages and tools come to chat templates in the forms that published templates take."""
 
 import json
 from types import SimpleNamespace

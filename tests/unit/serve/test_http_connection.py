@@ -174,7 +174,7 @@ def test_more_requests_than_may_be_pipelined_end_the_connection():
         connection.data_received(GET * 3)
         assert transport.calls == []
         connection.data_received(GET)
-        connection.data_received(GET[:10])  # is not read
+        connection.data_received(GET[:10])  # these bytes are not read
         for count in (1, 2, 3):
             await until(lambda count=count: handler.num_begun == count)
             handler.end()
@@ -390,7 +390,7 @@ def test_an_answer_may_take_its_time():
         connection, transport = wire.connect()
         connection.data_received(WITH_LENGTH)
         await until(lambda: handler.stream is not None)
-        connection.data_received(WITH_LENGTH)  # another, which waits
+        connection.data_received(WITH_LENGTH)  # another request, which waits
         wire.pass_time(100_000)
         assert transport.calls == []
 

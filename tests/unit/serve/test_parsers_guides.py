@@ -129,7 +129,7 @@ AROUND = {
     "phi4_mini_json": ("<|tool_call|>[", ", ", "]<|/tool_call|>"),
     "pythonic": ("[", ", ", "]"),
 }
-"""What stands before, between and after calls, if it is not a line end between them."""
+"""What stands before, between and after calls, for parsers that want more than line ends between them."""
 assert set(CALLS) == set(TOOL_PARSERS)
 
 

@@ -39,7 +39,7 @@ class Transport:
 def read_all(pace, transports, clients="abcde"):
     """Let every transport read until it is paused; returns how often each has read.
 
-    Each has a client of ``clients``.
+    Transport i belongs to ``clients[i]``.
     """
     counts = [0] * len(transports)
     while any(not transport.is_paused for transport in transports if not transport.closing):

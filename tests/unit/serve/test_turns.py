@@ -22,7 +22,7 @@ def on_lane(scenario: Callable[[Lane], Awaitable[Any]], num_threads: int = 1) ->
 
 
 class Gate:
-    """Work that a thread does not end before it may; the first, behind which other work waits."""
+    """Work that keeps its thread until the test opens the gate, so that other work waits behind it."""
 
     def __init__(self, lane: Lane, client: str = "first") -> None:
         self.has_begun, self._opened = threading.Event(), threading.Event()

@@ -93,7 +93,7 @@ def test_engines_are_awake_and_prompts_have_their_sources(samples):
     assert values["vllm:engine_sleep_state", "0", "awake", "tiny"] == 1
     assert values["vllm:prompt_tokens_by_source_total", "0", "local_compute", "tiny"] == 2
     assert values["vllm:request_prefill_kv_computed_tokens_sum", "0", "tiny"] == 2
-    assert values["http_request_duration_seconds_sum", "/v1/completions", "POST"] == 2.0  # what the connection says
+    assert values["http_request_duration_seconds_sum", "/v1/completions", "POST"] == 2.0  # as the connection reports
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)

@@ -1,7 +1,7 @@
 """Stands in for TensorRT's runtime: onnxruntime runs the network that TensorRT gets, on the memory at given addresses.
 
-The fake compiler puts that network and the extents of its profiles into the engine; the fake runtime holds every call
-to what TensorRT asks for: shapes within the profile, addresses of allocated memory, caches updated in place.
+The fake compiler puts that network and the extents of its profiles into the engine; the fake runtime checks in every
+call what TensorRT requires: shapes within the profile, addresses of allocated memory, caches updated in place.
 """
 
 import ctypes

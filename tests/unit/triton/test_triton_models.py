@@ -203,7 +203,7 @@ def test_a_request_that_fails_later_is_answered_too(streaming: bool, paused: Any
 )
 def test_codes_say_whose_fault_it_was(error: Exception, code: int, paused: Any, outputs: Any) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise type(error)(*error.args)  # a kept error would keep the model
+        raise type(error)(*error.args)  # a kept exception would keep the model alive
 
     paused._llm.generate_async = refuse
     given = request([3, 4], outputs)
