@@ -50,7 +50,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
             text = textwrap.dedent("\n".join(lines)) + "\n"
             yield Block(page, start, found["language"], found["mark"] is None, text, found["title"])
             start = 0
-    assert not start, f"{page}:{start}: a block that does not end"
+    assert not start, f"{page}:{start}: the block does not end"
 
 
 def blocks(*languages: str) -> list[Block]:

@@ -49,7 +49,7 @@ def is_said(message: str) -> bool:
 
 @pytest.mark.parametrize("message", list(quoted()))
 def test_the_sources_say_what_is_quoted(message: str) -> None:
-    assert parts_of(message), "nothing is fixed"
+    assert parts_of(message), "the message has no fixed part"
     assert is_said(message), f"no source has all of {parts_of(message)}"
 
 

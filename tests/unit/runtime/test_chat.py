@@ -121,7 +121,7 @@ def test_renderings_are_timed(seconds, was_quick, monkeypatch):
     monkeypatch.setattr(chat, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
     with pytest.raises(ArgumentError):
         template.render(USER, arguments={"fails": True})
-    assert not template.was_quick, "one that fails is timed, too"
+    assert not template.was_quick, "a template that fails is timed, too"
 
 
 def test_a_process_that_was_killed_is_started_again():

@@ -372,7 +372,7 @@ def test_templates_get_tools_and_arguments(runner, monkeypatch):
 def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(runner, monkeypatch):
     with pytest.raises(LimitError, match=r"the prompt has \d+ tokens, which exceeds max_input_len 24"):
         runner.generate(["x" * (24 * 32)])
-    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("tokenized"))
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("must not tokenize"))
     for count in (1, 2):
         with pytest.raises(
             LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"

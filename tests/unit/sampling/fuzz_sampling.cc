@@ -155,7 +155,8 @@ void run_slot(Sampler& sampler, int slot, Random random) {
     check(out.token >= 0 && out.token < vocab_size && processed[out.token] > -kInfinity, "the token is possible");
     if (params.temperature > 0.0f) check_truncation(processed, params, out.token);
     if (params.temperature == 0.0f) {
-      check(out.token == std::max_element(processed.begin(), processed.end()) - processed.begin(), "greedy");
+      check(out.token == std::max_element(processed.begin(), processed.end()) - processed.begin(),
+            "greedy takes the largest");
     }
     check(out.has_logprobs == params.logprobs.has_value(), "logprobs come if asked for");
   } while (sampler.slot(slot)->num_generated() < params.max_tokens && !one_in(random, 30));
@@ -187,7 +188,8 @@ void run_beams(Random& random, int vocab_size) {
   }
   const auto found = search.hypotheses();
   check(static_cast<int>(found.size()) <= beams.num_beams, "at most num_beams hypotheses");
-  check(std::is_sorted(found.begin(), found.end(), [](auto& a, auto& b) { return a.score > b.score; }), "best first");
+  check(std::is_sorted(found.begin(), found.end(), [](auto& a, auto& b) { return a.score > b.score; }),
+        "best hypothesis first");
 }
 
 }  // namespace

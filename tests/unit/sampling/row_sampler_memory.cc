@@ -67,6 +67,7 @@ int main() {
   check(results[2].error.empty() && results[2].tokens.back() == 7, "the other request is unaffected");
   largest = SIZE_MAX;
   for (std::size_t i = 0; i < 2; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, again[i]);
-  check(static_cast<tl::RequestOutputs&>(*again[0].outputs).context_logits.num_rows == kPrompt, "all rows");
-  check(static_cast<tl::RequestOutputs&>(*again[1].outputs).prompt_logprobs.size() == kPrompt - 1, "all positions");
+  check(static_cast<tl::RequestOutputs&>(*again[0].outputs).context_logits.num_rows == kPrompt, "logits of all tokens");
+  check(static_cast<tl::RequestOutputs&>(*again[1].outputs).prompt_logprobs.size() == kPrompt - 1,
+        "logprobs of all but the first");
 }

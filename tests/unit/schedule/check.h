@@ -30,7 +30,7 @@ inline std::vector<Test>& all_tests() {
     }                                                                             \
   } while (false)
 
-// Returns the message of the exception of type E that `call` throws.
+// Aborts unless `call` throws an exception of type E whose message contains `part`.
 #define CHECK_THROWS(E, call, part)                                                              \
   do {                                                                                           \
     bool thrown = false;                                                                         \
@@ -50,8 +50,7 @@ inline bool runs_all_rounds() { return std::getenv("TRTLLM_LITE_ALL_ROUNDS") != 
 inline std::uint64_t rounds(std::uint64_t all) { return runs_all_rounds() ? all : (all + 3) / 4; }
 inline bool is_due(int number) { return runs_all_rounds() || number % 4 == number / 4 % 4; }
 
-// Returns whether a test counted more than `all` if all of its rounds ran, or about a quarter of that in a quarter of
-// them.
+// Returns whether a count exceeds `all` after all rounds, or about a quarter of `all` after a quarter of the rounds.
 inline bool reaches(std::uint64_t count, std::uint64_t all) { return count > (runs_all_rounds() ? all : all / 4 - 1); }
 
 // Runs the one test with the given name, or all tests.

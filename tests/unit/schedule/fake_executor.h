@@ -86,7 +86,7 @@ class FakeExecutor : public tl::StepExecutor {
     flights_.pop_front();
     if (num_broken_ > 0) {
       --num_broken_;
-      throw tl::StepError("the step before it failed");
+      throw tl::StepError("the previous step failed");
     }
     num_broken_ = flights_.size();  // if this step throws, nothing that the next step reads is valid
     on_wait(batch);
@@ -217,7 +217,7 @@ class FakeExecutor : public tl::StepExecutor {
     std::copy(src.begin(), src.end(), dst.begin());
   }
 
-  // Returns which beam a row computes, or 0.
+  // Returns the index of the beam that a row computes; 0 for rows outside of a search.
   static std::size_t beam_of(const tl::StepBatch& batch, std::size_t index) {
     std::size_t first = index;
     while (first > 0 && batch.rows[first - 1].request_slot == batch.rows[index].request_slot) --first;

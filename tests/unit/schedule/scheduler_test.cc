@@ -338,7 +338,7 @@ TEST(swap_or_recompute_follows_the_measured_cost) {
     driver.check_all_returned();
     const tl::SchedulerStats stats = driver.scheduler.stats();
     if (copies_are_cheap) CHECK(stats.num_swap_preemptions > 0 && stats.num_recompute_preemptions == 0);
-    // One swap teaches the scheduler that copies are expensive on this device.
+    // The first swap shows the scheduler that copies are expensive on this device.
     if (!copies_are_cheap) CHECK(stats.num_swap_preemptions <= 3 && stats.num_recompute_preemptions > 0);
   }
 }

@@ -12,8 +12,8 @@
 #include "check.h"
 #include "schedule/scheduler.h"
 
-// Milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: they give its
-// measured throughput within 2 %.
+// Milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: the simulated
+// throughput is within 2 % of the measured one.
 struct StepTimes {
   double base = 3.3;        // reading the weights
   double per_token = 0.02;  // matrix products and other work per row
@@ -65,7 +65,7 @@ class SimulatedDevice : public tl::StepExecutor {
     result.copy_seconds = flight.copy_seconds;
   }
 
-  double seconds = 0;                                          // total time of its steps
+  double seconds = 0;                                          // total time of all steps
   std::function<double(int)> keeps = [](int) { return 0.0; };  // probability that a draft token of a request is right
 
  private:
@@ -84,7 +84,7 @@ class SimulatedDevice : public tl::StepExecutor {
 
 struct SimulatedRequest {
   int num_prompt, max_new_tokens;
-  int num_generated;  // number of tokens after which it ends, at most max_new_tokens
+  int num_generated;  // number of tokens after which the request ends, at most max_new_tokens
 };
 
 // Runs requests that are all there from the start.

@@ -1,4 +1,4 @@
-// Limits on the step time: prompts are cut to it, short prompts pass long ones, and late rows are not charged for.
+// Limits on the step time: prompts are cut to fit, short prompts overtake long ones, and late rows do not count.
 #include <algorithm>
 #include <map>
 
@@ -21,7 +21,7 @@ tl::SchedulerConfig timed_config(int batch, int length) {
   return config;
 }
 
-// A driver whose device takes time, and has run long enough that the scheduler knows how much.
+// A driver whose device takes time, and which has run long enough that the scheduler knows the time of steps.
 struct Timed {
   explicit Timed(const tl::SchedulerConfig& config) : driver(config, {.num_blocks = 1000, .tokens_per_block = 4}) {
     driver.executor.seconds_per_token = kSecondsPerToken;
