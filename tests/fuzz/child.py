@@ -31,7 +31,7 @@ def _is_accepted(target, directory: Path) -> bool:
         target.read(directory)
     except TrtllmLiteError as error:
         if len(str(error)) > MAX_MESSAGE:
-            raise ValueError(f"a message of {len(str(error))} characters exceeds {MAX_MESSAGE}: {error!s:.400}") from None
+            raise ValueError(f"message of {len(str(error))} characters exceeds {MAX_MESSAGE}: {error!s:.400}") from None
         return False
     return True
 

@@ -320,7 +320,7 @@ def test_a_build_says_for_what_it_is(tmp_path):
     checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
     result = run("build", "--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e")
     assert "the target is cpu (no NVIDIA GPU was found)" in result.stderr
-    assert "max_input_len 64, max_seq_len 64," in result.stdout  # the model's own
+    assert "max_input_len 64, max_seq_len 64," in result.stdout  # the model's limits
 
 
 def test_threads_on_a_gpu_are_errors():

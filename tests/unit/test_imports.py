@@ -64,14 +64,14 @@ HEAVY = (
 
 
 def imported_modules(tree, *, everywhere, package=()):
-    """Absolute names that a module imports: at its top level, or ``everywhere`` in it, but for TYPE_CHECKING."""
+    """Absolute names that a module imports: at its top level, or ``everywhere`` in it, except under TYPE_CHECKING."""
     pending = list(ast.iter_child_nodes(tree))
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or "plugins" in package, "imports are absolute in this package, but for plugins"
+            assert node.level == 0 or "plugins" in package, "imports are absolute in this package, except in plugins"
             above = package[: len(package) + 1 - node.level] if node.level else ()
             module = ".".join([*above, *filter(None, [node.module])])
             yield module
@@ -83,7 +83,7 @@ def imported_modules(tree, *, everywhere, package=()):
 
 
 def parts_imported(path, *, everywhere):
-    """Parts of this package that the file imports, but for LIGHT modules."""
+    """Parts of this package that the file imports, except LIGHT modules."""
     package = path.relative_to(PACKAGE.parent).parts[:-1]
     modules = imported_modules(ast.parse(path.read_text()), everywhere=everywhere, package=package)
     names = [name.split(".") for name in modules if not {name, name.rpartition(".")[0]} & LIGHT]

@@ -1,4 +1,4 @@
-"""What tests compile is kept once, whoever asks for it first."""
+"""Programs of tests are compiled once, even if several threads ask for them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

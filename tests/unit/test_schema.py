@@ -1,4 +1,4 @@
-"""Schemas are read as they are meant, and one that makes no sense is an error."""
+"""Schemas are read with all their fields, and an inconsistent one is an error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Options of quantization that the chosen scheme does not read are errors, and schemes say truly what they read."""
+"""Options of quantization that the chosen scheme does not read are errors, and schemes declare what they do read."""
 
 from pathlib import Path
 

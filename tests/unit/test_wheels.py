@@ -1,4 +1,4 @@
-"""Wheels are held against their limits, and CI's lock file against the dependencies that it pins."""
+"""Wheels are checked against their limits, and CI's lock file against the dependencies that it pins."""
 
 import re
 import subprocess

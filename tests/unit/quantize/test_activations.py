@@ -16,7 +16,7 @@ FEATURES = 70
 
 
 def rounding(to: str, scale: float | None) -> ir.Model:
-    """y = x rounded to ``to``, with one scale or one for each token."""
+    """A network of y = x rounded to ``to``, with ``scale`` or, if None, one scale for each token."""
     x, y = (
         ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["batch", "seq", FEATURES]))
         for name in ("x", "y")

@@ -88,7 +88,7 @@ def test_memory_is_bounded(source):
 
 
 def _address_space_kib():
-    """The largest address space that this process, without its children, has had."""
+    """The largest address space, in KiB, that this process, without its children, has had."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
 

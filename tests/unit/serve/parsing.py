@@ -61,7 +61,7 @@ def said(events: Iterable[Event]) -> list[Any]:
 
 
 def parsed(text: str, tool_parser: str | None = None, *, tools: Sequence[Tool] = TOOLS, **options: Any) -> list[Any]:
-    """What a text says, which must be the same in pieces of some sizes."""
+    """What a text says, which must be the same for pieces of several sizes."""
     found = []
     for size in (1, 2, 7, len(text) + 1):
         parser = make_parser(tool_parser=tool_parser, tools=tools, **options)

@@ -65,7 +65,7 @@ def test_times_are_those_of_the_runtime():
             assert found[f"{prefix}{name}_count",] == found[f"{prefix}{name}_bucket", "+Inf"] == 2
     assert found["vllm:time_to_first_token_seconds_bucket", "0.25"] == 0
     assert found["vllm:time_to_first_token_seconds_bucket", "0.5"] == 2
-    assert found["vllm:request_time_per_output_token_seconds_count",] == 1, "one token has no time after it"
+    assert found["vllm:request_time_per_output_token_seconds_count",] == 1, "an answer of one token has no such time"
     assert found["trtllm_time_per_output_token_seconds_sum",] == 0.125
     assert found["vllm:inter_token_latency_seconds_count",] == 2
 
@@ -205,7 +205,7 @@ def test_models_have_samples_of_their_own_and_adapters_are_named():
         'waiting_lora_adapters="b,c"'
     ]
     parsers = [line for line in lines if line.startswith("vllm:tool_call_parser_invocations_total{")]
-    assert len(parsers) == 2, "only a model with a parser has them"
+    assert len(parsers) == 2, "only a model with a parser has these metrics"
 
 
 def test_a_parser_is_counted_by_what_it_found():

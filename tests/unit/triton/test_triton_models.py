@@ -21,7 +21,7 @@ GREEDY = SamplingParams(max_tokens=6, temperature=0)
 
 
 def load(repository: Path, name: str, **parameters: str) -> Any:
-    """A model of the repository as Triton's Python backend has it, with further ``parameters``."""
+    """A model of the repository as Triton's Python backend loads it, with further ``parameters``."""
     model = import_module(f"trtllm_lite.triton.{name}").TritonPythonModel()
     args = arguments(repository / name)
     given = ", ".join(f'"{key}": {{"string_value": "{value}"}}' for key, value in parameters.items())
