@@ -49,7 +49,7 @@ class Page:
         return set(self._requests.values())
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command. Events that come before it are noted."""
+        """The result of a command. Events that come before it are recorded."""
         self._number += 1
         command = {"id": self._number, "method": method, "params": parameters, **self._session}
         os.write(self._commands, json.dumps(command).encode() + b"\0")

@@ -82,7 +82,7 @@ def smollm2_reference(smollm2_gguf: Path):
 
 @pytest.fixture(scope="session")
 def smollm2_results(smollm2_gguf: Path, request: pytest.FixtureRequest):
-    """What transformers' model of the GGUF file computes; it is loaded if a result is not kept."""
+    """What transformers' model of the GGUF file computes; the model is loaded if a result is not kept."""
     from tests.references import KeptReference
 
     load = partial(request.getfixturevalue, "smollm2_reference")

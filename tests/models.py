@@ -15,13 +15,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # available from every source, and on GPUs
-NETWORK_FAMILIES = (  # read from Hugging Face
+NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = (  # read from Hugging Face
+MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )

@@ -27,7 +27,7 @@ def _is_valid(*workflows: Path) -> bool:
 
 
 def _load(path: Path) -> Any:
-    """A workflow; YAML takes its key "on" for true."""
+    """A workflow; the YAML parser reads its key "on" as true."""
     return yaml.safe_load(path.read_text())
 
 

@@ -104,7 +104,7 @@ def parts_of(text: bytes, thoughts: Thoughts) -> tuple[str, bytes]:
 
 
 def may_come(texts, special_ids, tokens, thoughts, pattern) -> bool:
-    """Whether a text of tokens can go on to its end, by an engine for regular expressions."""
+    """Whether a text of tokens can be continued to a match, by an engine for regular expressions."""
     place, answer = parts_of(b"".join(texts[token] for token in tokens), thoughts)
     if place == "thinks":
         return not set(tokens) & ENDS

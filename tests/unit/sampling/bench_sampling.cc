@@ -13,8 +13,8 @@ namespace {
 
 using namespace tl;
 
-// peaked: the nucleus of top_p = 0.9 has tens of tokens, as most rows of a language model; broad: a few thousand, as
-// its least certain ones; flat: Gaussian logits, whose nucleus is half of the vocabulary, the worst case.
+// peaked: the nucleus of top_p = 0.9 has tens of tokens, like most rows of a language model; broad: a few thousand,
+// like its least certain rows; flat: Gaussian logits, whose nucleus is half of the vocabulary, the worst case.
 enum Shape { kPeaked, kBroad, kFlat };
 
 std::vector<float> make_row(int vocab_size, Shape shape, int seed) {

@@ -1,6 +1,6 @@
 """cpu_loop_stress.cc, the event loop over the CPU executor, under the thread sanitizer.
 
-The suite runs fewer requests than a release deserves: ``TRTLLM_LITE_STRESS_REQUESTS=10000 pytest <this file>``.
+The suite runs few requests; before a release, run ``TRTLLM_LITE_STRESS_REQUESTS=10000 pytest <this file>``.
 """
 
 import os
