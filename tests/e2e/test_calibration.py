@@ -274,7 +274,7 @@ def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
         ("a.txt", TEXT, {"seed": -1}, "calib_seed is -1: expected a whole number, 0 or above"),
         ("a.txt", TEXT, {"size": 1}, "40 tokens in 1 sequence of at most 40, .*: raise calib_size or calib_max_seq_"),
-        ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 token: raise it"),
+        ("a.txt", TEXT, {"max_seq_length": 1}, "max_seq_length is 1, and prompts begin with 1 token: raise calib_"),
     ],
 )
 def test_datasets_that_do_not_do(tmp_path: Path, name: str, content: str, fields: dict[str, Any], message: str) -> None:

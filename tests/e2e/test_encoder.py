@@ -174,8 +174,8 @@ def test_nothing_is_embedded_after_shutdown(encoder_dir: Path) -> None:
         ({"max_draft_len": 2}, "max_draft_len is 2: encoders generate nothing"),
         ({"gather_context_logits": True}, "gather_context_logits is given: encoders make no logits"),
         ({"max_lora_rank": 8}, "max_lora_rank is 8: encoders take no adapters yet"),
-        ({"tp_size": 2}, "tp_size is 2: encoders are for one device yet"),
-        ({"pp_size": 2}, "pp_size is 2: encoders are for one device yet"),
+        ({"tp_size": 2}, "tp_size is 2: encoders run on one device only"),
+        ({"pp_size": 2}, "pp_size is 2: encoders run on one device only"),
         ({"max_num_tokens": 60}, "max_num_tokens is 60, below max_input_len 64"),
     ],
 )

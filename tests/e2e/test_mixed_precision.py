@@ -87,7 +87,7 @@ def test_a_budget_that_no_format_meets_is_told_before_anything_is_measured(
     checkpoint = open_checkpoint(converted(tmp_path))
     monkeypatch.delattr(stage, "evaluate")
     monkeypatch.delattr(stage, "statistics_of")
-    with pytest.raises(BuildError, match=r"auto_quantize_bits is 4, and the formats take 8\.\d+ bits .* raise it"):
+    with pytest.raises(BuildError, match=r"auto_quantize_bits is 4, and the formats take 8\.\d+ bits .* raise auto_"):
         stage.choose_formats(checkpoint, Recipe(), ["int8_wo", "int8_sq"], 4, Calibration(), _ignore)
 
 

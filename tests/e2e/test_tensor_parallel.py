@@ -238,8 +238,8 @@ def test_engines_whose_ranks_meet_in_nccl_need_no_memory_of_others(tmp_path: Pat
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"tp_size": 2}, "it is for GPUs, whose kernels are this project's"),
-        ({"target": "sm_90"}, "one rank has no others to meet: pass --tp_size"),
+        ({"tp_size": 2}, "NCCL is for GPUs with the native backend"),
+        ({"target": "sm_90"}, "one rank has no others to exchange data with: pass --tp_size"),
         ({"target": "sm_90", "tp_size": 2, "pp_size": 2}, "stages on one machine reach each other's memory"),
         ({"target": "sm_90", "tp_size": 2, "deterministic": True}, "NCCL promises no order of additions"),
     ],

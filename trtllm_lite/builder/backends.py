@@ -65,7 +65,8 @@ def backend_of(targets: Sequence[str], option: str = NATIVE) -> tuple[Backend, t
     found = {backend.kind: backend for name in names for backend in [_backend_of_one(name, offered)]}
     if len(found) > 1:
         raise BuildError(
-            f"the targets are {', '.join(names)}: an engine is for one kind of device ({' or '.join(found)}); build two"
+            f"the targets are {', '.join(names)}: an engine is for one kind of device ({' or '.join(found)}); build an "
+            "engine for each"
         )
     return next(iter(found.values())), names
 

@@ -69,8 +69,8 @@ def build_engine(
     are stored: as in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), 4-bit weights in blocks of ``group_size``. ``kv_cache_dtype`` is the type of
     the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that), or
-    else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type leaves
-    keys and values as they are although the network rounds them. ``fp8`` and ``int8`` round keys and values here, which
+    else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
+    keys and values unrounded, even if the network rounds them. ``fp8`` and ``int8`` round keys and values here, which
     takes one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every machine.
     Memory peaks at a few times the largest weight.
 
@@ -270,12 +270,12 @@ def _fuse(
     if limits.max_draft_len and backend.kind == "tensorrt":
         raise BuildError(
             f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "
-            "take no draft tokens yet, so leave it out"
+            "take no draft tokens yet, so leave max_draft_len out"
         )
     if limits.deterministic and backend.kind == "tensorrt":
         raise BuildError(
-            f"deterministic is given for {', '.join(targets)}: TensorRT promises no order of additions, so leave it "
-            "out, or build with --backend native for cpu or sm_90"
+            f"deterministic is given for {', '.join(targets)}: TensorRT promises no order of additions, so leave "
+            "deterministic out, or build with --backend native for cpu or sm_90"
         )
     if has_features(checkpoint.model.graph) and backend.kind == "tensorrt":
         raise BuildError(

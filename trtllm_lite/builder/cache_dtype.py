@@ -20,8 +20,8 @@ def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
     for node in attention_nodes(graph):
         if node.op_type == "LatentAttention" and wanted in KV_CACHE_DTYPES:
             raise BuildError(
-                f"kv_cache_dtype is {wanted}, and {node.name} keeps latents, of which the kernels read types of 16 and "
-                "32 bits alone: leave it out, or pass float32, float16 or bfloat16"
+                f"kv_cache_dtype is {wanted}, and {node.name} keeps latents, which the kernels read as 16-bit and "
+                "32-bit types only: leave kv_cache_dtype out, or pass float32, float16 or bfloat16"
             )
         stored = operands(node)["key_cache"].dtype
         assert stored is not None

@@ -62,7 +62,7 @@ def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
 
 
 def places_of_block(counts: Sequence[int]) -> int:
-    """How many layers a block holds, given the number of layers of each kind: the smallest such number or a divisor.
+    """How many layers a block holds, given the number of layers of each kind: the smallest number or a divisor of it.
 
     The result is the largest for which at most an eighth of the places idle in groups that are not full.
     """
@@ -78,7 +78,7 @@ def places_of_block(counts: Sequence[int]) -> int:
 def share_caches(graph: ir.Graph, nodes: Mapping[int, ir.Node], groups: Sequence[CacheGroup]) -> None:
     """Let layers of equal place in ``groups`` update one cache, one after the other, in blocks of their groups.
 
-    ``nodes`` are those of the layers, by their numbers, in order.
+    ``nodes`` maps the number of each layer to its attention node, in order of layers.
     """
     places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
     latest = dict[tuple[str, int], ir.Value]()

@@ -13,8 +13,8 @@ def check_encoder(limits: BuildLimits, kv_cache_dtype: str, backend: str) -> Non
         f"max_draft_len is {limits.max_draft_len}: encoders generate nothing": limits.max_draft_len > 0,
         "gather_context_logits is given: encoders make no logits": limits.gather_context_logits,
         f"max_lora_rank is {limits.max_lora_rank}: encoders take no adapters yet": limits.max_lora_rank > 0,
-        f"tp_size is {limits.tp_size}: encoders are for one device yet": limits.tp_size > 1,
-        f"pp_size is {limits.pp_size}: encoders are for one device yet": limits.pp_size > 1,
+        f"tp_size is {limits.tp_size}: encoders run on one device only": limits.tp_size > 1,
+        f"pp_size is {limits.pp_size}: encoders run on one device only": limits.pp_size > 1,
     }
     for problem, found in problems.items():
         if found:

@@ -60,9 +60,9 @@ class BuildLimits:
     in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are set when the network is known.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
-    devices of a stage form ``moe_ep_size`` runs, each with some of the experts; if there are as many runs as devices,
-    each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses kernels
-    that access peer memory, ``NCCL`` that library, which works without peer access.
+    devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as many groups as
+    devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses
+    kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without peer access.
     """
 
     max_batch_size: int = 8
@@ -113,12 +113,12 @@ class BuildLimits:
         _require(
             self.max_lora_rank % LORA_RANK_MULTIPLE == 0,
             f"max_lora_rank is {self.max_lora_rank}: expected a multiple of {LORA_RANK_MULTIPLE}, such as "
-            f"{-(-self.max_lora_rank // LORA_RANK_MULTIPLE) * LORA_RANK_MULTIPLE}; adapters have any rank up to it",
+            f"{-(-self.max_lora_rank // LORA_RANK_MULTIPLE) * LORA_RANK_MULTIPLE}; adapters may have any lower rank",
         )
         _require(
             self.tp_size % self.moe_ep_size == 0,
             f"moe_ep_size is {self.moe_ep_size}, by which tp_size ({self.tp_size}) cannot be divided: pass a --tp_size "
-            "that is a multiple of it",
+            "that is a multiple of moe_ep_size",
         )
         _require(
             self.num_blocks <= MAX_CACHE_BLOCKS,
@@ -169,19 +169,19 @@ class BuildLimits:
 
     @property
     def num_tokens(self) -> int:
-        """The most tokens of one step."""
+        """The maximum number of tokens of one step."""
         if self.max_num_tokens is not None:
             return self.max_num_tokens
         return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, ON_CPU.max_num_tokens))
 
     @property
     def num_decode_tokens(self) -> int:
-        """The most tokens of a step that only decodes, draft tokens included."""
+        """The maximum number of tokens of a step that only decodes, draft tokens included."""
         return self.max_batch_size * (1 + self.max_draft_len)
 
     @property
     def num_logits(self) -> int:
-        """The most rows of logits of one step."""
+        """The maximum number of rows of logits of one step."""
         return self.num_tokens if self.gather_context_logits else self.num_decode_tokens
 
     @property

@@ -30,7 +30,7 @@ def check_lora_of_head(network: ir.Graph, max_rank: int) -> None:
     if max_rank and any(value.name == FEATURES for value in network.inputs):
         raise BuildError(
             f"max_lora_rank is {max_rank}, and the network is a head or a layer that drafts (EAGLE-3, MTP), which "
-            "takes no adapters: leave it out here, and give it to the model that is drafted for"
+            "takes no adapters: leave max_lora_rank out here, and pass it for the model that is drafted for"
         )
 
 
@@ -40,5 +40,5 @@ def check_lora_of_quantized(max_rank: int, qformat: str) -> None:
     if max_rank and parts:
         raise BuildError(
             f"max_lora_rank is {max_rank} and qformat {qformat}: {parts[0]} changes the activations that adapters "
-            "were trained for, so quantize in another way (int4_gptq, fp8, or weights alone), or leave it out"
+            "were trained for, so use another qformat (int4_gptq, fp8, or weights alone), or leave max_lora_rank out"
         )

@@ -25,7 +25,7 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
     problems = {
         "engines of the backend tensorrt are for one GPU": backend == "tensorrt",
         "adapters (max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
-        "heads that draft from features (EAGLE-3), and models that keep some for them, are for one device": (
+        "heads that draft from features (EAGLE-3), and models that keep features, are for one device": (
             has_features(graph)
         ),
     }
@@ -42,8 +42,8 @@ def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
     for count in sorted(counts):
         if count % moe_ep_size:
             raise BuildError(
-                f"moe_ep_size is {moe_ep_size}, by which the {count} experts of a layer cannot be divided: pass one "
-                "that divides them, and ranks split the features of experts beyond that (--tp_size)"
+                f"moe_ep_size is {moe_ep_size}, which does not divide the {count} experts of a layer: pass a divisor "
+                f"of {count}; with a larger --tp_size ranks also split the features of each expert"
             )
 
 
@@ -52,8 +52,8 @@ def check_strategy(limits: BuildLimits, backend: str) -> None:
     if not limits.uses_nccl:
         return
     problems = {
-        "it is for GPUs, whose kernels are this project's (--target sm_90)": backend != "cuda",
-        "one rank has no others to meet: pass --tp_size": limits.tp_size == 1,
+        "NCCL is for GPUs with the native backend (--target sm_90)": backend != "cuda",
+        "one rank has no others to exchange data with: pass --tp_size": limits.tp_size == 1,
         "stages on one machine reach each other's memory: leave --pp_size out": limits.pp_size > 1,
         "NCCL promises no order of additions: leave --deterministic out": limits.deterministic,
     }
@@ -65,7 +65,7 @@ def check_strategy(limits: BuildLimits, backend: str) -> None:
 def ranks_of(job: BuildJob) -> list[list[BuildJob]]:
     """``job`` for each rank of each stage, in the order in which stages are to be compiled.
 
-    Raises BuildError if the network cannot be divided so.
+    Raises BuildError if the network cannot be divided.
     """
     return [_parts_of(stage) for stage in stages_of(job)]
 

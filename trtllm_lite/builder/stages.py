@@ -1,8 +1,8 @@
 """Splits a fused network into the stages of a pipeline, each of which computes consecutive layers.
 
-A cut lies between two operators. Few bytes cross it: the residual stream. The next stage recomputes its first norm from
-it, and recomputes values that depend on positions alone (rotary tables). Stages cost about the same: the cost of an
-operator is the bytes of weights that a decode step reads, a row of an embedding and all of the LM head.
+A cut lies between two operators. Only the residual stream crosses it, so that few bytes are sent. The next stage
+recomputes its first norm, and values that depend on positions alone (rotary tables). Stages cost about the same: the
+cost of an operator is the bytes of weights that a decode step reads: one row of an embedding, but the whole LM head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ def sum_of_norm(value: ir.Value) -> ir.Value | None:
 
 
 def _choose_cuts(network: _Network, pp_size: int) -> list[int]:
-    """The cuts whose most expensive stage is cheapest; among equal ones the first."""
+    """The cuts whose most expensive stage is cheapest; among equal choices the first."""
     ends = [0, *network.cuts(), len(network.nodes)]
     # best[end]: for this many stages up to ``end``, the cost of the most expensive stage, and the cuts.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
@@ -166,7 +166,7 @@ def _too_many(network: _Network, pp_size: int) -> BuildError:
 
 
 def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int) -> Stage:
-    """The stage of operators from ``begin`` up to ``end``, with copies of earlier operators that it recomputes."""
+    """The stage of operators ``begin`` to ``end`` - 1, with copies of earlier operators that it recomputes."""
     graph = network.graph.clone()
     nodes = list(graph)
     own = nodes[begin:end]

@@ -72,8 +72,8 @@ def find_model(model_dir: str, revision: str | None = None) -> Path:
     is_local = bool(model_dir) and is_there(path)
     if revision is not None and is_local:
         raise ConvertError(
-            f"revision {shown(revision)} is given, and {path} is here and not on the hub: leave it out, or pass the "
-            "sha256 of its files"
+            f"revision {shown(revision)} is given, and {path} is here and not on the hub: leave revision out, or pass "
+            "the sha256 of its files"
         )
     if is_local:
         if not path.is_dir() and not path.is_file():
@@ -160,8 +160,8 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
     if cache and len(cache) != len(model.layers):
         raise ConvertError(
-            f"{source.description} has scales of the KV caches of {len(cache)} layers, and its config says "
-            f"{len(model.layers)}: download it again"
+            f"{source.description} has scales of the KV caches of {len(cache)} layers, and its config has "
+            f"{len(model.layers)} layers: download it again"
         )
     network = network_of(model, ONNX[chosen], blocks, cache)
     mismatch = compare_tensors(source, family, model, network)

@@ -32,8 +32,8 @@ class WeightlessModel:
 def open_model_config(path: Path) -> WeightlessModel:
     """Make the network that a Hugging Face ``config.json`` describes, in the type that it names (float32 if none).
 
-    Experts are in MXFP4 if the config says so; other quantized models are refused, as their config does not give the
-    tensors. Raises ConvertError.
+    Experts are in MXFP4 if the config says so; other quantized models are refused, as their config does not describe
+    the tensors. Raises ConvertError.
     """
     source = _source(Path(path))
     settings = source.config.get(SETTINGS)

@@ -48,7 +48,7 @@ class CachedAttention:
 
     @property
     def roundings(self) -> tuple[Rounding | None, Rounding | None]:
-        """How the network rounds new keys and values; empty if it does not."""
+        """How the network rounds new keys, and new values; None if it does not."""
         key, value = self.appended
         return recognise(key), recognise(value)
 

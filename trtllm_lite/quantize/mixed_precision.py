@@ -47,7 +47,7 @@ def check_budget(sites: Sequence[Site], budget: float) -> None:
     if not budget >= fewest:
         raise BuildError(
             f"auto_quantize_bits is {budget:g}, and the formats take {fewest:.3f} bits for a weight at least, their "
-            "scales included: raise it, name a format of fewer bits, or pass a larger group_size"
+            "scales included: raise auto_quantize_bits, name a format of fewer bits, or pass a larger group_size"
         )
 
 
@@ -57,7 +57,7 @@ def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
     Raises BuildError as :func:`check_budget`.
     """
     check_budget(sites, budget)
-    chosen = {site: Choice(site, _smallest(site), "the fewest bits; others were worth more") for site in sites}
+    chosen = {site: Choice(site, _smallest(site), "the fewest bits; other sites gained more") for site in sites}
     left = (budget - average_bits(list(chosen.values()))) * sum(site.num_weights for site in sites)
     while steps := [step for choice in chosen.values() for step in _steps(choice, left)]:
         before, after, site = max(steps, key=_gain)

@@ -135,7 +135,7 @@ def _check_scale(scale: float | None, kv_cache_dtype: str | None) -> None:
     if kv_cache_dtype is None:
         raise BuildError(
             f"kv_cache_scale is {scale:g}, and keys and values are not rounded: pass kv_cache_dtype "
-            f"{' or '.join(KV_CACHE_DTYPES)}, or leave it out"
+            f"{' or '.join(KV_CACHE_DTYPES)}, or leave kv_cache_scale out"
         )
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
         raise BuildError(

@@ -93,7 +93,7 @@ def test_masks_and_rope_are_part_of_attention(family: str, tmp_path: Path) -> No
         ("modernbert", "mask.window_7.inside", "Not", "its mask is neither a window nor a bias by distance"),
         ("modernbert", "mask.window_7.offsets", "Neg", "the mask does not compare the slots of keys"),
         ("modernbert", "mask.window_7.last.column", "Neg", "the mask does not compare the positions of queries"),
-        ("modernbert", "mask.window_7.last", "Neg", "the mask does not count pads as the last token"),
+        ("modernbert", "mask.window_7.last", "Neg", "the mask does not put padding at the last token"),
         ("mpnet", "distance_bias.bias", "Neg", "its mask is neither a window nor a bias by distance"),
         ("mpnet", "distance_bias.clipped", "Neg", "the bias is not of clipped distances"),
         ("mpnet", "distance_bias.keys", "Neg", "the bias is not by the distance from query to key"),

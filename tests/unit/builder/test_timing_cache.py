@@ -225,7 +225,7 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
     with pytest.raises(BuildError, match=r"measured on Test GPU \(sm_90a\), and the targets are sm_80"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80", input_timing_cache=path)
-    with pytest.raises(BuildError, match="for the targets sm_80, sm_90a: pass that of the GPU here"):
+    with pytest.raises(BuildError, match="for the targets sm_80, sm_90a: pass only this GPU's target"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80,sm_90", output_timing_cache=path)
     with pytest.raises(BuildError, match="fast_build is given, and nothing is measured: leave it out"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", fast_build=True)

@@ -296,7 +296,7 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets: expected 32, found 64"),
         ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings: expected more than 2, found 2"),
         ("modernbert", {"local_attention": 1}, "local_attention: expected an integer in 2"),
-        ("modernbert", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, that of encoders' queries"),
+        ("modernbert", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, like num_attention_heads"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling: is not supported here"),
         ("bert", {"hidden_act": "relu"}, "hidden_act: expected one of silu, .*, found 'relu'"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),

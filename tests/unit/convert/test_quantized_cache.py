@@ -173,7 +173,7 @@ SCALE = "model.layers.1.self_attn.v_scale"
         (lambda tensors: tensors.update({SCALE: torch.ones(1, dtype=torch.int32)}), f"{SCALE}: expected .* int32"),
         (
             lambda tensors: [tensors.pop(f"model.layers.1.self_attn.{k}_scale") for k in "kv"],
-            "scales of the KV caches of 1 layers, and its config says 2",
+            "scales of the KV caches of 1 layers, and its config has 2 layers",
         ),
     ],
 )

@@ -42,11 +42,11 @@ def test_a_step_that_does_not_fit_leaves_room_for_others() -> None:
 def test_reasons_say_what_a_step_was_worth() -> None:
     first, *others = choose(SITES, 4.7)
     assert first.reason == "4.00 bits more than int4_wo take away 0.499000"
-    assert {choice.reason for choice in others} == {"the fewest bits; others were worth more"}
+    assert {choice.reason for choice in others} == {"the fewest bits; other sites gained more"}
 
 
 def test_a_budget_below_the_fewest_bits() -> None:
-    message = r"auto_quantize_bits is 3.5, and the formats take 4.000 bits for a weight at least.* raise it"
+    message = r"auto_quantize_bits is 3.5, and the formats take 4.000 bits for a weight at least.* raise auto_quantize"
     with pytest.raises(BuildError, match=message):
         choose(SITES, 3.5)
 

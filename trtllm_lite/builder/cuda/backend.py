@@ -50,13 +50,13 @@ class CudaBackend:
             return
         if len(devices) != 1:
             archs = ", ".join(device.arch for device in devices)
-            raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
+            raise BuildError(f"output_timing_cache is given for the targets {archs}: pass only this GPU's target")
         require_output(tuning.output_timing_cache)
         try:
             _core.cuda_device_memory()
         except DeviceError as error:
             raise BuildError(
-                f"output_timing_cache measures on the GPU of this machine: {error}; without one leave it out"
+                f"output_timing_cache measures on the GPU of this machine: {error}; leave it out without a GPU"
             ) from error
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:

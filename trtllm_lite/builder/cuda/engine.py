@@ -41,7 +41,7 @@ def cuda_parts(
     if timings is not None and timings.arch not in {device.arch for device in devices}:
         raise BuildError(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
-            f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
+            f"{', '.join(device.arch for device in devices)}: pass a cache measured on one of them, or none"
         )
     lowered = lower_network(graph, dtype, limits, devices, timings)
     if timings is not None and must_know:
@@ -67,7 +67,7 @@ def _check_known(lowered: Lowered, timings: TimingCache) -> None:
         return
     raise BuildError(
         f"the timing cache, measured on {timings.device}, knows none of this network's products (such as "
-        f"{next(iter(products))}): it is of other models, so leave it out, or measure this one with "
+        f"{next(iter(products))}): the cache is of other models, so leave it out, or measure this model with "
         "--output_timing_cache"
     )
 
@@ -99,7 +99,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
     if not operands.limits.generates:
         return no_cache(operands.limits)
     of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
-    # In latent attention keys and values differ, and the plan names the values as its heads.
+    # In latent attention the caches of keys and values differ in shape; the plan has the shape of values.
     keys, values = (
         {(cache.dtype, cache.shape) for cache in of_layers if cache.name.startswith(kind)}
         for kind in ("key_cache.", "value_cache.")

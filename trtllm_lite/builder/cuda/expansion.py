@@ -1,4 +1,4 @@
-"""Expands stored weights that no GPU kernel reads to matrices of 16 bits; `build` and the engine say which, and why.
+"""Expands stored weights that no GPU kernel reads to 16-bit matrices; `build` and the engine say which, and why.
 
 Where kernels read scales of blocks, a row's one scale is repeated for each of its blocks.
 """
@@ -37,8 +37,8 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, fused ones only, with matrices of ``dtype`` in place of weights that no kernel reads.
 
-    Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and matrices of int8 with
-    a scale for a row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
+    Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 matrices with
+    one scale for each row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
     Router becomes two terms of ``dtype``, one after the other.
     """
     ops = ops_of(graph)

@@ -13,8 +13,8 @@ DECODE_BUCKETS = (1, 2, 4, 8, 16)
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # Number of rows at which products of all larger steps are compared.
 LARGEST_STEP = 8192
-# In programs for steps of more rows than this, weights are dequantized once for a product. Writing and reading a weight
-# in 16 bits takes as long as tiled kernels that dequantize lose in about 800 rows (an H200, int4, shapes of 8B).
+# In programs for steps of more rows than this, weights are dequantized once for a product. Writing and reading a 16-bit
+# weight takes as long as dequantizing in tiled kernels does for about 800 rows (an H200, int4, shapes of 8B).
 DEQUANTIZE_ONCE = 1024
 MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
 _ROWS = "max_batch_size * (1 + max_draft_len)"
@@ -84,8 +84,8 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
     if num_logits > MAX_LOGITS:
         name = "max_num_tokens with gather_context_logits" if limits.gather_context_logits else _ROWS
         raise BuildError(
-            f"{name} leads to {num_logits:,} rows of logits in a step, and on a GPU there can be {MAX_LOGITS:,}: "
-            "lower it"
+            f"{name} leads to {num_logits:,} rows of logits in a step, and on a GPU the most is {MAX_LOGITS:,}: "
+            f"lower {name}"
         )
     num_tokens = max(num_seqs, limits.num_tokens)
     adapters = {"num_adapter_tokens": num_tokens, "num_adapter_logits": num_logits, "num_loras": DEFAULT_MAX_LORAS}

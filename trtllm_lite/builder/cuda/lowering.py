@@ -274,7 +274,7 @@ class _OpLowering:
         return [*first, *site.implement(self._program.choose(site), self.device)]
 
     def _dequantizes_once(self, site: DenseSite) -> bool:
-        """Whether a kernel of its own dequantizes the weight, instead of each tile of the product."""
+        """Whether a separate kernel dequantizes the weight, instead of each tile of the product."""
         bucket = self._program.kind.bucket
         has_all_rows = site.rows == symbol(NUM_TOKENS)
         return (has_all_rows and bucket.above >= DEQUANTIZE_ONCE) or not site.tile_configs(
@@ -285,7 +285,7 @@ class _OpLowering:
         raise BuildError(f"{self.name}: {problem}")
 
     def _check_forms(self) -> None:
-        """Raise BuildError if no kernel multiplies such rows by such a weight."""
+        """Raise BuildError if no kernel multiplies rows of this type by a weight of this type."""
         dtype, rows = self._op.inputs["weight"].dtype, rows_of(self._op)
         assert dtype is not None
         if rows is None:

@@ -59,7 +59,7 @@ class Bias:
 
 
 class Operands:
-    """Buffers by name and by value of the fused graph; asking for one puts it into the plan.
+    """Buffers by name and by value of the fused graph; asking for a buffer puts it into the plan.
 
     ``dtype`` is the type of activations and matrices, and of caches unless the network rounds what they hold. Raises
     BuildError for a weight of another type.
@@ -96,7 +96,7 @@ class Operands:
         return buffer
 
     def weight(self, operands: Mapping[str, ir.Value], rows: str | None) -> WeightBuffers:
-        """The matrix of a product from its ``operands``; ``rows`` is the type of 8-bit rows, None for 16 bits."""
+        """The matrix of a product from its ``operands``; ``rows`` is the type of 8-bit rows, None for 16-bit rows."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         _check_scales(operands, rows)
@@ -116,7 +116,7 @@ class Operands:
         return buffer
 
     def indices(self, value: ir.Value, below: int) -> Buffer:
-        """Return a weight of int32 indices from 0 up to ``below``; they are checked when the weight is written."""
+        """Return a weight of int32 indices from 0 to ``below`` - 1; they are checked when the weight is written."""
         if value not in self._by_value:
 
             def checked(indices: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ class Operands:
 
 
 def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
-    """Raise BuildError unless the kernels take the weight with such scales."""
+    """Raise BuildError unless the kernels take the weight with its scales."""
     weight, scale = operands["weight"], operands["weight_scale"]
     assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)

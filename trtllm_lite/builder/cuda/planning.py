@@ -152,8 +152,8 @@ def _check_ordered(devices: Sequence[Device]) -> None:
     others = [device.arch for device in devices if device.arch != TILED_ARCH]
     if others:
         raise BuildError(
-            f"deterministic is given for {', '.join(others)}, where a product of few rows adds in another order than "
-            "one of many: build for cpu or sm_90, or leave it out"
+            f"deterministic is given for {', '.join(others)}, where products of few and of many rows add in "
+            "different orders: build for cpu or sm_90, or leave deterministic out"
         )
 
 

@@ -7,7 +7,7 @@ from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.plugins.launch import Device
 
 _KIB = 1024
-# The most dynamic shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical
+# Largest dynamic shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability"): what an SM has for a block, less the 1 KB that the system keeps.
 _SHARED_BYTES = {
     "80": 163 * _KIB,

@@ -38,7 +38,7 @@ class GatingMatch:
 def match_gating(value: ir.Value | None) -> GatingMatch:
     """Match ``value`` as a gating of the gate and up projections of experts. Raises MismatchError."""
     product = produced_by(value, "Mul")
-    expect(product is not None, "the experts are no gated MLPs")
+    expect(product is not None, "the experts are not gated MLPs")
     assert product is not None
     function = next((node for operand in product.inputs if (node := produced_by(operand, *OP_TYPES))), None)
     expect(function is not None, "the experts have no activation function")

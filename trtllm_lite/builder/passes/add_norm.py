@@ -1,4 +1,4 @@
-"""Norms of packed rows become RmsNorm and LayerNorm, and the Add of the residual stream before them goes into them.
+"""Norms of packed rows become RmsNorm and LayerNorm, which also compute the Add of the residual stream before them.
 
 The fused operator reads both addends once and returns the normalised rows and, where it is read, their sum.
 """

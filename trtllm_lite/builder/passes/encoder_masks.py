@@ -12,7 +12,7 @@ from trtllm_lite.builder.passes.remove_padding import POSITION_IDS, is_seq_lens
 
 
 def match_window(mask: ir.Value | None) -> int | None:
-    """The window of ``mask`` [batch, 1, seq, seq], in tokens on each side of a query; None if it is no such mask."""
+    """The window of ``mask`` [batch, 1, seq, seq], in tokens on each side of a query; None for other masks."""
     compare = produced_by(mask, "LessOrEqual")
     distances = None if compare is None else produced_by(compare.inputs[0], "Abs")
     if compare is None or distances is None:
@@ -28,7 +28,7 @@ def match_window(mask: ir.Value | None) -> int | None:
 
 
 def _check_queries(value: ir.Value | None) -> None:
-    """Raise MismatchError unless ``value`` is the positions of queries [batch, 1, seq, 1], pads like the last."""
+    """Raise MismatchError unless ``value`` [batch, 1, seq, 1] is the positions of queries, padding at the last one."""
     known = "the mask does not compare the positions of queries"
     bounded = produced_by(value, "Min")
     expect(bounded is not None and len(bounded.inputs) == 2, known)
@@ -42,11 +42,11 @@ def _check_queries(value: ir.Value | None) -> None:
     expect(source is not None and source.name == POSITION_IDS and integers(positions.inputs[1]) == [1, 3], known)
     minus_one = produced_by(last.inputs[0], "Sub")
     is_last = minus_one is not None and scalar_constant(minus_one.inputs[1]) == 1 and is_seq_lens(minus_one.inputs[0])
-    expect(is_last and integers(last.inputs[1]) == [1, 2, 3], "the mask does not count pads as the last token")
+    expect(is_last and integers(last.inputs[1]) == [1, 2, 3], "the mask does not put padding at the last token")
 
 
 def match_distance_bias(mask: ir.Value | None) -> ir.Value | None:
-    """The table [heads, 2 * D + 1] of ``mask`` [1, heads, seq, seq]; None if it is no such mask."""
+    """The table [heads, 2 * D + 1] of ``mask`` [1, heads, seq, seq]; None for other masks."""
     unsqueeze = produced_by(mask, "Unsqueeze")
     gather = None if unsqueeze is None else produced_by(unsqueeze.inputs[0], "Gather")
     if unsqueeze is None or gather is None:

@@ -52,7 +52,7 @@ def match_experts(scatter: ir.Node) -> Experts:
     other_x, up, up_bias = _match_wide(both[1])
     expect(x is other_x, "gate and up read different inputs")
     expect(gate.shape == up.shape == (experts * inner, hidden), "the matrices of the experts differ in shape")
-    expect(_is_expert_of_feature(spread, experts, inner), "the shares are spread in another way")
+    expect(_is_expert_of_feature(spread, experts, inner), "the shares are not repeated for all features")
     expect((gate_bias is None) == (up_bias is None), "one of gate and up has a bias")
     parts = [_by_expert(matrix, experts) for matrix in in_one_form([gate, up])]
     gate_up = {operand: stack([part[operand] for part in parts], axis=1) for operand in parts[0]}
@@ -87,7 +87,7 @@ def _scaled(value: ir.Value | None, by: ir.Value) -> ir.Value | None:
 
 def _match_matrices(product: ir.Node, perm: list[int]) -> tuple[StoredMatrix, tuple[int, int, int]]:
     """The rows of all experts' matrices that ``product`` multiplies by, and the extents [experts, rows, depth]."""
-    flat = _node(product.inputs[1], "Reshape", "the matrix of the experts is not that of all of them")
+    flat = _node(product.inputs[1], "Reshape", "the matrix is not that of all experts")
     transpose = _node(flat.inputs[0], "Transpose", "the matrix of the experts is not transposed")
     expect(list(attribute(transpose, "perm", ())) == perm, "the matrix of the experts has another order")
     by_expert = _node(transpose.inputs[0], "Reshape", "the matrix of the experts is not cut into theirs")
@@ -113,7 +113,7 @@ def _match_down_bias(
     bias = None if reshape is None else weight_tensor(reshape.inputs[0])
     expect(bias is not None and bias.dtype == ir.DataType.FLOAT, "the biases of the experts are not in float32")
     assert bias is not None
-    expect(dims(other.inputs[1]) == extents_of_bias, "the biases of the experts are not theirs")
+    expect(dims(other.inputs[1]) == extents_of_bias, "the biases are not of the shape [experts, hidden]")
     return add.outputs[0], _reshaped(bias, extents_of_bias)
 
 
@@ -124,7 +124,7 @@ def _match_wide(value: ir.Value | None) -> tuple[ir.Value, StoredMatrix, ir.Tens
     if add is not None:
         fits = bias is not None and bias.dtype == ir.DataType.FLOAT and value is not None
         expect(fits and dims(add.inputs[1]) == (features_of(add.outputs[0]),), "the experts have no bias in float32")
-    product = _node(value if add is None else add.inputs[0], "MatMul", "the features of the experts are no product")
+    product = _node(value if add is None else add.inputs[0], "MatMul", "the experts' features are no matrix product")
     matrix, _ = _match_matrices(product, [2, 0, 1])
     assert product.inputs[0] is not None
     return product.inputs[0], matrix, bias

@@ -1,4 +1,4 @@
-"""A Gather of features of packed rows by constant indices becomes GatherColumns: act-order, logits of known tokens."""
+"""A Gather of features of packed rows by constant indices becomes GatherColumns (act-order, logits of known tokens)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -32,7 +32,7 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
 def _is_order(node: ir.Node) -> bool:
     """Whether the Gather takes features of float32 rows, in the order of an int32 weight.
 
-    The values of the order are not checked here, as a network may have no weights, but when an engine is loaded.
+    The values of the order are checked when an engine is loaded, as a network may have no weights here.
     """
     rows, order = node.inputs
     shape, tensor = dims(rows) or (), weight_tensor(order)

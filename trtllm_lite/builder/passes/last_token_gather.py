@@ -63,7 +63,7 @@ def _num_step_inputs(graph: ir.Graph) -> int:
 
 
 def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
-    """Row-wise nodes all of whose readers are such nodes, or the caller who wants ``results``."""
+    """Row-wise nodes whose outputs are read only by other such nodes, or are among ``results``."""
     region: set[ir.Node] = set()
     for node in reversed(list(graph)):
         outputs = [output for output in node.outputs if output.uses() or output.is_graph_output()]
@@ -75,7 +75,7 @@ def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
 
 
 def _is_row_wise(node: ir.Node) -> bool:
-    """Whether an operator computes its outputs row by row; it may count rows besides."""
+    """Whether an operator computes its outputs row by row; it may also count rows."""
     schema = all_schemas().get(node.op_type) if node.domain == DOMAIN else None
     return schema is not None and all(output.shape[:1] == (_ROWS,) for output in schema.outputs if not output.state)
 

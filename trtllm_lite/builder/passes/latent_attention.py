@@ -82,7 +82,7 @@ def _match(attention: ir.Node) -> _Match:
     check_attributes(attention)
     expect(mask is past_key is past_value is None, "it has a mask, or a past of its own")
     expect(is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
-    expect(attribute(attention, "softcap", 0.0) == 0, "its scores are bounded")
+    expect(attribute(attention, "softcap", 0.0) == 0, "its scores have a softcap")
     absorbed, rotated_part = _halves(query, "query")
     latents, keys = _halves(key, "key")
     expect(latents is value, "its values are not the latents of its keys")
@@ -91,11 +91,11 @@ def _match(attention: ir.Node) -> _Match:
     assert product is not None
     plain, rotated = match_heads(product.inputs[0], "query"), match_heads(rotated_part, "rotated query")
     key_cache, value_cache = match_cache(keys, "key"), match_cache(latents, "value")
-    expect(key_cache.rounding is value_cache.rounding is None, "its caches are rounded, which latents are not yet")
+    expect(key_cache.rounding is value_cache.rounding is None, "its caches are rounded, which latents cannot be")
     shared, latent = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "latent")
     is_rotated = rotated.cos is not None and (rotated.cos, rotated.sin) == (shared.cos, shared.sin)
     expect(is_rotated and shared.heads == latent.heads == 1, "its keys are not rotated as its queries are")
-    expect(plain.cos is latent.cos is None, "what it rotates is more than parts of queries and keys")
+    expect(plain.cos is latent.cos is None, "more than the rotated parts of queries and keys is rotated")
     norm = norm_of_all_heads(latent.source)
     expect(norm is not None and norm.inputs[0] is not None, "its latents are not normalised")
     assert norm is not None

@@ -40,7 +40,7 @@ def _obstacle(node: ir.Node) -> str | None:
     if linear is None:
         return "its input does not come straight from a Linear"
     if only_user(linear.outputs[0]) is not node:
-        return f"it is not the only one that reads {linear.name}"
+        return f"it is not the only reader of {linear.name}"
     if attribute(linear, "activation") != "none":
         return f"{linear.name} has an activation already"
     return None if activation_of(node) is not None else f"no fused operator computes {describe(node)}"

@@ -50,7 +50,7 @@ def projections_of(network: ir.Model) -> dict[str, Projection]:
     """
     if MODULES not in network.metadata_props:
         raise BuildError(
-            "max_lora_rank is given, and this checkpoint, of an older trtllm_lite, does not say what its layers are of "
+            "max_lora_rank is given, and this checkpoint, of an older trtllm_lite, does not map its layers to "
             "the modules that adapters name: convert the model again"
         )
     where = f"{MODULES} of network.onnx"
@@ -81,7 +81,7 @@ def add_low_rank(graph: ir.Graph, projections: Mapping[str, Projection], max_ran
     if missing or not found:
         raise BuildError(
             f"max_lora_rank is given, and adapters cannot reach {', '.join(missing) or 'any projection'} of this "
-            "network: leave it out, and merge the adapter into the model before `trtllm-lite convert`"
+            "network: leave max_lora_rank out, and merge the adapter into the model before `trtllm-lite convert`"
         )
     return found
 

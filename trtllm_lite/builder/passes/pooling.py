@@ -78,7 +78,7 @@ def _match_mean(row: ir.Value | None) -> ir.Value:
     assert product is not None
     assert less is not None
     slots, lengths = less.inputs
-    expect(counts_slots(slots) and is_seq_lens(_operand(lengths, "Unsqueeze")), "it sums others than a text's tokens")
+    expect(counts_slots(slots) and is_seq_lens(_operand(lengths, "Unsqueeze")), "it sums rows of other tokens")
     return match_unpacked(product.inputs[1], "text")
 
 
@@ -90,7 +90,7 @@ def _operand(value: ir.Value | None, op_type: str) -> ir.Value | None:
 
 def _requires(graph: ir.Graph) -> Iterable[str]:
     if [value.name for value in graph.outputs] != [EMBEDDING]:
-        yield f"expected the only output {EMBEDDING}"
+        yield f"expected {EMBEDDING} as the only output"
 
 
 POOLING = GraphPass("pooling", _rewrite, _requires)

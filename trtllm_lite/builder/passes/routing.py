@@ -23,7 +23,7 @@ NO_GROUPS = ExpertGroups(1, 1, 1)
 
 @dataclass(frozen=True)
 class Routing:
-    """The routing: of ``x`` @ ``weight`` [hidden, experts] + ``bias``, the ``top_k`` best are kept as ``scoring`` says.
+    """The routing: ``scoring`` turns ``x`` @ ``weight`` [hidden, experts] + ``bias`` into shares of the ``top_k`` best.
 
     Experts are chosen in ``groups`` by the best scores + ``correction``; ``scale`` is a factor of the shares.
     """

@@ -101,7 +101,7 @@ def _operands_fit(node: ir.Node) -> bool:
 
 
 def _operand(value: ir.Value | None, shape: Sequence[int | str | None]) -> ir.Value | float | None:
-    """Rows of ``shape``, a vector of as many features, or a float32 constant; None if ``value`` is none of these."""
+    """Rows of ``shape``, a vector with an element per feature, or a float32 constant; else None."""
     if value is None or value.dtype != ir.DataType.FLOAT:
         return None
     constant = scalar_constant(value)

@@ -38,7 +38,7 @@ def match_sinks(attention: ir.Node) -> Sinks:
     if not any(behind):
         return Sinks(None, mask, lengths)
     expect(all(behind), "one of its caches begins with a token of zeros, and the other does not")
-    expect(not attribute(attention, "softcap", 0.0), "its scores are bounded, and it has sinks")
+    expect(not attribute(attention, "softcap", 0.0), "its scores have a softcap, and it has sinks")
     added, seen = _match_mask(mask)
     one_more = produced_by(lengths, "Add")
     counts = one_more is not None and scalar_constant(one_more.inputs[1]) == 1
@@ -71,7 +71,7 @@ def _match_scores(added: ir.Value | None) -> ir.Value:
     assert pad is not None
     assert column is not None
     assert scores is not None
-    expect(dims(column.outputs[0]) == (1, *(dims(scores) or ()), 1, 1), "its sinks are not those of heads")
+    expect(dims(column.outputs[0]) == (1, *(dims(scores) or ()), 1, 1), "it does not have one sink per head")
     concat = produced_by(pad.inputs[1], "Concat")
     behind = concat is not None and integers(concat.inputs[0]) == [0] * 7 and len(pad.inputs) == 2
     expect(behind, "its sinks are not the scores of the first token")

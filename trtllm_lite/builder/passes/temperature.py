@@ -1,4 +1,4 @@
-"""Recognises the factor of late queries: 1 + attn_scale * log(1 + floor((position + offset) / floor_scale))."""
+"""Recognises the temperature of queries: 1 + attn_scale * log(1 + floor((position + offset) / floor_scale))."""
 
 import onnx_ir as ir
 

@@ -13,11 +13,11 @@ from trtllm_lite.quantize.formats import matrix_of
 
 PADDED_TO = 8
 """A rank's number of features is a multiple of this, as GPU kernels read this many at once."""
-_ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat the features of a row apart
+_ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat each feature of a row by itself
 
 
 def inner(rank: Rank) -> set[ir.Node]:
-    """The products whose results only other products read, possibly through operators that treat features apart."""
+    """The products whose results only other products read, possibly through operators that treat each feature alone."""
     found: set[ir.Node] = set()
     for node in rank.graph:
         if node.op_type == "PagedAttention" and not attention.norms_all_heads(node):
@@ -39,7 +39,7 @@ def _product_before(rank: Rank, node: ir.Node, operand: str) -> ir.Node:
 
 
 def _origins(value: ir.Value) -> set[ir.Node | None]:
-    """The nodes whose features become ``value`` through operators that treat features apart."""
+    """The nodes whose features become ``value`` through operators that treat each feature alone."""
     node = value.producer()
     if node is None or node.op_type not in _ROW_WISE:
         return {node}
@@ -74,7 +74,7 @@ def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
 
 
 def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
-    """Give ``node`` the inputs that the rank has; each input is on one of ``num_parts`` ranks in a run."""
+    """Give ``node`` the inputs that the rank has, one of ``num_parts`` parts; ranks have the parts in turn."""
     given = operands(node)
     if attribute(node, "activation", "none") != "none":
         raise rank.refusal(node, "its activation would be applied before the ranks' parts are added")

@@ -26,7 +26,7 @@ class Rank:
         self._cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
 
     def own(self, count: int) -> Range:
-        """The begin and end of the rank's part of an axis of ``count`` per rank, divided evenly."""
+        """The begin and end of the rank's part of an axis that gives each rank ``count`` elements."""
         return self.number * count, (self.number + 1) * count
 
     def has_part_of(self, value: ir.Value) -> bool:
@@ -47,7 +47,7 @@ class Rank:
         value.shape = ir.Shape(shape)
 
     def mark(self, value: ir.Value, features: int) -> None:
-        """Say that the rank has so many features of ``value``."""
+        """Record that the rank has ``features`` features of ``value``."""
         value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
         self._parted.add(value)
 

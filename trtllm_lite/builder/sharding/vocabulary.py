@@ -12,7 +12,7 @@ _PADDED_TO = 64
 
 
 def share_embedding(rank: Rank, node: ir.Node) -> None:
-    """Give the rank its rows of the table; tokens of the others' rows give zeros."""
+    """Give the rank its rows of the table; tokens whose rows are on other ranks give zeros."""
     matrix = matrix_of(operands(node))
     part = even_part(matrix.shape[0], rank.tp_size, rank.number, _PADDED_TO)
     for value in matrix.operands.values():
@@ -21,7 +21,7 @@ def share_embedding(rank: Rank, node: ir.Node) -> None:
 
 
 def makes_logits(node: ir.Node) -> bool:
-    """Whether ``node`` makes the logits, possibly through operators that treat features apart."""
+    """Whether ``node`` makes the logits, possibly through operators that treat each feature alone."""
     value = node.outputs[0]
     while not value.is_graph_output():
         readers = {use.node for use in value.uses()}

@@ -81,5 +81,5 @@ def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]
         said = f" ({one_line(last)})" if last else ""
         raise BuildError(
             f"TensorRT's compiler ended with exit code {code}{said}: if memory was short, build on a machine with "
-            "more; otherwise report this with network.onnx"
+            "more memory; otherwise report this with network.onnx"
         )

@@ -43,11 +43,11 @@ class TensorRtBackend:
         """Implements :meth:`Backend.check`."""
         if strip_plan:
             raise BuildError(
-                "strip_plan is given for the backend tensorrt, whose engines hold their weights: leave it out"
+                "strip_plan is given for the backend tensorrt, whose engines hold their weights: leave strip_plan out"
             )
         if tuning != Tuning():
             raise BuildError(
-                "a timing cache or fast_build is given for the backend tensorrt, which times nothing here: leave it out"
+                "a timing cache or fast_build is given for the backend tensorrt, which times nothing: leave both out"
             )
         find_library().check_archs(targets)
 
@@ -63,7 +63,7 @@ class TensorRtBackend:
         if limits.tokens_per_block != BuildLimits.tokens_per_block:
             raise BuildError(
                 f"tokens_per_block is {limits.tokens_per_block}: TensorRT keeps each sequence in one piece, "
-                "so leave it out"
+                "so leave tokens_per_block out"
             )
         model, fusions = run_passes(network, pipeline(dtype, limits))
         layers = tuple(range(len(nodes_of(model.graph, "TensorScatter")) // 2))
@@ -95,7 +95,7 @@ class TensorRtBackend:
         del num_threads
         weights, cache = _weight_bytes(job.graph), _cache_of(job)
         raise BuildError(
-            f"plan is asked for the backend tensorrt, whose workspace is known when the engine is built: weights take "
+            f"a memory plan needs the workspace, which the backend tensorrt knows only after a build: weights take "
             f"{weights:,} bytes and the KV cache {cache.num_blocks * cache.bytes_per_block:,}; run `trtllm-lite build`"
         )
 
@@ -104,9 +104,7 @@ def _check_attention(graph: ir.Graph) -> None:
     """Raise BuildError for attention with sinks."""
     for node in nodes_of(graph, "Attention"):
         if without_sink(node.inputs[1]) is not node.inputs[1]:
-            raise BuildError(
-                f"{node.name} has attention sinks, which TensorRT has not: build without --backend tensorrt"
-            )
+            raise BuildError(f"{node.name} has attention sinks, which TensorRT lacks: build without --backend tensorrt")
 
 
 def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:

@@ -26,7 +26,7 @@ def layers_of(lines: Iterable[tuple[str, str]]) -> tuple[Tactic, ...]:
     layers = tuple(layer for _, text in lines if text.startswith(LISTING) for layer in _layers(text))
     if not layers:
         raise BuildError(
-            "TensorRT did not list the engine's layers as it is known to: this version of it is not known; build with "
+            "TensorRT did not list the engine's layers in the known form: its version is not supported; build with "
             "the native backend (leave backend out)"
         )
     return layers

@@ -24,7 +24,7 @@ class Library:
 
     @property
     def is_rtx(self) -> bool:
-        """Whether it builds for named architectures, without a GPU; TensorRT builds for the GPU at hand."""
+        """Whether this is TensorRT for RTX, which builds for named architectures without a GPU, unlike TensorRT."""
         return self.package == PACKAGES[0]
 
     def capabilities(self, archs: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ BENIGN = (
     Benign(r"Local timing cache in use\. .*", "nothing is timed without a GPU"),
     Benign(r"Compiler backend is used during engine (build|execution)\.", "the one compiler of TensorRT for RTX"),
     Benign(r"Engine generation completed in .* seconds\.", "a time"),
-    Benign(re.escape(RANDOM_ADDRESSES), "the engine is as right; a container's rules for system calls may forbid it"),
+    Benign(re.escape(RANDOM_ADDRESSES), "the engine is as correct; a container's rules for system calls may forbid it"),
     Benign(r"Successfully (created|loaded) plugin: .*", "plugins that come with TensorRT"),
     Benign(
         r"\[checkMacros\.cpp::catchCudaError::\d+\] Error Code 1: Cuda Runtime .*cudaError 35: .*",
@@ -62,7 +62,7 @@ class Log:
         more = f"; and {len(unknown) - _MAX_SHOWN} more" if len(unknown) > _MAX_SHOWN else ""
         listed = "; ".join(unknown[:_MAX_SHOWN]) + more
         raise BuildError(
-            f"TensorRT printed what is not known to do no harm when it {doing}: {listed}. "
+            f"TensorRT printed lines that are not known to be harmless when it {doing}: {listed}. "
             "Build with the native backend (leave backend out), or report this with network.onnx"
         )
 
@@ -71,7 +71,7 @@ class Log:
         sizes = [int(found[1]) for _, line in self.lines if (found := _ACTIVATION.fullmatch(line))]
         if not sizes:
             raise BuildError(
-                f"TensorRT did not print the engine's memory, in a line such as {_ACTIVATION.pattern!r}: this version "
-                "of it is not known; build with the native backend (leave backend out)"
+                f"TensorRT did not print the engine's memory, in a line such as {_ACTIVATION.pattern!r}: its version "
+                "is not supported; build with the native backend (leave backend out)"
             )
         return max(sizes)

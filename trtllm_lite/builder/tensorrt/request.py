@@ -35,14 +35,14 @@ _SOURCES = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Profile:
-    """The least, usual and most extents of one kind of step: sequences, new tokens per sequence, rows of logits."""
+    """The minimum, usual and maximum extents of a kind of step: sequences, new tokens of each, rows of logits."""
 
     batch: tuple[int, int, int]
     seq: tuple[int, int, int]
     logits: tuple[int, int, int]
 
     def shapes(self, graph: ir.Graph) -> dict[str, list[list[int]]]:
-        """The least, usual and most extents of each input of ``graph`` by name."""
+        """The minimum, usual and maximum extents of each input of ``graph`` by name."""
         symbols = {"batch": self.batch, "seq": self.seq, NUM_LOGITS: self.logits}
         return {
             str(value.name): [

@@ -24,18 +24,18 @@
 namespace {
 
 constexpr uintptr_t kFirstHeap = uintptr_t{1} << 44;  // above what small addresses are used for, below all programs
-constexpr size_t kHeapBytes = size_t{1} << 40;        // of the first thread
-constexpr size_t kThreadBytes = size_t{1} << 34;      // of each other one
+constexpr size_t kHeapBytes = size_t{1} << 40;        // the first thread's heap
+constexpr size_t kThreadBytes = size_t{1} << 34;      // each other thread's heap
 constexpr size_t kStep = size_t{1} << 24;             // bytes that become usable at once
 constexpr size_t kAlignment = 16;
-constexpr size_t kReturned = size_t{1} << 17;  // free blocks of this size keep no memory
+constexpr size_t kReturned = size_t{1} << 17;  // free blocks from this size on keep no memory
 constexpr size_t kPage = 4096;
 constexpr int kStepsPerDouble = 4;
 constexpr int kNumSizes = 40 * kStepsPerDouble;
 
 // Stands in front of the bytes that a caller gets.
 struct Header {
-  char* block;  // where the block begins, which an alignment may be in front of
+  char* block;  // start of the block, which padding may separate from this header
   uint32_t size;
   uint32_t thread;
 };
@@ -48,7 +48,7 @@ struct Heap {
   void* free[kNumSizes];
 };
 
-// Initial-exec: a thread that needed memory for its variables would ask for it here.
+// Initial-exec, because other models allocate a thread's variables with this malloc.
 [[gnu::tls_model("initial-exec")]] thread_local Heap heap;
 [[gnu::tls_model("initial-exec")]] thread_local uint32_t thread_number;
 std::atomic<uint32_t> num_threads{1};
@@ -63,7 +63,7 @@ size_t bytes_of(int size) {
   return (size_t{kStepsPerDouble} + static_cast<size_t>(size % kStepsPerDouble)) << (4 + size / kStepsPerDouble);
 }
 
-// The least size class whose blocks have this many bytes.
+// The smallest size class whose blocks have this many bytes.
 int size_of(size_t bytes) {
   if (bytes <= bytes_of(0)) return 0;
   const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)

@@ -13,7 +13,7 @@ NAMES = {role: name for role, name in LATENT_TENSOR_NAMES.items() if role != "co
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; with ``topk_method`` group_limited_greedy experts are in the groups with the best scores."""
+    """Read the config; with ``topk_method`` group_limited_greedy experts are chosen within the best groups."""
     parts = LatentParts.read_latent(config, rotates_pairs=True)
     for key, value in (("scoring_func", "softmax"), ("norm_topk_prob", False), ("mlp_bias", False)):
         config.expect(key, value)

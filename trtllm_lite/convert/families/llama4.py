@@ -1,6 +1,6 @@
 """Llama 4 Scout and Maverick, text only (https://ai.meta.com/blog/llama-4-multimodal-intelligence).
 
-A token has one routed expert, which reads the token times the sigmoid of its score, and a shared one. Layers without
+A token has one routed expert, which reads the token times the sigmoid of its score, and a shared expert. Layers without
 RoPE see all tokens and scale queries at late positions; layers with RoPE see the tokens of a chunk.
 """
 

@@ -36,7 +36,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def read_predictor(config: ConfigFields) -> Decoder:
-    """Read the config of the drafting layer, which is the model's."""
+    """Read the config of the drafting layer, which is that of the model."""
     found = config.take(_NUM_LAYERS) or 0
     if found != 1:
         config.problem(_NUM_LAYERS, f"expected 1, for one layer that predicts a further token (MTP), found {found}")

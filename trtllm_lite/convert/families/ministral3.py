@@ -19,7 +19,7 @@ from trtllm_lite.network.layers import Layer
 
 _ROPE, _SCALE = "rope_parameters", "llama_4_scaling_beta"
 _GGUF_SCALE = "attention.temperature_scale"
-# Repeats max_position_embeddings.
+# The RoPE parameters also hold the temperature's scale, and max_position_embeddings again.
 ROPE = RopeDefaults(others=frozenset({_SCALE, "max_position_embeddings"}))
 
 

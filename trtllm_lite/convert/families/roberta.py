@@ -12,7 +12,7 @@ NAMES = {role: f"roberta.{name}" for role, name in BERT_NAMES.items()}
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config; its ``max_position_embeddings`` counts positions that no token has."""
+    """Read the config; its ``max_position_embeddings`` includes positions that no token has."""
     parts = BertParts.read(config, NAMES)
     parts = parts.without_positions(config, config.integer("pad_token_id", 1, minimum=0) + 1)
     config.expect("position_embedding_type", "absolute")

@@ -117,7 +117,7 @@ def _q5_k(block: NDArray) -> _Parts:
 
 
 def _q6_k(block: NDArray) -> _Parts:
-    """Q6_K: two halves of 128 elements, each 64 bytes of low nibbles and 32 bytes of the two high bits of four runs."""
+    """Q6_K: two halves of 128 elements; each has 64 bytes of low nibbles and 32 bytes of 2-bit high parts."""
     low = block[..., :128].reshape(*block.shape[:-1], 2, 64)
     high = block[..., 128:192].reshape(*block.shape[:-1], 2, 1, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]

@@ -46,7 +46,7 @@ def _piece(token: str, kind: int) -> str:
 
 
 def _token_id(ggml: dict[str, Any], name: str) -> int:
-    """Return the id of the first token, which newer files have as CLS and others as BOS."""
+    """Return the id of a token by its name in newer files; other files have CLS as BOS, and SEP as EOS."""
     other = {"cls": "bos", "seperator": "eos"}.get(name, name)
     number = ggml.get(f"{name}_token_id", ggml.get(f"{other}_token_id", _USUAL_IDS[name]))
     if not isinstance(number, int) or not 0 <= number < len(ggml["tokens"]):

@@ -49,7 +49,7 @@ class GgufTensor:
 
     @classmethod
     def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
-        """Yield ``raw``; if it stacks a layer's experts, yield each expert's matrix or bias, read on its own."""
+        """Return ``raw``; if it stacks a layer's experts, each expert's matrix or bias, read on its own."""
         tensor = cls.of(raw, family, config)
         experts = config.get("num_experts")
         rank = 2 if tensor.name.endswith(".bias") else 3

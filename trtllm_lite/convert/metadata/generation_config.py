@@ -15,7 +15,7 @@ GENERATION_CONFIG = KeyTable(
         *("eos_token_id", "bos_token_id", "pad_token_id"),
     ),
     changes_nothing={
-        "bookkeeping, of which sampling in transformers knows nothing": (
+        "bookkeeping, which sampling in transformers does not read": (
             "transformers_version trust_remote_code chat_format max_window_size user_token_id assistant_token_id"
         ),
         "requests say how long their texts may get": "max_length max_new_tokens",
@@ -28,14 +28,14 @@ GENERATION_CONFIG = KeyTable(
             "prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind "
             "target_lookbehind speculation_type"
         ),
-        "what else transformers returns": (
+        "further outputs of transformers": (
             "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate"
         ),
-        "of beam search, which num_beams asks for": ("early_stopping length_penalty num_beam_groups diversity_penalty"),
+        "for beam search, which num_beams enables": ("early_stopping length_penalty num_beam_groups diversity_penalty"),
         "the sampler draws from a normalised distribution of finite logits": (
             "renormalize_logits remove_invalid_values"
         ),
-        "of models that have an encoder besides": "decoder_start_token_id",
+        "for encoder-decoder models": "decoder_start_token_id",
     },
     only_as={
         "num_beams": (1,),

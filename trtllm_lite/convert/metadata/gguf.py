@@ -30,13 +30,13 @@ GGUF = KeyTable(
     "",
     used=_USED,
     changes_nothing={
-        "of prompts that fill a gap, which whoever asks writes": (
+        "for prompts that fill a gap, which the client writes": (
             "tokenizer.ggml.prefix_token_id tokenizer.ggml.suffix_token_id tokenizer.ggml.middle_token_id "
             "tokenizer.ggml.fim_pre_token_id tokenizer.ggml.fim_suf_token_id tokenizer.ggml.fim_mid_token_id "
             "tokenizer.ggml.fim_pad_token_id tokenizer.ggml.fim_rep_token_id tokenizer.ggml.fim_sep_token_id"
         ),
-        "its type says how it is found in text": "tokenizer.ggml.mask_token_id",
-        "the list of tokens and their types has it all": "tokenizer.ggml.added_tokens tokenizer.huggingface.json",
+        "the token's type says how it is found in text": "tokenizer.ggml.mask_token_id",
+        "repeats the list of tokens and their types": "tokenizer.ggml.added_tokens tokenizer.huggingface.json",
         "authorship": (
             "general.type general.name general.author general.version general.organization general.finetune "
             "general.basename general.description general.quantized_by general.size_label general.parameter_count "
@@ -44,9 +44,9 @@ GGUF = KeyTable(
             "general.datasets general.license.name general.license.link"
         ),
         "tensors have types of their own": "general.file_type general.quantization_version split.tensors.count",
-        "of mirostat alone": "general.sampling.mirostat_tau general.sampling.mirostat_eta",
-        "of XTC alone": "general.sampling.xtc_threshold",
-        "of a penalty, with which it is checked": "general.sampling.penalty_last_n",
+        "for mirostat only": "general.sampling.mirostat_tau general.sampling.mirostat_eta",
+        "for XTC only": "general.sampling.xtc_threshold",
+        "for a penalty, and checked with it": "general.sampling.penalty_last_n",
     },
     only_as={
         f"{_TOKENIZER}add_sep_token": (True,),

@@ -35,7 +35,7 @@ class KeyTable:
         return [key for keys in self.changes_nothing.values() for key in keys.split()]
 
     def problems(self, values: Mapping[str, Any]) -> list[str]:
-        """Yield a sentence for every unused key of ``values`` that might change the results."""
+        """Return a sentence for every unused key of ``values`` that might change the results."""
         matched = (key for key in values if any(re.fullmatch(pattern, key, re.DOTALL) for pattern in self.patterns))
         prefix = f"{self.name}." if self.name else ""
         fields = ConfigFields(dict(values), prefix, frozenset((*self.used, *self._harmless, *matched)))

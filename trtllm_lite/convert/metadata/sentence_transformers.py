@@ -22,7 +22,7 @@ TRANSFORMER_FILES = tuple(
 MODEL_FILE = KeyTable(
     "config_sentence_transformers",
     used=("prompts", "default_prompt_name"),
-    changes_nothing={"how whoever asks compares embeddings": "similarity_fn_name"},
+    changes_nothing={"how clients compare embeddings": "similarity_fn_name"},
     only_as={"model_type": ("SentenceTransformer",)},
 )
 

@@ -10,7 +10,7 @@ TEKKEN = KeyTable(
     used=("config", "vocab", "special_tokens"),
     changes_nothing={
         "the engine takes texts alone": "image multimodal audio",
-        "of chats, whose template says how to write them": "model_settings_builder",
+        "for chats, which the chat template formats": "model_settings_builder",
         "mistral-common leaves them unread": "version type",
     },
 )
@@ -18,7 +18,7 @@ TEKKEN = KeyTable(
 TEKKEN_CONFIG = KeyTable(
     "tekken.config",
     used=("pattern", "default_vocab_size", "default_num_special_tokens"),
-    changes_nothing={"how long the list is, which default_vocab_size cuts": "num_vocab_tokens"},
+    changes_nothing={"the length of the list, which default_vocab_size limits": "num_vocab_tokens"},
     # Versions decide how chats are written; the last is the newest that mistral-common 1.13 reads.
     only_as={"version": ("v1", "v2", "v3", "v7", "v11", "v13", "v15")},
 )
@@ -26,11 +26,11 @@ TEKKEN_CONFIG = KeyTable(
 TEKKEN_TOKEN = KeyTable(
     "tekken.vocab",
     used=("rank", "token_bytes"),
-    changes_nothing={"the bytes once more, where they are text": "token_str"},
+    changes_nothing={"the same bytes as text": "token_str"},
 )
 
 TEKKEN_SPECIAL_TOKEN = KeyTable(
     "tekken.special_tokens",
     used=("rank", "token_str"),
-    changes_nothing={"all of them are found in texts, and left out of texts that are written": "is_control"},
+    changes_nothing={"all special tokens are found in prompts, and left out of answers": "is_control"},
 )

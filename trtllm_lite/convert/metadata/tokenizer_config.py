@@ -35,26 +35,24 @@ TOKENIZER_CONFIG = KeyTable(
             "name_or_path tokenizer_file vocab_file merges_file special_tokens_map_file files_loaded is_local "
             "local_files_only trust_remote_code verbose device_map unsloth_version"
         ),
-        "nothing is cut, texts that are too long are refused": (
+        "nothing is truncated, texts that are too long are refused": (
             "model_max_length max_length max_len stride truncation truncation_side truncation_strategy"
         ),
         "nothing is padded": "padding padding_side pad_to_multiple_of pad_token_type_id mask_padding",
         "inputs that the engine makes itself": (
             "model_input_names return_token_type_ids return_attention_mask token_type_ids_pattern"
         ),
-        "how text is made of tokens for reading; byte-level and SentencePiece models lose spaces by it": (
+        "clean-up of decoded texts, by which byte-level and SentencePiece models lose spaces": (
             "clean_up_tokenization_spaces spaces_between_special_tokens "
             "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
         ),
-        "of tokenizers that are written in Python, which tokenizer.json replaced": (
-            "errors do_basic_tokenize never_split"
-        ),
-        "places in the text, which nothing asks for": "trim_offsets offset_mapping",
-        "went into tokenizer.json or the vocabulary when that was made": (
+        "for tokenizers in Python, which tokenizer.json replaced": ("errors do_basic_tokenize never_split"),
+        "offsets in the text, which nothing requests": "trim_offsets offset_mapping",
+        "used when tokenizer.json or the vocabulary was made": (
             "remove_space keep_accents vocab_size vocab_type extra_ids wordpieces_prefix do_split_by_punct "
             "split_by_punct do_word_tokenize max_input_chars_per_word"
         ),
-        "of chats, whose template is the one that counts": (
+        "for chats, of which the chat template alone counts": (
             "use_default_system_prompt grounded_generation_template tool_use_template "
             "response_schema response_template chat_control_tokens"
         ),

@@ -1,4 +1,4 @@
-"""Shares the parts of experts among DeepSeek's generations."""
+"""Makes the layers with experts that DeepSeek's generations share."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -35,7 +35,7 @@ def read_encoder_sizes(config: ConfigFields) -> Sizes:
     """The sizes of an encoder, whose heads divide hidden_size evenly."""
     sizes = read_sizes(config)
     if sizes.num_key_value_heads != sizes.num_attention_heads:
-        config.problem("num_key_value_heads", f"expected {sizes.num_attention_heads}, that of encoders' queries")
+        config.problem("num_key_value_heads", f"expected {sizes.num_attention_heads}, like num_attention_heads")
     if sizes.num_attention_heads * sizes.head_dim != sizes.hidden_size:
         config.problem("hidden_size", f"expected {sizes.num_attention_heads} heads of {sizes.head_dim} elements")
     return sizes

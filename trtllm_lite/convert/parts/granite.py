@@ -26,7 +26,7 @@ GGUF_KEYS = {
 
 @dataclass(frozen=True)
 class GraniteParts:
-    """Makes the parts with factors; ``parts`` makes the others. ``bias`` is that of attention's projections."""
+    """Makes the parts with factors; ``parts`` makes the others. ``bias`` says whether attention has biases."""
 
     parts: LlamaParts
     bias: bool

@@ -1,4 +1,4 @@
-"""Reads the config keys of Llama 4: which layers have experts, which see chunks, and how late queries are scaled."""
+"""Reads the config keys of Llama 4: which layers have experts, which see chunks, and how positions scale queries."""
 
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.errors import shown
@@ -30,7 +30,7 @@ def read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
 
 
 def read_temperature(config: ConfigFields) -> Temperature | None:
-    """The scale of late queries in layers without RoPE; None if they are not scaled."""
+    """The scale of queries at late positions in layers without RoPE; None if they are not scaled."""
     temperature = Temperature(config.integer("floor_scale", 8192), config.number("attn_scale", 0.1))
     key = "attn_temperature_tuning"
     if type(config.take(key)) is int:  # transformers 4.51 writes an integer, and tests whether it is 0

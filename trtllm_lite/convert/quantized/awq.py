@@ -27,7 +27,7 @@ _NEUTRAL = """
 
 
 class Awq(LinearMethod):
-    """4 bits with zero points."""
+    """4-bit weights with zero points."""
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; an unsupported value becomes a problem of ``fields``."""

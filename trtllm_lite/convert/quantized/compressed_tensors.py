@@ -44,7 +44,7 @@ class Numbers:
         """Take all settings of one object."""
         for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size"):
             fields.take(key)  # settings that tell how scales were found, or repeat what the shapes of tensors show
-        # Only "group", or true, leaves columns of a group apart; the tensors show it as well.
+        # With "group", or true, the columns of a group may lie apart; the tensors show that, too.
         fields.expect("actorder", "weight", "static", "group", "dynamic", True, False)
         tile = fields.take("block_structure")
         if tile is not None and not is_tile(tile):
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def leaves_activations(self) -> bool:
-        """Whether activations stay unquantized although the source quantizes them: in groups of a token."""
+        """Whether activations stay unquantized although the source quantizes them, in groups within a token."""
         return self.activations is not None and self.activations.strategy in ("group", "tensor_group")
 
     def has(self, layer: str) -> bool:
@@ -86,7 +86,7 @@ class Group:
 
 
 class CompressedTensors(LinearMethod):
-    """Layers by groups: the first group that names a layer counts, and names precede the class of all layers."""
+    """Layers by groups: the first group that names a layer counts; names come before the class of all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; an unsupported value becomes a problem of ``fields``."""

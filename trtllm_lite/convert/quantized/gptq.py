@@ -83,8 +83,8 @@ class Gptq(LinearMethod):
             stored = unpacked(layer.load("qzeros"), self._bits)
             if not any((stored == zero).all() for zero in (half, half - 1)):
                 raise layer.error(
-                    f"expected zero points of {half} in qzeros, as quantization_config says sym, found others: let it "
-                    "say sym: false if they count"
+                    f"expected zero points of {half} in qzeros, as quantization_config says sym, found others: set "
+                    "sym to false there if the zero points count"
                 )
         return unpacked(layer.load("qweight").T, self._bits)
 

@@ -46,7 +46,7 @@ class KvCache:
 
 
 def is_cache_scale(tensor: str) -> bool:
-    """Whether the tensor of that name is such a scale."""
+    """Whether the tensor of that name is a scale of keys or values."""
     return _SCALE.fullmatch(tensor) is not None
 
 
@@ -54,7 +54,7 @@ def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRound
     """How each layer of ``source`` rounds keys and values, and a sentence about it for a description of the source.
 
     The result is empty, and keys and values are not rounded, if the source has no scales, or scales that engines do not
-    support. Raises ConvertError if some layers have them, or if one is not a positive number.
+    support. Raises ConvertError if only some layers have scales, or if a scale is not a positive number.
     """
     if cache is None:
         return (), ""

@@ -75,7 +75,7 @@ def read_embeddings(files: EmbeddingFiles) -> Embeddings:
     if modules[0].get("path"):
         raise ConvertError(
             f"{path / MODULES_FILE} has the transformer at {shown(modules[0]['path'])}: expected it in the model's "
-            "own directory; pass that folder as --model_dir to go without what is around it"
+            "own directory; pass that folder as --model_dir to go without the other modules"
         )
     config = files.contents.get(f"{folder}/config.json")
     if config is None:

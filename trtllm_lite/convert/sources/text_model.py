@@ -41,7 +41,8 @@ def as_text_model(source: Source) -> Source:
     names, family = _names(source.tensors), families[found]
     config = _config(source.config, text, family)
     if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
-        # Releases of transformers differ in which of the two counts, and write the head only if it is not tied.
+        # Releases of transformers differ in which of these settings counts, and write the LM head only if it is not
+        # tied.
         config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
     return replace(source, config=config, is_text_part=True).renamed(names)
 

@@ -62,7 +62,7 @@ class TekkenFile:
         check_lengths(words)
         vocab = {text: number for number, text in enumerate([*self.special, *words])}
         if len(vocab) < len(self.special) + len(words):
-            raise ConvertError(f"the tokenizer has two tokens of one text, expected different ones: {_REMEDY}")
+            raise ConvertError(f"the tokenizer has two tokens with the same text, expected different ones: {_REMEDY}")
         merges = [(left, right) for _, left, right in joins(dict.fromkeys(words))]
         tokenizer = PreTokenizer(split(self.pattern), whole_words=True).tokenizer(vocab, merges)
         tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in self.special])
@@ -70,7 +70,7 @@ class TekkenFile:
 
 
 def _spelling() -> dict[int, str]:
-    """The printable character by which GPT-2's tokenizers spell a byte: its own, or else one after all bytes."""
+    """The printable character by which GPT-2's tokenizers spell a byte: its own, or else one above U+00FF."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     own = [ord(character) for character in alphabet if ord(character) < _BYTES]
     others = [byte for byte in range(_BYTES) if byte not in own]

@@ -23,8 +23,8 @@ _EXPECTED = 'expected a text in quotes, or an object with the key "text", on eac
 class CalibrationText:
     """The texts for calibration and the sequences that are drawn from them.
 
-    None is the text that comes with this package. At most ``size`` sequences of at most ``max_seq_length`` tokens are
-    taken, drawn by ``seed``; None for ``size`` means up to 512.
+    Without a ``dataset`` it is the text that comes with this package. At most ``size`` sequences of at most
+    ``max_seq_length`` tokens are taken, drawn by ``seed``; None for ``size`` means up to 512.
     """
 
     dataset: Path | None = None
@@ -65,7 +65,7 @@ class CalibrationText:
         if self.max_seq_length <= len(prefix):
             raise ArgumentError(
                 f"calib_max_seq_length is {self.max_seq_length}, and prompts begin with "
-                f"{counted(len(prefix), 'token')}: raise it"
+                f"{counted(len(prefix), 'token')}: raise calib_max_seq_length"
             )
         fresh = self.max_seq_length - len(prefix)
         parts = [

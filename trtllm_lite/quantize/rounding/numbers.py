@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.network.dtypes import NUMPY
 
-# The least scale that float16 holds with full precision.
+# The smallest scale that float16 holds with full precision.
 _LEAST_FLOAT16 = float(np.finfo(np.float16).tiny)
 
 

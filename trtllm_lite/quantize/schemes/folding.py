@@ -125,7 +125,7 @@ def _values(work: Workpiece, merge: ir.Node) -> tuple[tuple[Product, ir.Node | N
 def value_factors(work: Workpiece, values: ir.Value) -> NDArray[np.float32]:
     """The factors by which folding divided ``values`` [batch, kv_heads, seq, head_dim], in the order of heads.
 
-    It is 1 if the values do not come straight from a projection, as nothing is folded then.
+    All factors are 1 if the values do not come straight from a projection, as nothing is folded then.
     """
     heads = made_by(values, "Transpose")
     split = None if heads is None else made_by(heads.inputs[0], "Reshape")

@@ -8,9 +8,9 @@ _ATTENTION = ("PagedAttention", "LatentAttention")
 
 
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """CacheSlots is put in front; operators over caches have its ``slots``, attention its ``past_lens``.
+    """Put CacheSlots first: operators over caches read its ``slots``, and attention reads its ``past_lens``.
 
-    Routers of decode steps also have ``slots``, by which they recognise rows of padding. Sample marks the sequences
+    Routers of decode steps also read ``slots``, by which they recognise padding rows. Sample marks the sequences
     that have ended. Encoders have no cache.
     """
     limits = program.limits

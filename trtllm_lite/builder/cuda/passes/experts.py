@@ -13,7 +13,7 @@ _ROOM = ("gathered", "members", "scores")  # workspace of CPU kernels
 
 
 def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Router lists what is chosen for the grouped products, which take the lists as operands.
+    """Let Router list the chosen experts for the grouped products, which take the lists as operands.
 
     If both products are GEMVs, the list is ``chosen`` (the experts); the first product multiplies its results by
     ``shares``, or its inputs by ``input_shares``, so that the second only adds. Otherwise rows are sorted by expert:

@@ -61,7 +61,7 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
 def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
     """Return the split-K factor that is fastest in decode steps, each time taken relative to the best of its step size.
 
-    Step sizes without measurements do not count, and a factor has to be measured at all others.
+    Step sizes without measurements do not count, and a factor has to be measured at all other step sizes.
     """
     ratios: list[dict[int, float]] = []
     for above, size in pairwise((0, *_GENERATING)):
@@ -86,7 +86,7 @@ def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[K
 
 
 def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, candidates: Candidates) -> Choice:
-    """Return the fastest measured candidate of ``candidates``, or else the first. Raises BuildError without any."""
+    """Return the fastest measured candidate, or else the first one. Raises BuildError if there are no candidates."""
     measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in candidates]
     totals = _totals(measured)
     if not totals or timings is None:

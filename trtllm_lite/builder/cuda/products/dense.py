@@ -55,7 +55,7 @@ class DenseSite:
 
     @property
     def product(self) -> Product:
-        """Implements :attr:`Site.product`: that of y alone, without adapters."""
+        """Implements :attr:`Site.product`: the product that makes y, without adapters."""
         out_features, in_features = self.weight.values.shape[-2:]
         blocks = form_of(self.weight).blocks
         assert isinstance(out_features, int)
@@ -80,12 +80,12 @@ class DenseSite:
 
     @property
     def _y_dtype(self) -> str:
-        """The type of y, if a state of other ranks has room for rows of either 16-bit type."""
+        """The type of y's elements; a state of other ranks has room for rows of either 16-bit type."""
         return self.dtype if self.y.kind == "state" else self.y.dtype
 
     @property
     def in_library(self) -> bool:
-        """Implements :attr:`Site.in_library`: on this rank, and of a weight of 16 bits."""
+        """Implements :attr:`Site.in_library`: the weight is 16-bit, and y is stored on this rank."""
         return self.weight.scale is None and self.peers is HERE
 
     @property
@@ -123,8 +123,8 @@ class DenseSite:
     def fused_tokens(self) -> NewTokens | None:
         """The ``tokens`` that a tiled kernel computes in its epilogue.
 
-        With 16-bit weights a kernel after it computes them: an H200 took 5% longer for decode steps of 128 and 256 rows
-        with them in the epilogue, and up to 2% less for prompts of quantized weights.
+        With 16-bit weights a later kernel does that work: an H200 took 5% longer for decode steps of 128 and 256 rows
+        with them in the epilogue, and up to 2% less for prompts with quantized weights.
         """
         return None if self.weight.scale is None else self.tokens
 
@@ -143,7 +143,7 @@ class DenseSite:
         return replace(self, x=x, residual=residual, x_scales=scales, max_rows=rows, tokens=None)
 
     def prepare(self) -> list[Command]:
-        """Implements :meth:`Site.prepare`; arbitrary numbers will do."""
+        """Implements :meth:`Site.prepare`: no commands, as arbitrary numbers will do."""
         return []
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:

@@ -70,7 +70,7 @@ class GroupedSite:
 
     @property
     def group_rows(self) -> int:
-        """The most rows of a group."""
+        """The maximum number of rows of a group."""
         return self.experts.group_rows(self.max_rows)
 
     def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:

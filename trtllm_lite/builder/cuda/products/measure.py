@@ -24,9 +24,9 @@ class Effort:
     """The amount of measuring.
 
     ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
-    of them, its cost is linear. ``tuned_rows``: numbers of rows for which up to ``max_candidates`` tiled kernels are
-    timed against it. ``sustained``: large products are timed for as long as it takes a card to settle at its power
-    limit.
+    such numbers, the cost of cuBLASLt is taken as linear. ``tuned_rows``: numbers of rows for which up to
+    ``max_candidates`` tiled kernels are timed against it. ``sustained``: large products are timed for as long as it
+    takes a card to settle at its power limit.
     """
 
     rows: tuple[int, ...]

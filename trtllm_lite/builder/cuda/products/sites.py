@@ -32,7 +32,7 @@ class Site(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The most rows of a step."""
+        """The maximum number of rows of a step."""
 
     @property
     def product(self) -> Product:
@@ -44,7 +44,7 @@ class Site(Protocol):
 
     @property
     def in_library(self) -> bool:
-        """Whether cuBLASLt computes it."""
+        """Whether cuBLASLt computes this product."""
 
     @property
     def here(self) -> "Site":
@@ -61,7 +61,7 @@ class Site(Protocol):
         """The tiled kernels among the candidates, expected best first; empty on targets that have none."""
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "Site":
-        """The site as one of at most ``max_rows`` rows that has y alone to compute.
+        """This site with at most ``max_rows`` rows, which computes y alone.
 
         It reads the buffers that ``buffer`` returns for a role and an operand of this site.
         """
@@ -70,7 +70,7 @@ class Site(Protocol):
         """The commands that fill given buffers, such as lists of experts, where arbitrary numbers would not do."""
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
-        """The commands that compute it with the chosen kernel."""
+        """The commands that compute the product with the chosen kernel."""
 
 
 Chooser: TypeAlias = Callable[[Site], Choice]

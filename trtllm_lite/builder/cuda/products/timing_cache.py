@@ -32,7 +32,7 @@ class Product:
 
     A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other. ``blocks``
     says whether blocks of a weight's rows have scales or zero points (``WeightForm.blocks``). With ``row_scales`` each
-    8-bit row has a scale. ``experts`` says how many experts a row has, and of how many (``ExpertChoice``).
+    8-bit row has a scale. ``experts`` says how many experts a row has, and how many there are (``ExpertChoice``).
     """
 
     dtype: str

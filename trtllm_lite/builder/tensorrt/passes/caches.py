@@ -1,4 +1,4 @@
-"""Gives attention the forms that TensorRT supports: caches of a static length in 16 bits, and complete masks.
+"""Gives attention the forms that TensorRT supports: 16-bit caches of a static length, and complete masks.
 
 TensorRT masks either causally or by a mask, so the causal bound is added to a window's mask. It has no soft caps on
 scores: capped attention becomes products and a softmax, which read the whole cache.

@@ -1,13 +1,12 @@
 """Gives every product the types that TensorRT has kernels for, without changing its result.
 
-- A matrix of 16 bits is multiplied by activations of its type.
-- Integers of 4 bits in blocks stay so, with scales of 16 bits: TensorRT dequantizes them inside of the product. It has
-  no zero points; what they add to a product, the sum of a block of x times an offset, is a small product of its own.
-- 8 bits by activations of 8 bits stay so, and the product is float32. TensorRT takes one constant scale for such
-  activations; where each token has its own, rows are divided by it before they are rounded (with the scale 1), and the
-  product's rows are multiplied by it: (x / s) W^T s.
-- TensorRT multiplies no other stored form as it is stored. Such matrices become 16 bits here, as TensorRT would do when
-  it builds.
+- A 16-bit matrix is multiplied by activations of its type.
+- 4-bit integers in blocks stay 4-bit, with 16-bit scales: TensorRT dequantizes them within the product. It has no zero
+  points; their contribution to a product, the sum of a block of x times an offset, is a small separate product.
+- 8-bit matrices that are multiplied by 8-bit activations stay 8-bit, and the product is float32. TensorRT takes one
+  constant scale for these activations; if each token has its own scale s, rows are divided by s before they are rounded
+  (with the scale 1), and the product's rows are multiplied by s: (x / s) W^T s.
+- All other stored forms become 16-bit matrices here, as TensorRT would make them when it builds.
 """
 
 from collections.abc import Iterator
@@ -100,7 +99,7 @@ def _expansion(site: str, matrix: StoredMatrix, narrow: ir.DataType) -> Decision
     stored = matrix.operands["weight"].dtype
     assert stored is not None
     form = f"{DTYPE_NAMES[stored]} becomes {DTYPE_NAMES[narrow]}"
-    reason = "TensorRT multiplies 8 bits by activations of 8 bits alone, and 4 bits in blocks by those of 16"
+    reason = "TensorRT multiplies 8-bit matrices by 8-bit rows only, and 4-bit blocks by 16-bit rows"
     return Decision(site, False, f"{form}: {reason}")
 
 
