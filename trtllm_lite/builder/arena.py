@@ -40,7 +40,8 @@ def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) ->
 
 
 def _tightest_gap(occupied: list[tuple[int, int]], size: int) -> int:
-    """The offset of the smallest gap of at least ``size`` bytes between the sorted ranges, else the end of the last."""
+    """The offset of the smallest gap of at least ``size`` bytes between the sorted ranges, else the last range's
+    end."""
     best, best_room = None, 0
     end = 0
     for begin, stop in occupied:

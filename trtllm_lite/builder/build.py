@@ -219,7 +219,7 @@ def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., B
 
 
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
-    """Return the least number of ranks of which each fits into ``device_memory`` bytes; None if no number does.
+    """Return the smallest number of ranks of which each fits into ``device_memory`` bytes; None if no number does.
 
     To fit, a rank has room for the KV cache of a full batch if ``max_batch_size`` is given, else of one sequence.
     ``given`` are the arguments of :func:`plan_memory` except tp_size. Numbers of ranks that do not divide the model are

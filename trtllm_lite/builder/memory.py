@@ -24,7 +24,7 @@ class MemoryPlan:
     ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
     of each rank. ``link_bytes`` are the largest numbers of bytes that a rank reads from the others per generated token,
     by collective, and ``received`` from the previous stage. In a pipeline the figures are those of the stage that takes
-    the most memory; ``stage_bytes`` are the bytes in all of a rank of each stage.
+    the most memory; ``stage_bytes`` has the total bytes of a rank of each stage.
     """
 
     weights: int

@@ -14,9 +14,9 @@ ROWS, MAGNITUDES = "observed.", "magnitudes."  # prefixes of the outputs' names
 def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
     """Add outputs ``observed.<name>`` and ``magnitudes.<name>`` to the fused ``graph`` for each of ``inputs``.
 
-    The former are rows, the latter the results of ChannelMagnitudes over them. ``inputs`` maps a name to the paths of
-    the network's products that multiply the same activations, or to that of an attention, whose keys and values are
-    shown as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
+    The former outputs are rows, the latter their magnitudes by ChannelMagnitudes. ``inputs`` maps a name to the paths
+    of the network's products that multiply the same activations, or to the path of an attention, whose keys and values
+    are shown as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
     """
     attentions = {str(node.name): node for node in nodes_of(graph, "PagedAttention", DOMAIN)}
     products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}

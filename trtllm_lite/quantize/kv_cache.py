@@ -24,7 +24,7 @@ from trtllm_lite.quantize.formats.format import made_by
 
 @dataclass(frozen=True)
 class Rounding:
-    """A rounding of the numbers of ``source`` to those of the dtype ``to``, times ``scale``."""
+    """The rounding of ``source`` to numbers of the dtype ``to`` times ``scale``."""
 
     source: ir.Value
     to: str

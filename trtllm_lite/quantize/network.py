@@ -36,7 +36,7 @@ class Recipe:
     If several patterns match, the last counts. The LM head stays unquantized, because its errors hurt most, unless
     ``quantize_lm_head`` or an override says otherwise. Embeddings, which are looked up and not multiplied, and routers
     stay unquantized. In experts all schemes quantize only the weights. ``group_size`` neighbouring weights of a row
-    share a scale in schemes of 4 bits.
+    share a scale in 4-bit schemes.
 
     With a ``kv_cache_dtype`` (fp8 or int8) keys and values are quantized, with ``kv_cache_scale`` for all layers if it
     is given, else with a scale per layer that calibration finds.
@@ -73,7 +73,7 @@ class Recipe:
 
     @property
     def needs(self) -> Needs:
-        """The most that calibration has to gather for this recipe, whatever the network."""
+        """Everything that calibration may have to gather for this recipe, whatever the network."""
         calibrates_cache = self.kv_cache_dtype is not None and self.kv_cache_scale is None
         cache = Needs.CHANNELS if calibrates_cache else Needs.NOTHING
         return max([cache, *(scheme.needs for scheme in self.schemes)])

@@ -19,7 +19,7 @@ _PER_CORE = 3  # several tensors of a matrix are computed together, and threads 
 
 
 def num_workers(bytes_each: int, available: int) -> int:
-    """The number of threads that keep this process's cores busy, or as many as there is memory for.
+    """The number of threads that keep this process's cores busy, or fewer if memory is short.
 
     A busy core takes ``bytes_each`` of the ``available`` bytes. Results do not depend on the number.
     """

@@ -141,7 +141,7 @@ def test_interleaved_rope_stays() -> None:
 
 def test_a_table_of_another_width_stays() -> None:
     model = set_attribute(network("phi3"), "layers.0.attention.k_rope", rotary_embedding_dim=4)
-    assert _reason(model) == "the RoPE table of the key heads has not half as many columns as elements are rotated"
+    assert _reason(model) == "the RoPE table of the key heads does not have a column for two rotated elements"
 
 
 def test_partial_rope_and_none() -> None:

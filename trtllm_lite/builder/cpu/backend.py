@@ -38,7 +38,7 @@ class CpuBackend:
             )
         if tuning != Tuning():
             raise BuildError(
-                "a timing cache or fast_build is given for the cpu target: CPU engines need no timing; leave it out"
+                "a timing cache or fast_build is given for the cpu target: CPU engines need no timing; leave both out"
             )
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
@@ -71,7 +71,7 @@ class CpuBackend:
 
 
 def _cache_dtype(job: BuildJob) -> str:
-    """The type of the KV cache. Raises BuildError if the kernels have no such cache."""
+    """The type of the KV cache. Raises BuildError if the kernels have no cache of this type."""
     dtype = FLOAT32 if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
     if dtype not in (*PLAIN_DTYPES, *KV_CACHE_DTYPES.values()):
         raise BuildError(

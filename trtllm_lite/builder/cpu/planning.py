@@ -184,7 +184,7 @@ def _collective(node: ir.Node, schema: Schema, index: dict[ir.Value, int]) -> Co
 
 
 def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:
-    """One call; aliased outputs get their input's index, which later readers then use too."""
+    """The call of ``node``; an aliased output gets its input's index, which later readers also use."""
     schema = all_schemas()[node.op_type]
     aliases = aliases_of(node)
     for output, source in aliases.items():

@@ -45,7 +45,7 @@ class CudaBackend:
         if tuning.output_timing_cache is None:
             if tuning.fast_build:
                 raise BuildError(
-                    "fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache"
+                    "fast_build is given, and nothing is measured: leave fast_build out, or pass output_timing_cache"
                 )
             return
         if len(devices) != 1:

@@ -20,7 +20,7 @@ from trtllm_lite.plugins.scaled_weight import scaled
 _INTEGERS_OF_4_BITS = (ONNX["int4"], ONNX["uint4"])
 _FLOATS = ("float8_e4m3fn", "float4_e2m1fn")
 _GROUPED = ("GroupedGatedLinear", "GroupedLinear")
-_READ = "int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
+_READ = "int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # rows that are expanded in float64 at a time
 _ROW_RUN = 8  # products have a multiple of this many rows
@@ -37,7 +37,7 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, fused ones only, with matrices of ``dtype`` in place of weights that no kernel reads.
 
-    Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 matrices with
+    Kernels read int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 matrices with
     one scale for each row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
     Router becomes two terms of ``dtype``, one after the other.
     """
@@ -85,9 +85,9 @@ def _reason(op: Op, links: Links) -> str | None:
     if "weight_scale" not in op.inputs:
         return None
     if op.kind == "Embedding":
-        return "GPU kernels look up 16 bits"
+        return "GPU kernels look up 16-bit rows"
     if op.kind in _GROUPED:
-        return None if _block_size(op) else f"GPU kernels multiply with experts of 16 bits, {_READ}"
+        return None if _block_size(op) else f"GPU kernels read experts as 16-bit matrices, {_READ}"
     has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # other block sizes raise an error
     if _is_rounded(op, links) or _has_int8_rows(op) or has_4_bits or _block_size(op):
         return None

@@ -73,7 +73,7 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
 
 
 def with_adapters(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The same steps, for requests of which at least one has an adapter."""
+    """The same buckets for steps in which at least one request has an adapter."""
     return [replace(bucket, name=f"lora_{bucket.name}", adapters=True) for bucket in buckets]
 
 

@@ -146,7 +146,7 @@ class Operands:
         return self.collectives.index(name)
 
     def state_of_ranks(self, value: ir.Value) -> None:
-        """Keep a state, touched or not, where every stage of a pipeline has it."""
+        """Keep a state, used or not, at the place that it has in every stage of a pipeline."""
         self.states_of_ranks.append(self.state(value))
 
     def receive(self, value: ir.Value) -> None:

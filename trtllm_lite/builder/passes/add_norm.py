@@ -86,7 +86,7 @@ def _is_read_elsewhere(add: ir.Node, norm: ir.Node) -> bool:
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in _norms(graph):
         if _not_convertible(node) is None:
-            yield f"{node.name} is a norm left behind"
+            yield f"{node.name} is a norm that was not fused"
 
 
 ADD_NORM = GraphPass("add_norm", _rewrite, ensures=_ensures)

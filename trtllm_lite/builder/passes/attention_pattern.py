@@ -90,7 +90,7 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     if rotary is not None:
         rotated = attribute(rotary, "rotary_embedding_dim", 0) or head_dim
         fits = rotated <= head_dim and (dims(cos) or ())[-1:] == (rotated / 2,)
-        expect(fits, f"the RoPE table of the {what} heads has not half as many columns as elements are rotated")
+        expect(fits, f"the RoPE table of the {what} heads does not have a column for two rotated elements")
     return Heads(source, heads, head_dim, norm, epsilon, cos, sin)
 
 

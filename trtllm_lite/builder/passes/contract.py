@@ -45,7 +45,7 @@ class GraphPass:
     ensures: Condition = always
 
     def __call__(self, graph: ir.Graph) -> list[Decision]:
-        """Rewrite ``graph`` and remove its dead nodes. Raises PassError; the graph is of no use then."""
+        """Rewrite ``graph`` and remove its dead nodes. Raises PassError; the graph is unusable then."""
         self._check("precondition", self.requires(graph))
         decisions = list(self.rewrite(graph))
         remove_dead(graph)

@@ -44,7 +44,7 @@ def _is_order(node: ir.Node) -> bool:
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in nodes_of(graph, "Gather"):
         if _is_order(node):
-            yield f"{node.name}, which takes features, is left behind"
+            yield f"{node.name}, which takes features, was not fused"
 
 
 GATHER_COLUMNS = GraphPass("gather_columns", _rewrite, ensures=_ensures)

@@ -64,7 +64,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, matrix: StoredMatrix) -> None:
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in nodes_of(graph, "MatMul"):
         if _matrix(node.inputs[1]) is not None and len(dims(node.inputs[0]) or ()) == 2:
-            yield f"{node.name} is a linear layer left behind"
+            yield f"{node.name} is a linear layer that was not fused"
 
 
 LINEAR = GraphPass("linear", _rewrite, ensures=_ensures)

@@ -59,7 +59,7 @@ def _fuse(graph: ir.Graph, node: ir.Node) -> None:
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in _activations(graph):
         if _obstacle(node) is None:
-            yield f"{node.name} is an activation left behind"
+            yield f"{node.name} is an activation that was not fused"
 
 
 LINEAR_ACTIVATION = GraphPass("linear_activation", _rewrite, ensures=_ensures)

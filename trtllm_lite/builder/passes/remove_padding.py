@@ -1,6 +1,6 @@
 """[batch, seq, ...] becomes packed [num_tokens, ...]: operators that treat tokens alike run on real tokens only.
 
-Every such operator moves to packed rows. Where the rest of the graph (attention, which alone knows about sequences)
+These operators move to packed rows. Where the rest of the graph (attention, which alone knows about sequences)
 reads a packed value, it is unpacked by ``Gather(value, padded_rows)``; where it hands a value back, that is packed by
 ``Gather(Flatten(value), packed_rows)``. ``padded_rows[b, s]`` is the packed row of a padded slot (any row for padding)
 and ``packed_rows[t]`` the flat padded slot of a row. The pass paged_attention removes both kinds of Gather.

@@ -164,7 +164,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in graph:
         if _word(node) is not None and _operands_fit(node):
-            yield f"{node.name} is an elementwise operator left behind"
+            yield f"{node.name} is an elementwise operator that was not fused"
 
 
 ROWWISE = GraphPass("rowwise", _rewrite, ensures=_ensures)

@@ -56,7 +56,7 @@ class TensorRtBackend:
         dtype = config.dtype
         if dtype == FLOAT32:
             raise BuildError(
-                f"the checkpoint is {dtype}, and TensorRT engines compute in 16 bits: convert it with --dtype bfloat16"
+                f"the checkpoint is {dtype}, and TensorRT computes in 16-bit types: convert with --dtype bfloat16"
             )
         _check_attention(network.graph)
         _check_cache(network.graph, dtype, kv_cache_dtype)

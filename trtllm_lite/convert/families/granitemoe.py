@@ -51,7 +51,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(_: dict[str, Any]) -> dict[str, Any]:
-    """Entries for the form in which llama.cpp stores experts: each matrix apart, gate and up too."""
+    """Entries for the form in which llama.cpp stores experts: each matrix separately, including gate and up."""
     return {"experts_apart": True}
 
 

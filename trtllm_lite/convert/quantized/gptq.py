@@ -17,7 +17,7 @@ from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 
 # Settings of GPTQModel that tell how it found the weights; settings that change weights (adapter, rotation) are not
-# here.
+# listed.
 GPTQMODEL_KEYS = """
     pack_dtype pack_impl meta lm_head desc_act act_group_aware static_groups true_sequential damp_percent
     damp_auto_increment mse gptaq foem hessian fallback failsafe failsafe_with_rtn pre_filters weight_only

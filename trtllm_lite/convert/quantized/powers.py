@@ -7,7 +7,7 @@ from trtllm_lite.convert.quantized.layer import Layer
 from trtllm_lite.network.dtypes import NUMPY
 
 E8M0 = "float8_e8m0fnu"
-# The type of the scales: bfloat16 holds all such powers.
+# The type of the scales: bfloat16 holds all powers of two that E8M0 has.
 SCALE_DTYPE = "bfloat16"
 _BIAS, _NO_POWER = 127, 255
 

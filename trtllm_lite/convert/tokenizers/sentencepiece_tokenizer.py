@@ -103,7 +103,7 @@ def _bpe(vocabulary: Vocabulary) -> models.BPE:
 
 
 def _unigram(vocabulary: Vocabulary) -> models.Unigram:
-    """A Unigram model; tokens that SentencePiece does not find by likelihood get that of the unlikeliest piece.
+    """A Unigram model; tokens that SentencePiece does not find by likelihood get the unlikeliest piece's.
 
     A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token. An unused piece gets a
     plain space in front, which normalisation removes from every text, so that no text spells it.

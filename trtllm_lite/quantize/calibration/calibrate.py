@@ -1,4 +1,4 @@
-"""Gathers statistics of the inputs of products, as many of them in one pass over the text as fit a budget."""
+"""Gathers statistics of the inputs of products, of as many inputs in one pass over the text as fit a budget."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Observer(Protocol):
         """A sum, initially zero, of the outer products of an input's rows."""
 
     def gram_bytes(self, features: int) -> int:
-        """Return the bytes of one such sum."""
+        """Return the bytes of one sum of outer products."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Floating-point numbers of 4 bits: 2 of exponent, 1 of fraction (OCP Microscaling Formats, version 1.0, E2M1)."""
+"""4-bit floating-point numbers: 2 bits of exponent, 1 of fraction (OCP Microscaling Formats, version 1.0, E2M1)."""
 
 import onnx_ir as ir
 

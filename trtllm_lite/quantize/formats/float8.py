@@ -1,4 +1,4 @@
-"""Floating-point bytes of 4 bits of exponent and 3 of fraction (OCP 8-bit Floating Point Specification, E4M3)."""
+"""8-bit floating-point numbers: 4 bits of exponent, 3 of fraction (OCP 8-bit Floating Point Specification, E4M3)."""
 
 from functools import cache
 

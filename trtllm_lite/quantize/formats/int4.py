@@ -1,4 +1,4 @@
-"""Integers of 4 bits; float matrices are stored without -8, so that a matrix and its negative are stored alike."""
+"""4-bit integers; float matrices are stored without -8, so that a matrix and its negative are stored alike."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""Integers of 8 bits; float matrices are stored without -128, so that a matrix and its negative are stored alike."""
+"""8-bit integers; float matrices are stored without -128, so that a matrix and its negative are stored alike."""
 
 import numpy as np
 import onnx_ir as ir

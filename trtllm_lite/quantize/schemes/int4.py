@@ -1,4 +1,4 @@
-"""Weights of 4 bits with a scale for each block of a row: rounded to nearest, by AWQ or by GPTQ."""
+"""4-bit weights with a scale for each block of a row: rounded to nearest, by AWQ or by GPTQ."""
 
 from collections.abc import Callable, Sequence
 

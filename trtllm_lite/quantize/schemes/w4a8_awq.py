@@ -1,4 +1,4 @@
-"""Weights of 4 bits by AWQ, and activations in FP8 with a scale for each token, computed at run time."""
+"""4-bit weights by AWQ, and activations in FP8 with a scale for each token, computed at run time."""
 
 from collections.abc import Sequence
 

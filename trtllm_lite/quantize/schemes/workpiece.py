@@ -22,7 +22,8 @@ Factors = Callable[[], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Decision:
-    """A scheme's decision at ``site``, a path in the model, for people; ``kind`` describes such sites."""
+    """A scheme's decision at ``site``, a path in the model, for people; ``kind`` says what the site is, in the
+    plural."""
 
     site: str
     text: str
@@ -58,7 +59,7 @@ class _Rescaled(Rows):
 
 class Workpiece:
     """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives;
-    ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
+    ``group_size`` neighbouring weights of a row share a scale in 4-bit schemes.
 
     Factors of a matrix's rows and columns may be added even after its format is chosen: they are applied when the
     matrix is read.

@@ -47,7 +47,7 @@ def _has_some_experts(op: Op) -> bool:
 
 
 def inbox_size(program: ProgramKind) -> int:
-    """Return the rows that an inbox has room for: the most rows that a program sends there."""
+    """Return the rows that an inbox has room for: the maximum number of rows that a program sends there."""
     return min(inbox_rows(program.limits.tp_size), symbols(program.limits)["num_tokens"])
 
 

@@ -132,7 +132,7 @@ class TimingCache:
     def algorithms(self, product: Product, arch: str, max_rows: int) -> tuple[TimedAlgorithm, ...]:
         """The algorithms for a product of up to ``max_rows`` rows, one for each number of rows that was measured.
 
-        Empty on another architecture, or if no algorithm gains anything.
+        The result is empty on another architecture, or if no algorithm gains anything.
         """
         timings = self.timings(product) if arch == self.arch else []
         needed = sum(timing.rows < max_rows for timing in timings) + 1
@@ -202,7 +202,7 @@ def _lines(timings: Iterable[Timing]) -> str:
 
 
 def load_timing_cache(path: Path) -> TimingCache:
-    """Read ``path``. Raises BuildError if it is not there, not a timing cache, or of another version."""
+    """Read ``path``. Raises BuildError if it does not exist, is no timing cache, or has another version."""
     try:
         cache = from_json(TimingCache, parse_json(read_foreign(path, MAX_JSON_BYTES), str(path)), str(path))
     except OSError as error:
