@@ -47,6 +47,6 @@ def _weights_by_dtype(checkpoint: Checkpoint) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for value in checkpoint.model.graph.initializers.values():
         tensor = value.const_value
-        if isinstance(tensor, ir.LazyTensor):  # constants are in the network
+        if isinstance(tensor, ir.LazyTensor):  # weights are lazy; constants are in the network itself
             sizes[f"weights in {DTYPE_NAMES[tensor.dtype]}"] += int(tensor.nbytes)
     return dict(sizes)

@@ -81,7 +81,8 @@ def observed_input(group: Sequence[Product]) -> Observed:
 
 
 def by_input(products: Sequence[Product]) -> dict[str, list[Product]]:
-    """Group products by the activations that they multiply, under the name of the first; experts stay apart."""
+    """Group products by the activations that they multiply, under the name of the first; experts form their own
+    groups."""
     groups: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in products:
         groups.setdefault((product.x, product.of_experts), []).append(product)

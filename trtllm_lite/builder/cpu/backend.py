@@ -64,7 +64,7 @@ class CpuBackend:
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """Implements :meth:`Backend.memory`."""
-        # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows.
+        # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows them.
         threads = _core.resolve_num_threads(num_threads or 0)
         planned = make_plan(job.graph, job.limits, _cache_dtype(job))
         return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))

@@ -23,7 +23,7 @@ _GROUPED = ("GroupedGatedLinear", "GroupedLinear")
 _READ = "int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # rows that are expanded in float64 at a time
-_ROW_RUN = 8  # products have a multiple of this many rows
+_ROW_RUN = 8  # weights of products have a multiple of this many rows
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ _GGUF_KEYS = {"attention.sliding_window": "sliding_window", "expert_feed_forward
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; the first layer has a window, and every other one, unless ``layer_types`` says otherwise."""
     config.rename({"experts_per_token": "num_experts_per_tok"})
-    config.take("initial_context_length")  # the parameters of RoPE repeat it
+    config.take("initial_context_length")  # the parameters of RoPE repeat this length
     if not config.take("rope_parameters") and not config.take("rope_scaling"):
         config.problem("rope_scaling", "expected the parameters of YaRN, found none: pass the published config.json")
     for key, value in (("hidden_act", "silu"), ("swiglu_alpha", SWIGLU_ALPHA), ("swiglu_limit", SWIGLU_LIMIT)):

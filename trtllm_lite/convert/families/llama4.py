@@ -32,7 +32,7 @@ NAMES = {
     "experts_down_proj": f"{_MLP}.experts.down_proj",
     **{f"expert_{name}_proj": f"{_MLP}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # for GGUF
 }
-_NOT_NORMED_EXPERTS = 128  # number of experts of Maverick, which tells llama.cpp too that heads are not normed
+_NOT_NORMED_EXPERTS = 128  # experts of Maverick, by which llama.cpp, too, knows that heads are not normed
 
 
 def read_model(config: ConfigFields) -> Decoder:

@@ -16,7 +16,7 @@ from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.pooling import Pooling
 
 WORD_PIECES = "bert"  # value of tokenizer.ggml.model
-_POOLINGS = {1: False, 2: True}  # whether each pooling_type takes the first row; without one it is the mean
+_POOLINGS = {1: False, 2: True}  # whether each pooling_type takes the first row; the default is the mean
 _USUAL_IDS = {"cls": 101, "seperator": 102, "unknown": 100}  # llama.cpp's defaults
 _LONGEST_WORD = 100  # characters; BERT takes a longer word for an unknown one
 

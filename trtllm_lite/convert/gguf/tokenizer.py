@@ -100,7 +100,7 @@ def _unigram(ggml: dict[str, Any]) -> Tokenizer:
             byte_fallback=BYTE in types,
             add_dummy_prefix=bool(ggml.get("add_space_prefix", False)),
             remove_extra_whitespaces=bool(ggml.get("remove_extra_whitespaces", False)),
-            charsmap=bytes(value & 0xFF for value in ggml.get("precompiled_charsmap", ())),  # some files: signed
+            charsmap=bytes(value & 0xFF for value in ggml.get("precompiled_charsmap", ())),  # some are signed
         )
     )
 

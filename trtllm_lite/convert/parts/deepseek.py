@@ -74,7 +74,7 @@ def deepseek_gguf(gating: int, topk_method: Callable[[dict[str, Any]], str]) -> 
             f"{_LAYER}.attn_q_b": "q_b_proj",
             f"{_LAYER}.attn_kv_a_mqa": "kv_a_proj",
             f"{_LAYER}.attn_kv_a_norm": "kv_a_norm",
-            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # not split in files of 2024
+            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # files of 2024 do not split this tensor
             f"{_LAYER}.exp_probs_b": "correction",
         },
         keys={

@@ -51,7 +51,7 @@ FILES = (
 """Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
 
 _REMEDY = "download it again"
-_MAX_TOKENS = 1 << 24  # no vocabulary has so many tokens
+_MAX_TOKENS = 1 << 24  # every vocabulary has fewer tokens
 
 
 def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str | None, dict[str, Any]]:

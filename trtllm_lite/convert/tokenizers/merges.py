@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from trtllm_lite.errors import ConvertError
 
-MAX_PIECE_CHARACTERS = 1024  # SentencePiece trains pieces of 16 unless told otherwise; work grows with the square
+MAX_PIECE_CHARACTERS = 1024  # SentencePiece's default is 16; work grows with the square of the length
 
 
 def check_lengths(pieces: Collection[str]) -> None:

@@ -56,7 +56,8 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     special = vocabulary.of_type(UNKNOWN, CONTROL)
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in special])
     if not vocabulary.unigram:
-        # SentencePiece finds user-defined pieces after normalisation. Here a dummy prefix would then come before them.
+        # SentencePiece finds user-defined pieces after normalisation. Here a dummy prefix would come before these
+        # pieces.
         normalized = not vocabulary.add_dummy_prefix
         defined = vocabulary.of_type(USER_DEFINED)
         tokenizer.add_tokens([AddedToken(piece, normalized=normalized) for piece in defined])

@@ -15,7 +15,7 @@ class Needs(IntEnum):
 
     NOTHING = 0
     CHANNELS = 1  # magnitudes of channels, and a sample of rows
-    GRAM = 2  # and the mean of outer products
+    GRAM = 2  # also the mean of outer products
 
 
 class Scheme(ABC):
