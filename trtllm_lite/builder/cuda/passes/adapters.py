@@ -30,7 +30,7 @@ def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _listed(low_rank: Op, ops: Sequence[Op], program: ProgramKind) -> Op:
-    """Return LowRank with the lists of its rows, which are tokens, or in larger steps rows of logits."""
+    """Return LowRank with the lists of its rows: rows of logits if it reads them outside decode steps, else tokens."""
     of_logits = LOGITS_INDICES in low_rank.inputs and not program.bucket.decode
     rows, ends = ("adapter_logits", "adapter_logit_ends") if of_logits else ("adapter_tokens", "adapter_token_ends")
     lists = {"adapter_rows": step_input(rows, ops), "adapter_ends": step_input(ends, ops)}

@@ -16,7 +16,7 @@ from trtllm_lite.plugins.cuda.tiles import tile_configs
 def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Let each rank add up the rows it owns (``owned``) if its inbox is too small for all, and fewer bytes are sent.
 
-    Linear stores rows on their owners if its kernel can: it and its AllReduce then have the state ``rank_sums``. An
+    Linear stores rows on their owners if its kernel can: Linear and its AllReduce then have the state ``rank_sums``. An
     AllReduce with ``sum_everywhere`` also sends the sum before the norm to the other ranks.
     """
     if program.limits.tp_size == 1 or program.limits.uses_nccl:
@@ -37,7 +37,7 @@ def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def stored_logits(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Let Linear store logits on the first rank, their only reader, if its kernel can.
+    """Let Linear store logits on the first rank, their only reader, if the kernel of Linear can.
 
     The AllGather after it only waits for the logits of all ranks (``in_place``).
     """
