@@ -32,7 +32,7 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read ``path`` without reading weights.
 
-    Raises EngineError if ``path`` is no checkpoint, or one that is incomplete, damaged, hostile, or of a newer version.
+    Raises EngineError if ``path`` is no checkpoint, or if it is incomplete, damaged, hostile, or of a newer version.
     """
     path = Path(path)
     try:

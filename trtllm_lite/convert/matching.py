@@ -35,7 +35,7 @@ class Mismatch:
 def compare(needed: Iterable[Weight], found: dict[str, TensorInfo], stored_names: StoredNames) -> Mismatch:
     """Every difference between the source tensors that ``needed`` are computed from and those ``found``.
 
-    Tensors are named as they are stored; several that are stored as one count as one difference.
+    Tensors are named as they are stored; several tensors that are stored as one count as one difference.
     """
     wanted = {tensor.name: tensor.shape for weight in needed for tensor in weight.expression.sources()}
 

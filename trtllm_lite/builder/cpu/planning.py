@@ -159,7 +159,7 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
     for dim in dims(value) or ():
         if dim is None or (isinstance(dim, str) and dim not in (TOKENS_PER_BLOCK, *limits.symbols())):
             raise BuildError(
-                f"the extent {dim} of {value.name} is bounded by no limit: name it like one, or make it static"
+                f"the extent {dim} of {value.name} is bounded by no limit: name it like a limit, or make it static"
             )
         shape.append(limits.tokens_per_block if dim == TOKENS_PER_BLOCK else dim)
     return PlanTensor(str(value.name), DTYPE_NAMES[value.dtype], tuple(shape), layout, kind, offset)

@@ -35,7 +35,7 @@ class Expanded:
 
 
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
-    """The operators of ``graph``, fused ones only, with matrices of ``dtype`` in place of weights that no kernel reads.
+    """The operators of ``graph``, all fused, with matrices of ``dtype`` in place of weights that no kernel reads.
 
     Kernels read int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 matrices with
     one scale for each row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a

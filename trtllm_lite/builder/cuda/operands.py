@@ -48,7 +48,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class Bias:
-    """A bias as kernels add it, float32, and rounded to the engine's type; asking for one stores it in the engine."""
+    """A bias as kernels add it, float32, and rounded to the engine's type; a form that is asked for is stored."""
 
     vector: Callable[[], Buffer]
     rounded: Callable[[], Buffer]

@@ -95,7 +95,7 @@ DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]
 
 
 def ops_of(graph: ir.Graph) -> list[Op]:
-    """Return the operators of ``graph``, fused ones only, in its order."""
+    """Return the operators of ``graph``, which are all fused, in its order."""
     ops = []
     for node in graph:
         attributes = {name: found.value for name, found in node.attributes.items()}

@@ -90,10 +90,10 @@ def _match_matrices(product: ir.Node, perm: list[int]) -> tuple[StoredMatrix, tu
     flat = _node(product.inputs[1], "Reshape", "the matrix is not that of all experts")
     transpose = _node(flat.inputs[0], "Transpose", "the matrix of the experts is not transposed")
     expect(list(attribute(transpose, "perm", ())) == perm, "the matrix of the experts has another order")
-    by_expert = _node(transpose.inputs[0], "Reshape", "the matrix of the experts is not cut into theirs")
+    by_expert = _node(transpose.inputs[0], "Reshape", "the matrix is not divided into those of the experts")
     shape, matrix = integers(by_expert.inputs[1]) or [], _matrix(by_expert.inputs[0])
     is_cut = len(shape) == 3 and matrix.shape == (shape[0] * shape[1], shape[2])
-    expect(is_cut, "the matrix of the experts is not cut into theirs")
+    expect(is_cut, "the matrix is not divided into those of the experts")
     experts, rows, depth = shape
     side_by_side = (depth, experts * rows) if perm[0] else (experts * depth, rows)
     expect(dims(flat.outputs[0]) == side_by_side, "the features of the experts are not side by side")

@@ -15,7 +15,7 @@ class SharedSources:
         """Each tensor is read by ``num_readers`` ranks."""
         self._num_readers = num_readers
         self._shared: dict[int, ir.TensorProtocol] = {}
-        self._alive: list[ir.TensorProtocol] = []  # keeps tensors alive, so that no other tensor gets the id of one
+        self._alive: list[ir.TensorProtocol] = []  # keeps tensors alive, so that no other tensor gets their ids
 
     def of(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         """Return ``tensor`` in the form that the ranks share."""

@@ -31,7 +31,8 @@ _GGUF_KEYS = {"attention.sliding_window": "sliding_window", "expert_feed_forward
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; the first layer has a window, and every other one, unless ``layer_types`` says otherwise."""
+    """Read the config; the first layer and every second one after it have a window, unless ``layer_types`` says
+    otherwise."""
     config.rename({"experts_per_token": "num_experts_per_tok"})
     config.take("initial_context_length")  # the parameters of RoPE repeat this length
     if not config.take("rope_parameters") and not config.take("rope_scaling"):

@@ -74,7 +74,7 @@ class PreTokenizer:
 
     With ``composes`` texts are normalised to NFC first. With ``whole_words`` a word of the vocabulary is one token even
     if merges would not reach it. With ``adds_bos`` a BOS is added unless the file says otherwise. ``mask`` is the token
-    that takes spaces before it, if there is one.
+    that includes the spaces before it, if any.
     """
 
     make: Callable[[], pre_tokenizers.PreTokenizer]

@@ -1,6 +1,6 @@
 """Quantizes rows to 8 bits: GEMVs quantize what they read, epilogues quantize rows for later operators.
 
-The attributes of both are described in ``plugins/cuda/lowering.py``.
+``plugins/cuda/lowering.py`` describes the attributes of GEMVs and epilogues.
 """
 
 from dataclasses import replace

@@ -106,7 +106,7 @@ def _arguments(effort: Effort, rows: int) -> dict[str, Any]:
 
 
 def _product_timing(entry: dict[str, Any]) -> ProductTiming:
-    """Make a timing from an entry of the executor, whose keys are those of both records."""
+    """Make a timing from an entry of the executor, whose keys are fields of ProductTiming and of Product."""
     own = {key: entry.pop(key) for key in ("rows", "algo", "microseconds", "heuristic_microseconds")}
     own |= {key: round(own[key], 2) for key in ("microseconds", "heuristic_microseconds")}
     return from_json(ProductTiming, {"product": entry, **own}, "timing")
