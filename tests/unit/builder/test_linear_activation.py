@@ -24,7 +24,7 @@ def test_rows_that_something_else_reads_stay() -> None:
     model = set_input(model, "layers.1.mlp.gelu", 0, "layers.0.mlp.up_proj.bias_out")
     result, decisions = run_until("linear_activation", model)
     assert operators(result)["Gelu"] == 1
-    reason = "it is not the only one that reads layers.0.mlp.up_proj"
+    reason = "it is not the only reader of layers.0.mlp.up_proj"
     assert [d.reason for d in decisions if not d.fused] == [reason]
 
 

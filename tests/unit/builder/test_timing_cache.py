@@ -227,7 +227,7 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80", input_timing_cache=path)
     with pytest.raises(BuildError, match="for the targets sm_80, sm_90a: pass only this GPU's target"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80,sm_90", output_timing_cache=path)
-    with pytest.raises(BuildError, match="fast_build is given, and nothing is measured: leave it out"):
+    with pytest.raises(BuildError, match="fast_build is given, and nothing is measured: leave fast_build out"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", fast_build=True)
     with pytest.raises(BuildError, match="CPU engines need no timing"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, fast_build=True)
