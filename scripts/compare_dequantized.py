@@ -5,14 +5,14 @@ type. The values of `convert` are rounded to that type once, as in packages that
 the package's own environment:
 
 - compressed-tensors: `AutoModelForCausalLM.from_pretrained(DIR, quantization_config=CompressedTensorsConfig(
-  run_compressed=False))` of transformers, and its state_dict; of act-order, which release 0.19 has left behind,
+  run_compressed=False))` of transformers, and its state_dict; for act-order, which release 0.19 does not support,
   `quantize` and `dequantize` with g_idx of 0.9.4 (`compressed_tensors.quantization.lifecycle.forward`);
 - AWQ and GPTQ of AutoRound: `dequantize_gemm` of `auto_round.export.export_to_awq.utils`, and the `QuantLinear` of
-  `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32; of
-  version 2 of GPTQ that of `qlinear_torch`;
+  `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32; for
+  version 2 of GPTQ the `QuantLinear` of `qlinear_torch`;
 - fp8 in tiles: `FineGrainedFP8Config(dequantize=True)` of transformers, which takes whole tiles alone;
 - mxfp4: `convert_moe_packed_tensors` of `transformers.integrations.mxfp4`;
-- ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor` (FP8, NVFP4, MXFP4); of W4A16_AWQ
+- ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor` (FP8, NVFP4, MXFP4); for W4A16_AWQ
   `pack_int4_in_uint8` of `modelopt.torch.export.quant_utils` makes the stored bytes of our matrices.
 """
 

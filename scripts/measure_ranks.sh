@@ -27,7 +27,7 @@ for ranks in ${*:-1 2}; do
   rm -r "$engine"
 done
 
-# Other models and formats, split among two.
+# Other models and formats, split between two GPUs.
 limits=(--max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --max_num_tokens 2048)
 for shape in "llama-3.1-8b fp8_rowwise 1,64" "llama-3.1-70b fp8_rowwise 1,64" "llama-3.1-70b full_prec 1"; do
   read -r model qformat batches <<<"$shape"
@@ -38,7 +38,7 @@ for shape in "llama-3.1-8b fp8_rowwise 1,64" "llama-3.1-70b fp8_rowwise 1,64" "l
   rm -r "$out/engine"
 done
 
-# A model that fits one card: what a card adds. As many requests for each.
+# A model that fits one card, to measure what a second card adds: the number of requests grows with the cards.
 for ranks in 1 2; do
   trtllm-lite build --model_config configs/models/llama-3.1-70b.json --strip_plan --target sm_90 --tp_size "$ranks" \
     --qformat fp8_rowwise --kv_cache_dtype fp8 --input_timing_cache "$cache" --max_batch_size $((160 * ranks)) \

@@ -11,7 +11,7 @@ shift
 port=${PORT:-8123}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 work=$(mktemp -d)
-server=  # its process, while it runs
+server=  # the server's process, while it runs
 trap clean_up EXIT
 mkdir -p "$out"
 lengths=(--input_len 128 --output_len 128)

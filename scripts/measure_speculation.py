@@ -75,7 +75,7 @@ def measure(llms: Mapping[str, LLM], kind: str, options: argparse.Namespace) -> 
             rate, tokens = run(llm, kind, f"{kind} {turn}", options)
             expected = expected or tokens
             if llm.session.manifest.target.kind == CPU and tokens != expected:
-                raise SystemExit(f"{name}: {kind} came to other tokens than {PLAIN}")
+                raise SystemExit(f"{name}: the tokens of {kind} differ from those of {PLAIN}")
             if turn > 0:  # the first round reads the weights
                 rates[name].append(rate)
     return rates

@@ -44,5 +44,5 @@ done
 wait "$tools"
 
 say "tests"
-# Tests that wait for ever end by pytest's own limit (pyproject.toml); this one is of the run.
+# Tests that wait for ever end by pytest's own limit (pyproject.toml); this limit is for the whole run.
 exec timeout --foreground 3h .venv/bin/python -m pytest "${run[@]}" "$@"

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--record_ranks", metavar="NAME")
     parser.add_argument("--record_collectives", metavar="NAME")
     parser.add_argument("--record_experts", metavar="NAME")
-    parser.add_argument("--commit", help="of the sources that were measured, where they were no checkout of git")
+    parser.add_argument("--commit", help="commit of the measured sources, if they were not a checkout of git")
     parser.add_argument("reports", nargs="*", type=Path)
     store(parser.parse_args())
     for page in pages():

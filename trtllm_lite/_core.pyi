@@ -105,7 +105,7 @@ class Engine:
 class Network(Protocol):
     """Interface of the network of an engine that another library compiled; Python provides it.
 
-    Each sequence has a row of the caches. An exception becomes a LimitError if it is one, else a DeviceError.
+    Each sequence has a row of the caches. Exceptions other than LimitError become a DeviceError.
     """
 
     memory: dict[str, int]
@@ -220,8 +220,8 @@ class CpuPipeline(LogitsExecutor):
 class Stages(Protocol):
     """Interface of the stages of an engine in other processes; Python provides it.
 
-    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that have
-    begun before them, and before later steps.
+    Exceptions other than LimitError become a DeviceError. Copies of blocks come after the steps that have begun before
+    them, and before later steps.
     """
 
     num_stages: int
@@ -251,7 +251,7 @@ class RemoteStages(LogitsExecutor):
 class EarlierStages(Protocol):
     """Interface of all stages but the last of an engine for GPUs, in other processes; Python provides it.
 
-    All but ``fail`` raise once a stage has failed; an exception becomes a LimitError if it is one, else a DeviceError.
+    All but ``fail`` raise once a stage has failed; exceptions other than LimitError become a DeviceError.
     """
 
     memory: dict[str, int]
@@ -473,7 +473,7 @@ def step_stage(
     logits_indices: NDArray[np.int32],
     received: NDArray[np.uint8],
 ) -> NDArray[np.uint8] | NDArray[np.float32]:
-    """Like ``step``, for one stage of a pipeline from ``open_stage``; ``received`` is the result of the stage before.
+    """Like ``step``, for one stage of a pipeline from ``open_stage``; ``received`` is the result of the previous stage.
 
     The first stage receives no bytes. Returns the bytes for the next stage, or from the last stage the logits.
     """

@@ -58,9 +58,9 @@ class _Prompt:
 class LLM:
     """Generates text with one model, or embeds texts with an encoder. Threads and coroutines may share it.
 
-    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Of
-    everything but an engine an engine is made, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``,
-    of at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
+    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Unless
+    it is an engine, an engine is made of it, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``, of
+    at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
     - ``tokenizer``: a directory with another tokenizer than the engine's own, read as that of a model
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
@@ -71,11 +71,12 @@ class LLM:
     - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
       engines
     - ``qformat``: how the matrices of a model that is stored plain are quantized, as in `trtllm-lite build`: "int8_wo",
-      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8", …; what needs calibration gets it of a
-      text that comes with the package, and so does a KV cache of 8 bits. A given engine must be quantized so
-    - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
-      by default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
-      an engine's own may be tightened
+      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8", …; schemes that need calibration, and KV
+      caches of 8 bits, are calibrated on a text that comes with the package. A given engine must be quantized in this
+      way
+    - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built, by
+      default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
+      limits of a given engine may be lowered
     - ``ignore_config_keys``: keys of the model's config.json, and FILE.KEY of other files, that are not supported and
       that you know not to matter; they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
@@ -88,11 +89,12 @@ class LLM:
       in use at once and ``max_cpu_loras`` (twice as many) in memory
     - ``tensor_parallel_size``: devices that split every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
-    - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
-    - ``moe_expert_parallel_size``: runs of the devices of ``tensor_parallel_size`` that have some of the experts of
-      mixtures each; likewise
+    - ``pipeline_parallel_size``: pipeline stages, each with some of the layers, on ``tensor_parallel_size`` devices;
+      the default is chosen in the same way
+    - ``moe_expert_parallel_size``: groups of the ``tensor_parallel_size`` devices, each with some of the experts; the
+      default is chosen in the same way
     - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
-      machine with the engine at the same path (of GPUs the last one computes in this process, and NCCL carries what
+      machine with the engine at the same path (on GPUs the last stage computes in this process, and NCCL carries what
       stages send each other); by default all compute in this process
 
     Arguments of TensorRT-LLM and vLLM that have a meaning here are taken by those names, too (``max_model_len``);
@@ -226,14 +228,13 @@ class LLM:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
 
         A prompt is a string, a list of token ids, a dictionary of either ({"prompt": …}, {"prompt_token_ids": …}), or
-        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template, or of
-        several through the one named ``chat_template``. The template also gets ``tools`` (JSON schemas of functions)
-        and the names of ``chat_template_kwargs``, such as {"enable_thinking": False}. One prompt gives a
-        :class:`RequestOutput`, a list of prompts a list of outputs.
-        The other arguments are one value for all prompts or a list with one for each: requests of a greater
-        ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
-        ``cache_salt`` share KV cache content, ``lora_request`` is the adapter that a request runs with. ``use_tqdm``
-        shows progress if stderr is a terminal.
+        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template (if it has
+        several, through the one named ``chat_template``). The template also gets ``tools`` (JSON schemas of functions)
+        and the entries of ``chat_template_kwargs``, such as {"enable_thinking": False}. One prompt gives a
+        :class:`RequestOutput`, a list of prompts a list of outputs. The other arguments are one value for all prompts
+        or a list with one for each: requests of a greater ``priority`` (-100 to 100) are served earlier, ``timeout`` is
+        in seconds from submission, only requests of equal ``cache_salt`` share KV cache content, ``lora_request`` is
+        the adapter that a request runs with. ``use_tqdm`` shows progress if stderr is a terminal.
 
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
@@ -254,7 +255,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         **options: Any,
     ) -> Any:
-        """:meth:`generate` with ``chat=True``, by the name that vLLM has for it; ``options`` are its others."""
+        """:meth:`generate` with ``chat=True``, by the name that vLLM has for it; ``options`` are further arguments."""
         return self.generate(messages, sampling_params, chat=True, **options)
 
     def generate_async(
@@ -275,8 +276,8 @@ class LLM:
         """Start to continue one prompt; returns at once, or when a new grammar of ``sampling_params`` is compiled.
 
         The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
-        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises; also
-        OverloadedError, if too many requests are outstanding: this one may be sent again later.
+        ``result()``, and cancelled. Arguments and errors are those of :meth:`generate`; it also raises OverloadedError
+        if too many requests are outstanding: the request may be sent again later.
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")

@@ -10,8 +10,8 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 source scripts/common/requirements.sh
 
-# Changes when anything that the installed package is made of changes. Python sources are linked, not copied, so of
-# those only the list of files counts.
+# Changes when anything that the installed package is made of changes. Python sources are linked, not copied, so only
+# the list of their names counts.
 source_fingerprint() {
   {
     cat pyproject.toml CMakeLists.txt plugins/*.py trtllm_lite/common/vocabulary.py trtllm_lite/engine/*.py trtllm_lite/request_fields/*.py trtllm_lite/csrc/*.py
@@ -30,7 +30,7 @@ install_checkout() {
   local extra=$1 python=.venv/bin/python wanted stamp testing=OFF
   stamp=".venv/installed-$extra-$(source_fingerprint)"
   if [ ! -x $python ]; then
-    rm -f .venv/installed-* # by a Python that is gone
+    rm -f .venv/installed-* # made by a Python that is gone
     python=$(find_python) || exit 1
   elif [ -n "${PYTHON:-}" ]; then
     wanted=$(find_python) || exit 1

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Prints the Python of an environment below WORK that has llama-cpp-python, which is built there for this machine if it
-# is missing, but without AMX: a build with it dies on some virtual machines. LLAMA_CPP_PYTHON=… is another one that has it.
+# is missing, but without AMX: a build with it dies on some virtual machines. LLAMA_CPP_PYTHON=… names another Python that has it.
 #   source scripts/common/llama_cpp_python.sh; llama=$(llama_cpp_python WORK)
 llama_cpp_python() {
   local python=${LLAMA_CPP_PYTHON:-} switches=(-DGGML_NATIVE=OFF) feature switch

@@ -1,4 +1,4 @@
-"""The reference of what requests may ask for, from their schema."""
+"""Writes the reference of the fields of requests, from their schema."""
 
 import dataclasses
 
@@ -33,6 +33,6 @@ def _row(name: str, field: Field, default: object) -> list[str]:
 
 
 def _range(number: Number) -> str:
-    """From which number to which, and what else is taken."""
+    """The range of a number, and other values that it may have."""
     bounds = f"{number.low} or more" if number.high is None else f"{number.low} to {number.high}"
     return bounds + (", 0" if number.or_zero else "") + (", -1" if number.minus_one_is_off else "")

@@ -24,7 +24,7 @@ def record_server(path: Path, directory: Path, commit: str | None) -> None:
         known.setdefault(shape, {})[kind] = report
     incomplete = [shape for shape, reports in known.items() if sorted(reports) != sorted(KINDS)]
     if incomplete:
-        raise SystemExit(f"{path}: expected reports {', '.join(KINDS)} of each shape, which {incomplete[0]} has not")
+        raise SystemExit(f"{path}: expected reports {', '.join(KINDS)} of each shape, which {incomplete[0]} lacks")
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 

@@ -190,7 +190,7 @@ def test_builds_of_what_encoders_lack_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"qformat": "int8_sq"}, "int8_sq needs calibration, which is of decoders: choose a qformat that needs none"),
+        ({"qformat": "int8_sq"}, "int8_sq needs calibration, which encoders lack: choose a qformat that needs none"),
         ({"qformat": "int8_wo", "kv_cache_dtype": "int8"}, "kv_cache_dtype is int8: encoders have no KV cache"),
         ({"qformat": "int8_wo", "max_accuracy_loss": 1}, "an encoder predicts none: leave max_accuracy_loss out"),
         ({"autoq_format": "int8_wo,fp8_wo", "auto_quantize_bits": 12}, "an encoder predicts none: .* autoq_format"),

@@ -306,7 +306,7 @@ def test_the_command_plan_says_so_too(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint16", "bfloat16")
     checkpoint16 = ["--checkpoint_dir", str(tmp_path / "checkpoint16")]
     text = CliRunner().invoke(cli, ["plan", *checkpoint16, *by_nccl]).stdout
-    assert "what a rank gets of the others by NCCL for a token" in text
+    assert "what a rank receives from the others by NCCL for a token" in text
     text = CliRunner().invoke(cli, [*command, "1 kB"]).stdout
     assert "predicted memory of each of 2 ranks" in text
     assert text.endswith("1,000 B a device: no --tp_size is enough\n")

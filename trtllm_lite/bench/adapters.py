@@ -32,7 +32,7 @@ def check_adapters(manifest: Manifest, workload: AdaptedWorkload) -> None:
 def make_up_adapters(session: Session, engine_dir: str | Path, workload: AdaptedWorkload) -> None:
     """Give ``session`` the adapters that the requests of ``workload`` ask for, with matrices for every projection.
 
-    They differ only in name: the cost of a step depends on where their numbers lie, not on the values.
+    They differ only in name: the cost of a step depends on where their matrices lie, not on the values.
     """
     adapters, native = session.check_takes_adapters("num_loras"), core()
     engine = native.Engine(str(engine_path(Path(engine_dir), rank=0)))

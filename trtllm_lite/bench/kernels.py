@@ -12,7 +12,7 @@ def traced_steps(executor: Any, limits: Limits, batch_size: int, input_len: int)
     """A step that prefills a batch of prompts, as far as one step can, and one that decodes behind the prompts.
 
     ``executor`` is a ``_core.DeviceExecutor`` whose event loop is idle and whose KV cache nobody needs any more: it is
-    overwritten. Executors of several ranks and of compiled networks are not timed, so there is no step of theirs.
+    overwritten. Executors of several ranks and of compiled networks are not timed: nothing is yielded for them.
     """
     native = core()
     if not isinstance(executor, native.CpuExecutor | native.CudaExecutor):

@@ -94,7 +94,7 @@ METRICS: Mapping[str, Metric] = {
     # figures of mixtures of experts, means over steps and layers
     "experts_read": Metric("experts read", _number),
     "rank_rows": Metric("rows of a rank's experts", _number),
-    "busiest_rank_rows": Metric("rows of the busiest rank's", _number),
+    "busiest_rank_rows": Metric("rows of the busiest rank's experts", _number),
     "rank_imbalance": Metric("busiest rank over the mean", _number),
     # figures of the latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),

@@ -60,7 +60,7 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
 
 
 def routing_figures(routing: Routing | None, moe_ep_size: int) -> dict[str, float]:
-    """Figures of the measured routing, and, if ranks have some of the experts each, of how evenly rows choose ranks."""
+    """Figures of the measured routing, and, if each rank has some of the experts, of how evenly rows choose ranks."""
     if routing is None:
         return {}
     if moe_ep_size == 1:

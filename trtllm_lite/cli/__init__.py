@@ -34,11 +34,10 @@ def cli() -> None:
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
     `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
-    checkpoint or an engine, `sign` signs where an engine comes from and `verify` checks it, `push` and `pull` take it
+    checkpoint or an engine, `sign` signs the provenance of an engine and `verify` checks it, `push` and `pull` take it
     to and from a registry, `triton-repo` makes a model repository for Triton of it, `serve` answers requests over HTTP,
     `eval` and `bench` measure how well and how fast an engine predicts, `cache` lists and clears the engines that LLM
-    makes by itself.
-    Options may be spelled with _ or -.
+    makes by itself. Options may be spelled with _ or -.
     """
 
 

@@ -74,7 +74,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @click.option(
     "--output_timing_cache",
     metavar="FILE",
-    help="Measure the matrix products, of experts too, on this machine's GPU, write the result there, and use it.",
+    help="Measure the products, of experts too, on this machine's GPU, write the timings to this file, and use them.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure fewer sizes and candidates, and not at the power limit.")
 @recipe_options
@@ -245,8 +245,8 @@ def plan(
 ) -> None:
     """Predict the memory of an engine before building it.
 
-    `plan` reads no weights and writes nothing. Its flags are those of `build`. With --device_memory, which this
-    machine's GPUs give by themselves, it also says the least --tp_size whose ranks fit.
+    `plan` reads no weights and writes nothing. Its flags are those of `build`. With --device_memory, or on a machine
+    with GPUs, it also reports the least --tp_size whose ranks fit.
 
     \b
     Example:
@@ -309,7 +309,7 @@ def _print_memory(memory: "MemoryPlan", bounds: "BuildLimits") -> None:
         print_table("memory of a rank by stage", ["", "", "bytes"], stages)
     if memory.link_bytes:
         links = [[name, *_sizes(size)] for name, size in memory.link_bytes.items()]
-        how = "gets of the others by NCCL" if bounds.uses_nccl else "reads of the others' memory"
+        how = "receives from the others by NCCL" if bounds.uses_nccl else "reads of the others' memory"
         print_table(f"what a rank {how} for a token", ["", "", "bytes"], links)
     use = memory.cache_use
     groups = [[group.name, group.describe()] for group in use.groups]

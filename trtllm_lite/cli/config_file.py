@@ -41,7 +41,7 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_take,
-    help="YAML with these options under their names; those of the command line come first.",
+    help="YAML with these options under their names; options of the command line take precedence.",
 )
 
 

@@ -44,8 +44,8 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     type=click.Choice([AUTO, AUTO_16_BITS, *PLAIN_DTYPES]),
     default=AUTO,
     show_default=True,
-    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF), and so does "
-    "auto_16_bits, but for float32, of which it makes bfloat16, as GPUs need it. Matrices that stay in the blocks of a "
+    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF); so does "
+    "auto_16_bits, except that float32 becomes bfloat16, as GPUs need it. Matrices that stay in the blocks of a "
     "quantized model have the model's own type.",
 )
 @click.option(
@@ -71,7 +71,7 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     "--draft_model_dir",
     metavar="DIR|HUB_ID",
     help="An EAGLE-3 head of this model, or the model itself if a layer of it drafts (MTP): let engines of the "
-    "checkpoint keep what is drafted from.",
+    "checkpoint keep the features that it drafts from.",
 )
 @click.option(
     "--target_model_dir",

@@ -46,7 +46,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--num_beams", default=1, show_default=True, help="Search with this many beams; the answer comes at the end."
 )
-@click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote; engines of --max_lora_rank take them.")
+@click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote, for engines built with --max_lora_rank.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @foreign_options(GENERATE)
 def generate(

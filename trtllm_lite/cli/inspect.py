@@ -24,8 +24,8 @@ def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: st
     that has everything: the steps of each program, the arena, tactics with their timings, kernels, weights, files.
 
     With --diff it shows what differs between two engines. The exit code is 3 if something differs that can change
-    tokens or logits, and 0 if nothing does. Provenance of both is compared, too, but only explains: what engines hold
-    is compared itself.
+    tokens or logits, and 0 if nothing does. The provenance of both is compared, too, but only to explain differences in
+    what the engines hold.
 
     \b
     Examples:

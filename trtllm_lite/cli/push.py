@@ -7,7 +7,7 @@ from trtllm_lite.cli.framework import Command, Decorated
 
 def plain_http_option(function: Decorated) -> Decorated:
     """The option of the commands that talk to a registry."""
-    help_text = "Talk to a registry that has no https. Those on localhost are always talked to so."
+    help_text = "Talk to a registry that has no https. Registries on localhost need no such flag."
     return click.option("--plain_http", is_flag=True, help=help_text)(function)
 
 

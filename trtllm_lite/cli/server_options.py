@@ -30,8 +30,8 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
     click.option(
         "--target",
-        help="Target, cpu or sm_90, of the engine that is built if a model is none. [default: this machine's GPUs, or "
-        "its CPU]",
+        help="Target, cpu or sm_90, of the engine that is built if a model is not one. "
+        "[default: this machine's GPUs, or its CPU]",
     ),
     click.option(
         "--dtype", default="auto", show_default=True, help="Type of the matrices, for models that are not engines."

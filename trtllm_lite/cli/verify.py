@@ -22,7 +22,7 @@ def verify(engine: str, key: str | None, as_json: bool) -> None:
     """Check every file of an engine against the provenance that `build --provenance` wrote beside it.
 
     This needs no GPU and none of what the engine was made of. The error names all files that differ. With --key the
-    provenance itself must be signed by that key, as `sign` does it; without, nobody vouches for it.
+    provenance itself must be signed by that key, as `sign` does it; without --key nobody vouches for it.
 
     \b
     Examples:

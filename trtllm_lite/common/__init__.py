@@ -1,1 +1,2 @@
-"""What all rooms share: files, units, messages, and the vocabulary of engines. It imports nothing else but errors."""
+"""What all parts of the package share: files, units, messages, the vocabulary of engines. It imports only
+``errors``."""

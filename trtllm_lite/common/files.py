@@ -293,14 +293,14 @@ def _remove_parents(created: list[Path]) -> None:
         try:
             parent.rmdir()
         except OSError:
-            return  # another process uses it by now
+            return  # another process uses the directory by now
 
 
 @contextmanager
 def _as_output_error(path: Path, temporary: Path | None) -> Iterator[None]:
     """Turn an OSError about writing ``path`` into an OutputError; errors about other files pass unchanged.
 
-    Without a ``temporary`` directory, which is then still to be made, there are no other files.
+    ``temporary`` is None as long as the temporary directory is not made: every error is then about ``path``.
     """
     try:
         yield

@@ -25,7 +25,7 @@ def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe's writer
     except ValueError as error:  # the path contains a NUL
-        raise OSError(errno.EINVAL, "its name is none of a file", str(path)) from error
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -9,7 +9,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 def parts_of(path: Path) -> list[Path]:
     """All files of the model to which ``path`` belongs, by their names; only ``path`` if it is not split.
 
-    The first has the metadata. The files need not exist.
+    The first file has the metadata. The files need not exist.
     """
     match = _PART.fullmatch(path.name)
     if match is None or not 1 <= int(match[2]) <= int(match[3]):

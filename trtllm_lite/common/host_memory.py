@@ -42,7 +42,7 @@ def _available_in_groups(groups: Path, own_groups: Path) -> Iterator[int]:
 
 
 def _rooms(root: Path, path: str, limit_name: str, usage_name: str, reclaimable: str) -> Iterator[int]:
-    """The bytes that are left in a group and in those around it.
+    """The bytes that are left in a control group, and in each group that contains it.
 
     A container may see its own group at ``root`` while the kernel reports its place on the host: missing paths are
     skipped. Cached pages of files that were not used for a while count as free, as in MemAvailable, because the kernel

@@ -9,7 +9,7 @@ from trtllm_lite.errors import TrtllmLiteError
 class LibraryErrors:
     """Inside ``with``, whatever the tokenizers library raises becomes ``kind``: "WHAT (the library's message): REMEDY".
 
-    Its panics are not even subclasses of Exception. Errors of this package pass unchanged.
+    The library's panics are not even subclasses of Exception. Errors of this package pass unchanged.
     """
 
     def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:

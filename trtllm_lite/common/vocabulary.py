@@ -17,20 +17,20 @@ DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads 
 MAX_EXTENT = 1 << 30  # extents and integer attributes are smaller, so that a product of two fits in 64 bits
 MAX_BYTES = 1 << 50  # bound of the sizes of tensors and arenas, and of offsets
 MAX_NAME_BYTES = 512
-# The host memory that a runtime takes for steps and for its notes of the KV cache grows with these numbers, whatever
-# the model is. The bounds are several times what the largest machines can use.
+# The host memory that a runtime takes for steps and for the bookkeeping of the KV cache grows with these numbers,
+# whatever the model is. The bounds are several times what the largest machines can use.
 MAX_STEP_SEQS = 1 << 16  # sequences of a step
 MAX_STEP_TOKENS = 1 << 24  # tokens of a step
 MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
 CPU = "cpu"  # the target, its kind, and the arch of its program
-AUTO, AUTO_16_BITS = "auto", "auto_16_bits"  # a model's own type of matrices, and bfloat16 instead of float32
+AUTO, AUTO_16_BITS = "auto", "auto_16_bits"  # a model's own dtype of matrices, and bfloat16 instead of float32
 AUTO_TARGET = "auto"  # the GPUs of this machine, or its CPU
-GPU_MEMORY_FRACTION = 0.9  # of free memory, which the KV cache takes beside weights and workspace
+GPU_MEMORY_FRACTION = 0.9  # share of the memory beside weights and workspace that the KV cache takes
 MAX_DRAFT_LEN = 8  # draft tokens of a sequence in a step
 DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
 MAX_TP_SIZE = 16  # ranks, each with an engine of its own, among which every layer is divided
-MAX_PP_SIZE = 16  # stages, each with as many ranks, that have some of the layers each
+MAX_PP_SIZE = 16  # pipeline stages; each has tp_size ranks and some of the layers
 # How the ranks of a GPU engine exchange data: by kernels that access peer memory, or by NCCL.
 ALLREDUCE_STRATEGIES = ("AUTO", "NCCL")
 MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's, and of a model's JSON files
@@ -127,7 +127,7 @@ SYMBOLS = {
     "num_slots": "requests that may hold a slot: a full batch, and those whose last step has not ended yet",
     "num_sms": "multiprocessors of the GPU",
     "num_adapter_tokens": "num_tokens in a step of which a request has an adapter, or else 0",
-    "num_adapter_logits": "num_logits in such a step",
+    "num_adapter_logits": "num_logits in a step of which a request has an adapter, or else 0",
     "num_loras": "slots of adapters in such a step; chosen when an engine is loaded",
 }
 
@@ -156,7 +156,7 @@ STEP_INPUTS = (
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
     StepInput("adapter_logits", ("num_adapter_logits",), "all rows of logits, in the order of adapter_tokens"),
     StepInput("adapter_logit_ends", ("num_loras",), "where the rows of each slot end in adapter_logits"),
-    # Entries that no window reaches any more may name any block: nobody uses what they name.
+    # Entries that no window reaches any more may name any block: nothing reads these blocks.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )
 
@@ -212,5 +212,5 @@ ON_CPU = DefaultLimits(max_batch_size=8, max_num_tokens=2048)
 ON_GPU = DefaultLimits(max_batch_size=256, max_num_tokens=8192)
 # TensorRT sets memory aside for the longest sequences.
 BY_TENSORRT = DefaultLimits(max_batch_size=8, max_num_tokens=2048, max_seq_len=2048)
-# Types of a KV cache whose keys and values are rounded with scales, and how tensors of theirs are called.
+# Types of a KV cache whose keys and values are rounded with scales, and the dtypes of such a cache.
 KV_CACHE_DTYPES = {"fp8": "float8_e4m3fn", "int8": "int8"}

@@ -72,8 +72,8 @@ def compare_engines(a: EngineFile, b: EngineFile) -> tuple[Difference, ...]:
 
     These sections change results (tokens or logits):
 
-    - ``model``: the network's sizes, the ids at which generation ends, and the defaults of sampling; but the
-      number of parameters is only counted.
+    - ``model``: the network's sizes, the ids at which generation ends, and the defaults of sampling; but the number of
+      parameters changes no result.
     - ``quantization``: the scheme decides which values the weights of linear layers are rounded to.
     - ``weights``: type, shape, layout and the CRC-32C that the file holds of each weight's bytes. The weights of a
       stripped engine are made by the runtime.
@@ -89,14 +89,15 @@ def compare_engines(a: EngineFile, b: EngineFile) -> tuple[Difference, ...]:
 
     These do not:
 
-    - ``provenance``: options, sources' digests and versions that the statements beside the engines name; where only
-      one engine has a statement, that. They explain the other sections and are no verdict, sources of the model
-      included: all that a runtime reads (weights, programs, tokenizer, defaults of sampling) is compared above, while a
-      source's digest also changes with what no engine holds, such as a README or the order of tensors in a file.
+    - ``provenance``: options, sources' digests and versions that the statements beside the engines name; if only one
+      engine has a statement, its existence is the difference. They explain the other sections and change nothing, not
+      even the sources of the model: all that a runtime reads (weights, programs, tokenizer, defaults of sampling) is
+      compared above, while a source's digest also changes with what no engine holds, such as a README or the order of
+      tensors in a file.
     - ``limits``: they bound what a step may hold. Where a limit leads to other kernels (max_num_tokens and the decode
       batches may), these differ under ``kernels`` or ``tactics``.
     - ``memory``: where tensors lie has no part in their values.
-    - ``accuracy``: it was measured of the weights, and is not read by the runtime.
+    - ``accuracy``: the build measured it, and the runtime does not read it.
     - ``producer``: a version that computes otherwise differs in one of the sections above.
     """
     made_a, made_b = provenance_facts(a, b)

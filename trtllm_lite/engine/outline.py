@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps that run ``repeats`` times, one time after the other."""
+    """Steps that run ``repeats`` times in a row."""
 
     repeats: int
     steps: tuple[Step, ...]
@@ -123,7 +123,7 @@ def _settings(plan: Plan, instruction: Instruction) -> dict[str, Any]:
 
 
 def _number(extent: int | Extent) -> str:
-    """A number of a step as a formula."""
+    """An extent as a formula of its symbols."""
     if isinstance(extent, int):
         return str(extent)
     parts = [str(extent.const)] if extent.const or not extent.terms else []

@@ -256,9 +256,9 @@ class CudaSettings:
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
     Adapters may change the parts of the ``adapted`` products, which are numbered in their order. ``collectives`` are
-    the names of those that kernels of several ranks compute together, by the numbers that they know them by.
-    ``slot_numbers`` are the numbers that records of slots begin with (plugins/sample/slot.cuh), which kernels were
-    compiled for.
+    the names of the collectives that kernels of several ranks compute together; kernels refer to a collective by its
+    position. ``slot_numbers`` are the numbers that records of slots begin with (plugins/sample/slot.cuh), which kernels
+    were compiled for.
     """
 
     decode_batches: tuple[Count, ...]
@@ -274,8 +274,8 @@ class Plan:
     """A plan; ``programs`` are in order of preference; the plan of a CPU engine has one.
 
     ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs``,
-    ``sampling_slots`` and ``token_masks``, too: a program's instructions sample tokens from the first that reads
-    ``token_masks`` on; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
+    ``sampling_slots`` and ``token_masks``, too. In a program, the first instruction that reads ``token_masks`` and all
+    after it sample tokens; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
 
     A stage of a pipeline that is not the last has no ``logits``: its outputs are the values that the next stage has
     ``received``, rows of all tokens under the same names, in the arena before the first instruction runs.

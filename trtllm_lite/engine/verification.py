@@ -46,7 +46,7 @@ class Trust:
 
 
 def trust_in(directory: Path, key_file: Path | None) -> Trust:
-    """Who vouches for the statement in ``directory``. Raises EngineError, ArgumentError as :func:`check_signature`."""
+    """Who vouches for the statement in ``directory``. Raises the errors of :func:`check_signature`."""
     if key_file is None:
         return Trust(is_signed=(directory / SIGNATURE_FILE).exists())
     return Trust(check_signature(read_statement(directory), directory, key_file), is_signed=True)

@@ -1,4 +1,4 @@
-"""Sums over the distributions that logits mean, in float64, a few rows at a time on each core."""
+"""Computes sums over the probability distributions of logits, in float64, a few rows at a time on each core."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK_BYTES = 8 << 20  # of float64 logits of a block of rows
+_BLOCK_BYTES = 8 << 20  # bytes of the float64 logits of a block of rows
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _of_block(logits: NDArray[np.float32], targets: NDArray[np.int32], reference
 
 
 def _distribution(logits: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Logits less the largest of their row, the probabilities that they mean, and the log of the exponentials' sum."""
+    """Logits minus the largest of their row, their softmax, and the log of the sum of their exponentials."""
     shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
     probabilities = np.exp(shifted)
     total = probabilities.sum(1, keepdims=True)

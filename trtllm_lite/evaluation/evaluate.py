@@ -23,8 +23,8 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class AgainstReference:
-    """The comparison with a reference; ``perplexity`` is its own, ``kl_divergence`` KL(reference || engine) in nats per
-    token.
+    """The comparison with a reference; ``perplexity`` is the reference's, ``kl_divergence`` is KL(reference || engine)
+    in nats per token.
 
     ``perplexity_increase`` is relative: 0.01 for 1%. ``top1_agreement``: the share of tokens for which both find the
     same token likeliest.
@@ -68,8 +68,8 @@ def evaluate(
 
     Windows are sequences of ``window`` tokens (None: as many as the engines take) that do not overlap; tokens after the
     last whole window are left out. Each begins with what the tokenizer puts before a prompt, and its first token is not
-    predicted. ``max_tokens`` of the text are read at most. Every engine can be evaluated; one that was built with
-    gather_context_logits takes fewer steps, because others compute max_batch_size rows of logits in a step.
+    predicted. At most ``max_tokens`` tokens of the text are read. Every engine can be evaluated; one that was built
+    with gather_context_logits takes fewer steps, because others compute max_batch_size rows of logits in a step.
 
     If several engines are compared with one reference, the directory ``kept_logits`` keeps the reference's logits, so
     that they are computed only once.

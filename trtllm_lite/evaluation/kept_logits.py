@@ -14,7 +14,7 @@ from trtllm_lite.runtime.sequence_runner import SequenceRunner
 class KeptLogits(SequenceRunner):
     """A runner that keeps the logits of each sequence in a file of ``directory``, and reads existing files.
 
-    A file takes 4 bytes for each token and each word of the vocabulary.
+    A file takes 4 * tokens * vocab_size bytes.
     """
 
     def __init__(self, directory: Path, engine_dir: Path, max_len: int | None, num_threads: int | None) -> None:

@@ -67,7 +67,7 @@ _SHARE = (
 _CACHE = "it is a field of kv_cache_config here"
 _BOTH = "it is another name of an argument here"
 _ADAPTERS = "max_lora_rank=… makes an engine that takes adapters; leave it out"
-_BUILT = "what LLM builds it builds in seconds, and keeps; leave it out"
+_BUILT = "LLM builds an engine in seconds, and keeps it; leave it out"
 _SERVED = "it is an option of `trtllm-lite serve`"
 LLM: Mapping[str, Foreign] = merge(
     [
@@ -121,16 +121,16 @@ SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
         same("top_p_min top_p_reset_ids top_p_decay", "top_p stays as it is for all tokens; leave it out", (0, 1)),
         same("prompt_ignore_length", "penalties count all tokens of the prompt; leave it out", (0,)),
         same("no_repeat_ngram_size", "use repetition_penalty or frequency_penalty", (0,)),
-        same("exclude_input_from_output", "outputs never have the prompt in them; leave it out", (True,)),
+        same("exclude_input_from_output", "outputs never contain the prompt; leave it out", (True,)),
         same("return_perf_metrics", "RequestOutput.metrics is always there", harmless=True),
         same("return_encoder_output", remedies.TEXT_ONLY),
-        same("additional_model_outputs", "return_context_logits and return_generation_logits are what there is"),
+        same("additional_model_outputs", "use return_context_logits or return_generation_logits"),
         same("lookahead_config", remedies.MEDUSA),
-        same("add_special_tokens", "prompts as token ids are taken as they are, and texts get them", (True,)),
+        same("add_special_tokens", "texts always get special tokens, prompts of token ids never", (True,)),
         same("spaces_between_special_tokens", "texts are what the tokenizer makes of all tokens", (True,)),
         same("structured_outputs", _BOTH, becomes="guided_decoding"),
-        same("output_kind", "generate_async(streaming=...) chooses, and outputs have the new part, too", (0,)),
-        same("extra_args logprob_token_ids", "there is nothing that takes it; leave it out"),
+        same("output_kind", "use generate_async(streaming=...), whose outputs also have the new part alone", (0,)),
+        same("extra_args logprob_token_ids", "nothing here reads it; leave it out"),
         same("flat_logprobs", "logprobs are a list of dictionaries; leave it out"),
         same("logprobs_mode", "there is one kind of log probabilities; leave it out", ("raw",)),
         same(
@@ -166,7 +166,7 @@ KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
 BUILD_CONFIG: Mapping[str, Foreign] = merge(
     [
         {name: entry for name, entry in BUILD.items() if name != "gather_context_logits"},
-        same("max_draft_len", "pass speculative_config to LLM, whose num_speculative_tokens it is", (0,)),
+        same("max_draft_len", "pass num_speculative_tokens in the speculative_config of LLM", (0,)),
         same("max_encoder_input_len", remedies.TEXT_ONLY, (0, 1024)),
         same("input_timing_cache output_timing_cache", "use `trtllm-lite build`", ("model.cache",)),
         same("speculative_decoding_mode", remedies.SPECULATION, ("none", "speculativedecodingmode.none", 1)),
@@ -176,8 +176,8 @@ BUILD_CONFIG: Mapping[str, Foreign] = merge(
 QUANT_CONFIG: Mapping[str, Foreign] = merge(
     [
         same("exclude_modules", "use --quantize_override of `trtllm-lite quantize`"),
-        same("smoothquant_val clamp_val", "every scheme finds its own; leave it out", (0.5,)),
+        same("smoothquant_val clamp_val", "every scheme finds its own values; leave it out", (0.5,)),
         same("has_zero_point pre_quant_scale use_meta_recipe", "every scheme has its own scales; leave it out"),
-        same("activated_sparsity mamba_ssm_stochastic_rounding", "there is none; leave it out"),
+        same("activated_sparsity mamba_ssm_stochastic_rounding", "not supported; leave it out"),
     ]
 )

@@ -49,7 +49,7 @@ _SPECULATION = merge(
         ),
         same("max_concurrency draft_len_schedule acceptance_window acceptance_length_threshold", remedies.PACED, (0,)),
         same("pytorch_weights_path", "give the head's engine as speculative_model"),
-        same("decoding_type", "the class says it; leave it out", ("ngram", "eagle", "eagle3", "mtp", "draft_target")),
+        same("decoding_type", "the class sets it; leave it out", ("ngram", "eagle", "eagle3", "mtp", "draft_target")),
     ]
 )
 _FORMS = merge(

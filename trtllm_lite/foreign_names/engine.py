@@ -12,7 +12,7 @@ _CONFIG = "change the model's config.json, or pass ignore_config_keys"
 _STEPS = "prompts are spread over steps as they fit; leave it out"
 _MAPPED = "files of weights are mapped into memory; leave it out"
 _OVERLAP = "steps always overlap"
-_METRICS = "the figures are always there"
+_METRICS = "metrics are always collected"
 _WORKERS = "one process is enough here"
 _NODES = 'distributed_executor_backend="ray" spreads stages among machines'
 _TRANSFER = "prompts and answers are computed by one engine; leave it out"
@@ -27,13 +27,13 @@ _PARALLEL = merge(
         same("decode_context_parallel_size data_parallel_size gpus_per_node cluster_size", remedies.DIVIDED, (1,)),
         same("moe_cluster_parallel_size", remedies.DIVIDED, (1, -1)),
         same("moe_tensor_parallel_size", remedies.EXPERTS, (1, -1)),
-        same("enable_expert_parallel", "pass moe_expert_parallel_size, which says among how many devices", ("false",)),
+        same("enable_expert_parallel", "pass moe_expert_parallel_size, the number of groups of devices", ("false",)),
         same("enable_attention_dp enable_lm_head_tp_in_adp attention_dp_config cp_config", remedies.DIVIDED),
         same("pp_partition", "layers are split evenly among stages; leave it out"),
         same("nnodes node_rank data_parallel_rank master_addr master_port", _NODES, (0, 1, "127.0.0.1", 29501)),
         same("all2all_backend expert_placement_strategy", remedies.KERNELS, harmless=True),
         same("enable_eplb eplb_config enable_dbo", "experts stay on their devices; leave it out", ("false", "{}")),
-        same("allreduce_strategy", "an engine's own counts: see `trtllm-lite build --allreduce_strategy`", ("auto",)),
+        same("allreduce_strategy", "each build sets it: see `trtllm-lite build --allreduce_strategy`", ("auto",)),
         same("orchestrator_type mpi_session", _NODES),
         same("max_parallel_loading_workers ray_workers_use_nsight", _MAPPED, harmless=True),
     ]
@@ -59,7 +59,7 @@ _MODEL = merge(
         same("pt_load_map_location ignore_patterns", _MAPPED, harmless=True),
         same("task runner", _TASKS, ("auto", "generate", "embed", "pooling")),
         same("convert", _TASKS, ("auto", "none")),
-        same("pooler_config override_pooler_config", "an encoder's own pooling counts; leave it out", ("{}",)),
+        same("pooler_config override_pooler_config", "an encoder's own pooling is used; leave it out", ("{}",)),
         same("generation_config", _OWN_DEFAULTS, ("auto",)),
         same("override_generation_config", _OWN_DEFAULTS, ("{}",)),
         same("logits_processor_pattern", _OWN_DEFAULTS),
@@ -94,7 +94,7 @@ _RUNNING = merge(
         same("enable_sleep_mode enable_sleep", _RELEASE, ("false",)),
         same("seed", "a request's seed is its own field; leave it out", (0,)),
         same("max_beam_width", "a search may have up to max_batch_size beams", (1,), harmless=True),
-        same("max_logprobs", "requests are bounded by themselves; leave it out", harmless=True),
+        same("max_logprobs", "a request may have at most 20 log probabilities; leave it out", harmless=True),
         same("logprobs_mode", _LOGPROBS, ("raw_logprobs",)),
         same(
             "stream_interval", "every token is there as it comes; slow readers get larger chunks", (1,), harmless=True

@@ -6,7 +6,7 @@ from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.entry import Foreign, merge, same
 
 _KEYS = "put the keys into a file, one a line, and give it as --api_key_file"
-_FLAGS = "it is read by llama.cpp alone: give the option"
+_FLAGS = "only llama.cpp reads the variable: give the option"
 
 VARIABLES: Mapping[str, Foreign] = merge(
     [
@@ -24,7 +24,7 @@ VARIABLES: Mapping[str, Foreign] = merge(
         same("VLLM_CPU_KVCACHE_SPACE", "give the option --max_tokens_in_paged_kv_cache", harmless=True),
         same("VLLM_CPU_OMP_THREADS_BIND", "give the option --num_threads", harmless=True),
         same("VLLM_CACHE_ROOT", "set the variable XDG_CACHE_HOME", harmless=True),
-        same("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "the model's own limit counts", harmless=True),
+        same("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "the model's own limit applies", harmless=True),
         same("VLLM_USE_MODELSCOPE", "models come from the hub of Hugging Face, or a directory", harmless=True),
         same("TLLM_LOG_LEVEL VLLM_LOGGING_LEVEL", "there is no log; --debug shows where an error arose", harmless=True),
     ]

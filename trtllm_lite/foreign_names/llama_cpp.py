@@ -7,21 +7,21 @@ from trtllm_lite.foreign_names.entry import Foreign, merge, same
 
 _BOTH = "it is another name of an option here"
 _MODEL = "give the model's file, directory or hub id without an option"
-_CONTEXT = "use --max_seq_len, which is of one sequence, where llama.cpp's is of all slots together"
+_CONTEXT = "use --max_seq_len, which bounds one sequence (llama.cpp's option bounds all slots together)"
 _CACHE_TYPE = "use --kv_cache_dtype int8 or fp8"
 _PLACES = "all layers are on the devices of --target and --tensor_parallel_size; leave it out"
-_THREADS = "--num_threads says how many threads compute, and the system where; leave it out"
-_ROPE = "the model's own RoPE counts; change its file, and leave it out"
+_THREADS = "--num_threads sets the number of threads, and the system places them; leave it out"
+_ROPE = "the model's own RoPE is used; change its file, and leave it out"
 _FILES = "weights are mapped into memory"
 _OFFLINE = "set the variable HF_HUB_OFFLINE=1"
 _LOG = "use --log_format json for objects instead of text, and --no_access_log for none"
-_REQUESTS = "requests say this, and generation_config.json of the model says it for all of them"
+_REQUESTS = "requests set it, and the model's generation_config.json sets its default"
 _LORA = "an adapter of PEFT's format is given with --lora_modules NAME=DIR"
 _DRAFTS = "use --speculative_config"
-_TEMPLATES = "the model's own template is taken; convert the model again with another tokenizer_config.json"
+_TEMPLATES = "the model's own template is used; convert the model again with another tokenizer_config.json"
 _BATCHED = "requests are always batched in flight"
 _SHARED = "prefixes are shared by all requests; --no_kv_cache_block_reuse switches that off"
-_NO_SHIFT = "what does not fit is an error; leave it out"
+_NO_SHIFT = "a request that does not fit is an error; leave it out"
 _PAGE = "the page for chats is at /"
 _ALWAYS = "the server always does this"
 _STEPS = "use --max_num_tokens, the tokens of one step"
@@ -64,7 +64,7 @@ _SAMPLING = merge(
         same("repeat_penalty presence_penalty frequency_penalty repeat_last_n -l logit_bias", _REQUESTS),
         same("grammar grammar_file -j json_schema -jf json_schema_file", _REQUESTS),
         same("xtc_probability dynatemp_range mirostat dry_multiplier", "use temperature, top_p and min_p", (0,)),
-        same("samplers sampler_seq sampling_seq", "cuts have one order; leave it out"),
+        same("samplers sampler_seq sampling_seq", "filters of tokens have one order; leave it out"),
         same("typical typical_p xtc_threshold dry_base dry_allowed_length dry_penalty_last_n", "use min_p", (1,)),
         same("-r reverse_prompt", "requests have stop; leave it out"),
         same("keep context_shift", _NO_SHIFT, _OFF),

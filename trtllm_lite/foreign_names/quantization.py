@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class QuantAlgo(StrEnum):
-    """TensorRT-LLM's names of quantization schemes; QuantConfig says which of them there are here."""
+    """TensorRT-LLM's names of quantization schemes; QuantConfig says which of them are supported."""
 
     NO_QUANT = "NO_QUANT"
     W8A16 = "W8A16"

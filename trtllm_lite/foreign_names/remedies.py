@@ -2,10 +2,10 @@
 
 SPECULATION = (
     "engines of `trtllm-lite build --max_draft_len` take draft tokens, and `trtllm-lite serve --speculative_config`, "
-    "or speculative_config in Python, says how they are found"
+    "or speculative_config in Python, says how drafts are made"
 )
 MEDUSA = (
-    "the heads of Medusa, EAGLE-1 and EAGLE-2 and lookahead decoding are not read; speculative_config has ngram, "
+    "heads of Medusa, EAGLE-1 and EAGLE-2, and lookahead decoding, are not supported; speculative_config has ngram, "
     "suffix, draft_model, eagle3 and mtp instead"
 )
 QUANTIZE = (
@@ -30,4 +30,4 @@ OFFLOADING = "host_cache_size is the host memory, in bytes, for requests that MA
 GRAMMARS = "llguidance compiles grammars, as requests ask for them; leave it out"
 CALIBRATE = "`trtllm-lite quantize` calibrates, with --calib_dataset, --calib_size and --calib_max_seq_length"
 EXACT = "a draft is kept if it is the token that would have been sampled in its place; leave it out"
-PACED = "as many tokens are drafted as are worth their time: see enable_adaptive_verification"
+PACED = "only as many tokens are drafted as save time: see enable_adaptive_verification"

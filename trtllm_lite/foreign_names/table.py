@@ -1,4 +1,4 @@
-"""Holds all names of other engines, by the place to type them; the migration pages are generated from them."""
+"""Holds all names of other engines, by the place where they are typed; the migration pages are generated from them."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,8 @@ AddConstant = Callable[[str, NDArray], ir.Value]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rounding of activations to numbers of ``to`` times ``scale``, or, if it is None, times a scale per token."""
+    """The rounding of activations to numbers of dtype ``to`` times ``scale``; if it is None, each token has its own
+    scale."""
 
     to: str
     scale: float | None = None

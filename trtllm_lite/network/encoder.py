@@ -19,7 +19,7 @@ from trtllm_lite.network.weight_expression import WeightExpression
 
 @dataclass(frozen=True)
 class EncoderEmbedding:
-    """norm(embedding(ids) + token_type): all tokens have the same type, with the row float32 [hidden], or None."""
+    """norm(embedding(ids) + token_type): all tokens have one type, whose row is ``token_type`` [hidden], or None."""
 
     tokens: Embedding
     norm: Norm

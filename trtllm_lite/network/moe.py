@@ -95,7 +95,7 @@ class Biases:
 
 @dataclass(frozen=True)
 class Experts:
-    """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or another ``activation``.
+    """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or with another gating.
 
     With ``scale_inputs`` (Llama 4), the share multiplies x instead, and there are no biases. Matrices hold the rows of
     all experts, one expert after the other: ``gate`` and ``up`` are [experts * inner, hidden], ``down`` is [experts *

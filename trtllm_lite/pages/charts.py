@@ -7,10 +7,10 @@ from typing import Literal
 
 NUM_COLORS = 8
 
-_WIDTH, _HEIGHT = 360, 240  # near the pixels that a phone gives it, so that text has its own size there
+_WIDTH, _HEIGHT = 360, 240  # about the pixels of a chart on a phone, where text is then hardly scaled
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 10, 38
-_TICKS = 5  # about so many on an axis
-_CROWD = 20  # points of a curve from which on dots are small
+_TICKS = 5  # approximate number of ticks on an axis
+_CROWD = 20  # curves of at least this many points have small dots
 _STEPS = (1, 2, 5, 10)
 
 Point = tuple[float, float]
@@ -36,7 +36,7 @@ class Curve:
 class Axis:
     """``text`` writes a number with its unit; all numbers of a logarithmic axis are above 0.
 
-    An axis has ``ticks`` of its own where its numbers are few. A linear one begins at 0, or ``near`` its numbers.
+    ``ticks``, if there are any, are the only ticks. A linear axis begins at 0, or with ``near`` close to its numbers.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn; ``note`` says how it is read."""
+    """The content of a chart; ``note`` says how to read the chart."""
 
     title: str
     x: Axis
@@ -146,8 +146,7 @@ def draw(chart: Chart) -> Drawing:
 def ticks(values: Sequence[float], *, log: bool, near: bool = False) -> tuple[float, ...]:
     """Round numbers around ``values``: in even steps, or on a logarithmic axis 1, 2, 5 and 10 or powers of 10.
 
-    Even ones begin at 0, or with ``near`` below the least of the values. Of numbers that are all 0 there are two
-    ticks, 0 and 1.
+    Even steps begin at 0, or with ``near`` below the least of the values. If all values are 0, the ticks are 0 and 1.
     """
     low, high = min(values), max(values)
     return _log_ticks(low, high) if log else _even_ticks(low if near and low < high else 0.0, high)
@@ -176,7 +175,7 @@ def _log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def _scale(values: Iterable[float], begin: float, end: float, *, log: bool) -> _Scale:
-    """The scale of all ``values``; one number alone comes to the middle."""
+    """The scale of all ``values``; a single number is in the middle."""
     listed = list(values)
     low, high = min(listed), max(listed)
     if low == high:

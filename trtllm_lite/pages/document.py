@@ -19,8 +19,8 @@ from trtllm_lite.pages.charts import draw
 def render(folder: Path, **values: Any) -> str:
     """The document that ``page.html`` of ``folder`` makes of ``values``, the same for the same values.
 
-    ``page.css`` and ``page.js`` of the folder, where there are such files, come behind the style and the script that
-    all documents have. The templates' macros know the values, too, which may be functions.
+    ``page.css`` and ``page.js`` of the folder, where there are such files, follow the style and the script that all
+    documents have. The templates' macros know the values, too, which may be functions.
     """
     style = colors() + _read(FOLDER, "document.css") + _read(folder, "page.css")
     script = '"use strict";\n' + _read(FOLDER, "tables.js") + _read(folder, "page.js")

@@ -70,7 +70,7 @@ class Artifact:
     annotations: dict[str, str]
 
     def to_json(self) -> str:
-        """The bytes of the manifest, which are ASCII; the artifact's digest is theirs."""
+        """The bytes of the manifest, which are ASCII; their digest is the artifact's."""
         return json_text(self)
 
 

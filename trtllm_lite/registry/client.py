@@ -33,14 +33,14 @@ class Registry:
         self._client = RepositoryClient(reference, insecure=plain_http or reference.is_local)
 
     def manifest(self) -> bytes:
-        """The manifest that the reference selects. Raises EngineError if it is too large for one."""
+        """The manifest that the reference selects. Raises EngineError if it is too large for a manifest."""
         url = self._client.url(f"manifests/{self.reference.selector}")
         with self._errors(), self._client.do_request(url, headers={"Accept": MANIFEST_TYPE}) as response:
             data = first_bytes(response, MAX_MANIFEST_BYTES + 1)
         if len(data) > MAX_MANIFEST_BYTES:
             raise EngineError(
-                f"the manifest of {self.reference} is larger than one may be, {MAX_MANIFEST_BYTES:,} bytes: pass "
-                "another reference"
+                f"the manifest of {self.reference} is larger than the limit of {MAX_MANIFEST_BYTES:,} bytes: "
+                "pass another reference"
             )
         return data
 

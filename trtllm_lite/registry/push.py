@@ -16,7 +16,7 @@ def push_engine(directory: Path, reference: Reference, report: Report, plain_htt
     """Push the engine in ``directory`` as ``reference``; returns the digest by which it can be pulled.
 
     The engine is checked first, against its provenance if there is one. Blobs that the registry already has are not
-    sent again. ``plain_http`` is for registries that do not speak https; those on this machine never do.
+    sent again. ``plain_http`` is for registries that do not speak https; registries on this machine need no such flag.
 
     Raises EngineError (not a sound engine, or other files beside it), ArgumentError, RegistryError.
     """

@@ -29,8 +29,8 @@ _MAX_ANSWER_BYTES = 1 << 20  # bound on answers that are not streamed; one with 
 class RepositoryClient(OrasRegistry):
     """The repository of ``reference``; ``insecure`` means plain http.
 
-    Requests raise RegistryError if the registry wants another login, and what ``requests`` raises for other errors, of
-    which statuses above 399 are HTTPError.
+    Requests raise RegistryError if the registry wants another login, and what ``requests`` raises for other errors:
+    HTTPError for a status above 399.
     """
 
     def __init__(self, reference: Reference, insecure: bool) -> None:
@@ -113,7 +113,7 @@ class _Login(TokenAuth):
     def authenticate_request(
         self, original: requests.Response, headers: dict[str, str], refresh: bool = False
     ) -> tuple[dict[str, str], bool]:
-        """The headers with which a refused request may be allowed, and whether they are others than before."""
+        """The headers with which a refused request may be allowed, and whether they differ from those before."""
         del refresh  # a token that was refused, as of another scope, is of no use
         challenges = _challenges(original.headers.get("Www-Authenticate", ""))
         credentials = find_credentials(self._reference.host)
@@ -172,8 +172,8 @@ class _Session(requests.Session):
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """The answer to a request.
 
-        One that is not streamed raises ValueError if it is too large, and HTTPError for a status other than success and
-        a refused login.
+        For a request that is not streamed this raises ValueError if the answer is too large, and HTTPError for a status
+        other than success and a refused login.
         """
         response = super().request(*args, **{**kwargs, "stream": True, "timeout": _TIMEOUT})
         if not kwargs.get("stream"):

@@ -24,7 +24,7 @@ class Http:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of `trtllm-lite generate`, which takes a ``type``; ``help`` is its help, if ``doc`` does not do."""
+    """An option of `trtllm-lite generate`, which takes a ``type``; ``help`` is its help, by default ``doc``."""
 
     type: type
     help: str | None = None
@@ -37,9 +37,9 @@ class Field:
     - ``doc``: what it does
     - ``expected``: what messages about values of another type say was expected, for a field of C++'s SamplingParams
     - ``http``: where HTTP bodies have it; None for nowhere
-    - ``runner``: the argument of ``ModelRunner.generate`` that it is; None if that takes none
+    - ``runner``: the argument of ``ModelRunner.generate`` for it; None if there is none
     - ``option``: the option of `trtllm-lite generate`, which is called as ``runner``, or else as the field
-    - ``in_checkpoints``: generation_config.json may have a default of it; ``gguf`` is the key of GGUF files
+    - ``in_checkpoints``: generation_config.json may have a default for it; ``gguf`` is the key of GGUF files
     - ``aliases``: what other engines call it
     """
 

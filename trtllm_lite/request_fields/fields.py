@@ -34,13 +34,13 @@ class Ends:
     end_id: Annotated[
         int | None,
         Field(
-            doc="The token that ends the text, instead of the model's; -1 means that none does, as ``ignore_eos``.",
+            doc="The token that ends the text, instead of the model's; -1 means that none does, like ``ignore_eos``.",
             runner="end_id",
             option=Option(int, "Token that ends the answer; -1 for none. [default: the model's own]"),
         ),
     ] = None
     ignore_eos: Annotated[
-        bool, Field(doc="Whether the model's end tokens end no text.", http=Http(bool, default=False))
+        bool, Field(doc="Whether to ignore the model's end tokens.", http=Http(bool, default=False))
     ] = False
     stop: Annotated[
         str | Sequence[str | Sequence[int]] | None,
@@ -104,7 +104,7 @@ class Report:
     prompt_logprobs: Annotated[
         int | None,
         Field(
-            doc="The same for each token of the prompt but the first.",
+            doc="How many of the likeliest tokens to report beside each prompt token after the first, 0 to 20.",
             expected=WHOLE,
             http=Http(int | None),
         ),

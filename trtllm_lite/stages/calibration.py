@@ -133,7 +133,7 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
 
 @contextmanager
 def resumable(calibration: Calibration) -> Iterator[None]:
-    """Let an interrupt within the body carry a note, the first of its kind, on how a later run resumes."""
+    """Add to an interrupt within the body a note on how a later run resumes, unless it has a note already."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

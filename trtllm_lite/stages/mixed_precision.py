@@ -25,7 +25,7 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
 
-_WINDOW, _NUM_WINDOWS = 512, 4  # tokens of a window of the calibration text, and windows
+_WINDOW, _NUM_WINDOWS = 512, 4  # tokens of a window of the calibration text, number of windows
 _FILE = "sensitivities.json"
 _NOTE = "trtllm_lite.autoq"
 
@@ -37,7 +37,8 @@ def choose_formats(
 
     A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
     format is measured over the first 2,048 tokens of the calibration text, on its device. With a directory for
-    calibration an interrupted run can resume. Raises BuildError (formats, budget), and as :func:`statistics_of`.
+    calibration an interrupted run can resume. Raises BuildError (formats, budget), and the errors of
+    :func:`statistics_of`.
     """
     if base.changes_products:
         raise BuildError(

@@ -78,7 +78,7 @@ def _check_encoder(recipe: Recipe, needs: Needs) -> None:
         raise BuildError(f"kv_cache_dtype is {recipe.kv_cache_dtype}: encoders have no KV cache; leave it out")
     if needs > Needs.NOTHING:
         raise BuildError(
-            f"{recipe.qformats} needs calibration, which is of decoders: choose a qformat that needs none, such as "
+            f"{recipe.qformats} needs calibration, which encoders lack: choose a qformat that needs none, such as "
             "int8_wo or fp8_rowwise"
         )
 

@@ -114,7 +114,7 @@ def _prompt_ids(arrays: Arrays) -> list[int]:
     ids = arrays[INPUT_IDS.name].reshape(-1)
     length = scalar(INPUT_LENGTHS.name, arrays[INPUT_LENGTHS.name])
     if not 0 <= length <= ids.size:
-        raise ArgumentError(f"input_lengths is {length} of {ids.size} input_ids: expected from 0 to as many")
+        raise ArgumentError(f"input_lengths is {length}: expected 0 to {ids.size}, the length of input_ids")
     found: list[int] = ids[:length].tolist()
     return found
 

@@ -65,7 +65,7 @@ def machines_table() -> str:
     """Sixteen cards as two machines of eight, in several layouts, beside sixteen on one NVLink."""
     rows, near, staged, apart = [], Layout(16), Layout(8, 2), Layout(8, 1, 2)
     for name, model, card in models_and_cards():
-        if name == MEASURED:  # this model never needs so many
+        if name == MEASURED:  # this model never needs sixteen cards
             continue
         machine = machines()[card.name]
         # A rank has 15 others, 8 of them in the other machine.

@@ -120,7 +120,7 @@ def test_what_is_no_manifest_is_refused(text: bytes, tmp_path: Path) -> None:
 
 
 def test_endless_answers_end(engine: Path, tmp_path: Path) -> None:
-    refused({}, tmp_path, f"larger than one may be, {MAX_MANIFEST_BYTES:,} bytes", endless=MANIFEST)
+    refused({}, tmp_path, f"larger than the limit of {MAX_MANIFEST_BYTES:,} bytes", endless=MANIFEST)
     answers = honest(engine)
     blob = next(path for path in answers if "blobs" in path)
     del answers[blob]

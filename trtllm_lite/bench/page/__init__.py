@@ -28,7 +28,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """A figure of a table: its name, its numbers by their parts (an empty one of a plain figure)."""
+    """A figure of a table: its name, its numbers by part (the part of a plain figure is empty)."""
 
     title: str
     cells: Mapping[str, str]

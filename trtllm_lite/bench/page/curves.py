@@ -24,7 +24,7 @@ def number(value: float) -> str:
 
 
 def plain_figure(name: str) -> Figure:
-    """What a report says of a figure that is one number; None if nothing, or no number above 0."""
+    """A function of a report: its figure ``name``, or None unless that is a number above 0."""
     return lambda report: positive(report["figures"].get(name))
 
 

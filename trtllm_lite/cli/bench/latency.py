@@ -69,12 +69,12 @@ class NumberList(click.ParamType):
 @click.option(
     "--compare_transformers",
     metavar="GGUF|DIR",
-    help="Run transformers in float32 on this model beside it, and print the ratios.",
+    help="Also run transformers in float32 on this model, and print the ratios.",
 )
 @click.option(
     "--compare_llama_cpp",
     metavar="GGUF",
-    help="Run llama.cpp on this file beside it (batch_size 1), and print the ratios.",
+    help="Also run llama.cpp on this file (batch_size 1), and print the ratios.",
 )
 @click.option(
     "--llama_cpp_python",
@@ -108,9 +108,9 @@ def latency(
     (time from when all sequences have their first token to the last token of all) / (output_len - 1). The floor of the
     time per token is the time to read the weights once (or to compute the products, if that is longer) plus the time to
     read the KV cache. The floor of the first token is the time of its arithmetic, or the time to read the weights if
-    that is longer. Of an engine of stages, a token passes all of them, while each computes for a part of the batch; the
-    slowest may hold up the others. Of a mixture of experts, floors count the experts that the rows are expected to
-    choose if all are equally likely: an expectation, not measured; real choices are skewed and read less.
+    that is longer. In an engine of stages a token passes all of them, while each stage computes for a part of the
+    batch; the slowest may hold up the others. In a mixture of experts floors count the experts that the rows are
+    expected to choose if all are equally likely: an expectation, not measured; real choices are skewed and read less.
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape

@@ -21,7 +21,7 @@ ceiling_options = together(
         metavar="GB/S",
         help="Bandwidth of the device's memory, for floors. [default: measured for CPU engines, no floor for others]",
     ),
-    click.option("--peak_tflops", type=float, help="Peak rate of its matrix products, for floors. [default: no floor]"),
+    click.option("--peak_tflops", type=float, help="Peak rate of matrix products, for floors. [default: no floor]"),
 )
 
 seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
@@ -78,7 +78,7 @@ workload_options = together(
 
 adapter_options = together(
     click.option("--num_loras", default=0, help="Random adapters, which requests use in turn. [default: 0, none]"),
-    click.option("--lora_rank", type=int, help="Rank of these adapters. [default: 16]"),
+    click.option("--lora_rank", type=int, help="Rank of the random adapters. [default: 16]"),
 )
 
 text_options = together(

@@ -35,7 +35,7 @@ class Results:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> "Results":
-        """What the options say; those of results are taken out of ``options``."""
+        """The results that ``options`` ask for; removes their options from ``options``."""
         return cls(**{entry.name: options.pop(entry.name) for entry in fields(cls)})
 
     def __post_init__(self) -> None:

@@ -73,9 +73,9 @@ def serve(allow_errors: bool, **options: Any) -> None:
 
     Requests are sent when they arrive, whatever is outstanding (an open loop), but at most --concurrency at a time;
     with `--arrival all` that is a closed loop. Latencies count from the instant at which a request is sent: to its
-    first chunk with tokens, between chunks, and to its last. A chunk may hold several tokens: the time per output
-    token is of tokens then, which the server's usage counts. Requests that fail are counted, and all other figures are
-    of those that succeeded.
+    first chunk with tokens, between chunks, and to its last. A chunk may hold several tokens: the time per output token
+    then counts tokens, by the server's usage. Requests that fail are counted, and all other figures are of those that
+    succeeded.
 
     \b
     Examples:
@@ -160,6 +160,6 @@ def _warn_if_saturated(cpu_shares: list[float]) -> None:
     if busy:
         click.echo(
             f"Warning: {len(busy)} of {len(cpu_shares)} client processes took {', '.join(busy)} of a core, so that the "
-            "client may be what limits: raise --num_client_processes",
+            "client may be the bottleneck: raise --num_client_processes",
             err=True,
         )

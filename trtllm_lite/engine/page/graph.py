@@ -83,7 +83,7 @@ def _middle(step: int) -> float:
 
 
 def _lane_numbers(boxes: Sequence[ArenaBox]) -> Iterator[int]:
-    """For each box, in order of its first step, the lowest lane that no box which still lives has."""
+    """For each box, in order of its first step, the lowest lane that no box occupies at that step."""
     ends: list[int] = []  # by lane: the last step of its latest box
     for box in boxes:
         number = next((number for number, end in enumerate(ends) if end < box.first), len(ends))

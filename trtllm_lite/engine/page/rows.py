@@ -11,7 +11,7 @@ from trtllm_lite.engine.repeated import pattern
 
 @dataclass(frozen=True)
 class TacticRow:
-    """A tactic: the site, the program, how it was chosen, and the time at the most rows measured."""
+    """A tactic: the site, the program, how it was chosen, and the time at the largest number of rows measured."""
 
     operator: str
     program: str

@@ -9,8 +9,8 @@ from trtllm_lite.common.units import format_bytes, short
 from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.pages.charts import NUM_COLORS, Axis, Chart, Curve
 
-_TICKS = 5  # of bytes, about
-_MOST = NUM_COLORS - 1  # batches, and lengths
+_TICKS = 5  # approximate number of ticks on the axis of bytes
+_MOST = NUM_COLORS - 1  # bound on the number of batches, and of lengths
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WhatIf:
 
 
 def what_if(found: Inspection) -> WhatIf | None:
-    """The memory of batches and lengths up to the engine's limits; None for what caches nothing."""
+    """The memory of batches and lengths up to the engine's limits; None for an engine without a KV cache."""
     if found.cache_use is None or not found.cache_use.groups:
         return None
     windows = [group.window for group in found.cache_use.groups]
