@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=1, help="chunks that are written at once")
     parser.add_argument("--server_core", type=int, default=0)
     parser.add_argument("--client_core", type=int, default=1)
-    parser.add_argument("--count", action="store_true", help="count what is received at once, which costs some time")
+    parser.add_argument("--count", action="store_true", help="count the chunks received at once, which takes time")
     options = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0), backlog=options.streams) as listener:
         process = multiprocessing.get_context("fork").Process(target=serve, args=(listener, options))

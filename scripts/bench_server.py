@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--num_client_processes", type=int, default=1)
     parser.add_argument("--max_batch_size", type=int, help="sequences that run side by side [default: the engine's]")
     parser.add_argument("--max_queue_size", type=int, default=1024)
-    parser.add_argument("--request_rate", type=float, help="let so many requests a second come, in place of streams")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for how long, with --request_rate")
+    parser.add_argument("--request_rate", type=float, help="requests per second to send, instead of constant streams")
+    parser.add_argument("--seconds", type=float, default=120.0, help="duration, with --request_rate")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:

@@ -2,8 +2,8 @@
 # Builds wheels of this checkout into dist/, for Linux with glibc 2.28 or newer (manylinux_2_28): `build_wheels.sh
 # [x86_64|aarch64] [PYTHON…]`. A Python of 3.12 or newer makes one wheel for all Pythons from 3.12 on (abi3), Python
 # 3.11 a wheel for itself. The compiler is Clang as the package ziglang brings it, with the glibc to link with, so that
-# any Linux on x86-64 builds both. auditwheel says what a wheel may be called; one that wants a newer glibc is refused.
-# Releases are built by cibuildwheel (.github/workflows/release.yml).
+# any Linux on x86-64 builds both. auditwheel names the wheel by the glibc that it needs; a wheel that needs a newer
+# glibc is refused. Releases are built by cibuildwheel (.github/workflows/release.yml).
 set -euo pipefail
 source "$(dirname "$0")/common/environment.sh"
 

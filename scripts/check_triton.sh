@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs ENGINE in a real Triton Inference Server and holds its answers against those of LLM. The server is that of the
+# Runs ENGINE in a real Triton Inference Server and compares its answers with those of LLM. The server is that of the
 # package nvidia-pytriton (55 MB), in an environment of its own in .cache/triton. Needs a Python with a shared library.
 set -euo pipefail
 engine=$(realpath "${1:?usage: check_triton.sh ENGINE}")

@@ -16,7 +16,7 @@ install() {
   "${as_root[@]}" true || return 1
   "${as_root[@]}" apt-get update -qq &&
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${missing[@]}" || return 1
-  # The package starts a registry of its own, which nobody asked for.
+  # The package starts a registry, which the tests do not need.
   ! command -v systemctl >/dev/null || "${as_root[@]}" systemctl disable --now docker-registry || true
 }
 

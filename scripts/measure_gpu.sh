@@ -24,8 +24,8 @@ shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
-# Where 512 requests come to need more KV cache than there is: all run until it is full, and what was preempted returns
-# from host memory, 16 GB of it for 128/2048 (tests/unit/schedule/bench_policies.cc predicts what that brings).
+# 512 requests may need more KV cache than there is: all run until it is full, and preempted requests return from host
+# memory, 16 GB of it for 128/2048 (tests/unit/schedule/bench_policies.cc predicts what that brings).
 beyond_memory=(--capacity_scheduler_policy MAX_UTILIZATION --host_cache_size 20000000000)
 quantization=(${QFORMAT:+--qformat "$QFORMAT"} ${KV_CACHE_DTYPE:+--kv_cache_dtype "$KV_CACHE_DTYPE"})
 mkdir -p "$out"

@@ -39,7 +39,7 @@ wait_until_it_listens() {
     sleep 0.2
   done
 }
-clean_up() {  # end the server of a measurement that failed, and show what it said
+clean_up() {  # ends the server of a measurement that failed, and shows its output
   if [ -n "$server" ]; then
     kill "$server" 2>/dev/null || true
     wait "$server" || true

@@ -71,7 +71,7 @@ class KvGeometry:
     def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
         """The most blocks that a batch of sequences holds at once if it computes one prompt at a time."""
     def longest_sequence(self, num_blocks: int) -> int:
-        """Tokens of the longest sequence that this many blocks hold."""
+        """Tokens of the longest sequence that ``num_blocks`` blocks hold."""
 
 class Engine:
     """An engine file, mapped read-only and checked from the first byte to the last.

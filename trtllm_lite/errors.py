@@ -42,7 +42,7 @@ class OverloadedError(TrtllmLiteError):
 
 
 class RegistryError(TrtllmLiteError):
-    """A registry that cannot be reached, refuses a request, or does not hold what it is asked for."""
+    """A registry that cannot be reached, refuses a request, or lacks the requested artifact."""
 
 
 class ServerError(TrtllmLiteError):

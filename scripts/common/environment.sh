@@ -40,7 +40,8 @@ install_checkout() {
   [ ! -f "$stamp" ] || return 0
   require_build_tools "$python"
   [ -x .venv/bin/pip ] || "$python" -m venv .venv || die "there is no virtual environment in .venv: see above"
-  # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
+  # The test extra comes with trtllm_lite._testing. (The option is always given, because CMake remembers its last
+  # value.)
   [ "$extra" != test ] || testing=ON
   # CI takes the versions and files of the lock file, everybody else what pyproject.toml allows.
   if [ -n "${CI:-}" ] && [ "$extra" = test ]; then

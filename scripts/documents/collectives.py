@@ -124,7 +124,7 @@ def collectives_table(path: Path) -> str:
 
 
 def _bounds(link: Link, hidden: int) -> str:
-    """The number of rows from which on storing rows is faster than a push between several ranks."""
+    """The least number of rows at which storing is faster than pushing, for several numbers of ranks."""
     texts, row_bytes = [], ACTIVATION_BYTES * hidden
     later = link.stored.time(hidden, 0) - link.push.time(hidden, 0)
     for ranks in (4, 8, 16):

@@ -73,7 +73,7 @@ def latency_floors(
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
     weights if that is longer. Each stage of a pipeline is a device: a token passes all of them, and each computes for
     as many parts of the batch as there are stages. Without ceilings only numbers of bytes are reported, for a rank of
-    each stage. In mixtures of experts the experts that were read count, by ``shares``.
+    each stage. Of the experts of a mixture only the ``shares`` that were read are counted.
     """
     rows = shape.batch_size / min(shape.batch_size, _num_devices(stages))
     weights = [weight_bytes_per_step(engine, rows, shares.step) for engine in stages]
@@ -158,8 +158,9 @@ def serving_floor(
 ) -> dict[str, Any]:
     """How close ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps.
 
-    In a pipeline, whose stages all compute as long as there are requests, the slowest stage counts. A decode step reads
-    ``share_read`` of a rank's experts, the measured mean over all steps; for None see :func:`weight_bytes_per_step`.
+    In a pipeline all stages compute as long as there are requests: the slowest stage determines the floor. A decode
+    step reads ``share_read`` of a rank's experts, the measured mean over all steps; for None see
+    :func:`weight_bytes_per_step`.
     """
     if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
@@ -207,7 +208,7 @@ def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings, share_r
 def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float | None = None) -> int:
     """Bytes of weights that a step of ``rows`` rows has to read: all except tables in which it looks up a few rows.
 
-    The measured share ``share_read`` of a rank's experts counts; without a measurement, the share that the rows are
+    Of a rank's experts the measured share ``share_read`` is counted; without a measurement, the share that the rows are
     expected to choose if all experts are equally likely. Real choices are skewed, and read less.
     """
     plan = engine.plan

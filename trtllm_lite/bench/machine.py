@@ -50,9 +50,9 @@ def busy_cores() -> float:
 def read_bandwidth(num_threads: int, num_bytes: int) -> float:
     """The rate, in bytes per second, at which ``num_threads`` threads together read the same ``num_bytes`` repeatedly.
 
-    The best of several passes and patterns counts. The machine's caches may hold part of the bytes, just as they may
-    hold part of the weights that every step reads: the floor of a step needs the rate for as many bytes as the step
-    reads.
+    The result is the best of several passes with several access patterns. The machine's caches may hold part of the
+    bytes, just as they may hold part of the weights that every step reads: the floor of a step needs the rate for as
+    many bytes as the step reads.
     """
     return float(core().best_read_rate(num_bytes, num_threads, _PROBE_PASSES))
 

@@ -93,7 +93,7 @@ def _slice(process: int, thread: int, name: str, begin: float, end: float, args:
 
 
 def _request(process: int, row: int, record: RequestRecord) -> Iterator[Event]:
-    """Spans of a request as a whole and, within it, of what it waited for: spans of several requests may overlap."""
+    """The span of a request and, within it, the spans of its phases. Spans of several requests may overlap."""
     first, last = record.token_times_s[0], record.token_times_s[-1]
     facts = {"prompt tokens": record.prompt_len, "output tokens": record.output_len, "priority": record.priority}
     if record.num_cached_tokens is not None:

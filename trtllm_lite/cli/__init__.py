@@ -69,8 +69,8 @@ for command in (
 def main() -> None:
     """Entry point of the console script, whose process runs one command and ends.
 
-    A build creates hundreds of thousands of objects, of which hardly any need the cycle collector. Running it as often
-    as Python does by default, and once more at the end, took a quarter of the time.
+    A build creates hundreds of thousands of objects, of which hardly any need the cycle collector. Running the
+    collector as often as Python does by default, and once more at the end, took a quarter of the time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
     try:

@@ -69,7 +69,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @click.option(
     "--input_timing_cache",
     metavar="FILE",
-    help="Timings that were measured on such a GPU before. [default: those that come with the package]",
+    help="Timings that were measured on a GPU of the target earlier. [default: those that come with the package]",
 )
 @click.option(
     "--output_timing_cache",

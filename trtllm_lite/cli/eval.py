@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _page(engine_dirs: Sequence[str], results: "Sequence[Evaluation]", reference_dir: str | None) -> str:
-    """The page of what was found; the reference's perplexity is that which the first engine was compared with."""
+    """The page of ``results``; the reference's perplexity is that in the first engine's result."""
     from pathlib import Path
 
     from trtllm_lite.engine.reader import read_engine

@@ -110,7 +110,7 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
 def _refuse_repeated(given: Sequence[click.Parameter], ctx: click.Context) -> None:
     """Raise click.UsageError for an option that takes one value and is given two, of which one would be dropped.
 
-    Two names of one option, of which another engine has one, count as the same.
+    A name that another engine has for an option counts as that option.
     """
     names: dict[str | None, list[str]] = {}
     for parameter in given:

@@ -20,7 +20,7 @@ from trtllm_lite.cli.verify import key_option
 def pull(reference: str, output_dir: str, require_provenance: bool, key: str | None, plain_http: bool) -> None:
     """Fetch an engine that `push` sent to an OCI registry.
 
-    REF is HOST[:PORT]/NAME[:TAG], or HOST[:PORT]/NAME@sha256:…, which is always the same engine. Every file is held
+    REF is HOST[:PORT]/NAME[:TAG], or HOST[:PORT]/NAME@sha256:…, which is always the same engine. Every file is checked
     against its digest, and then the engine against its provenance, as `verify` does; with --key the provenance must be
     signed by that key. Nothing is written if anything differs.
 

@@ -14,14 +14,14 @@ def key_option(function: Decorated) -> Decorated:
     return click.option("--key", metavar="FILE", help=help_text)(function)
 
 
-@click.command(cls=Command, short_help="Hold an engine against its provenance.")
+@click.command(cls=Command, short_help="Check an engine against its provenance.")
 @click.argument("engine", metavar="ENGINE")
 @key_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(engine: str, key: str | None, as_json: bool) -> None:
     """Check every file of an engine against the provenance that `build --provenance` wrote beside it.
 
-    This needs no GPU and none of what the engine was made of. The error names all files that differ. With --key the
+    This needs neither a GPU nor the sources of the engine. The error names all files that differ. With --key the
     provenance itself must be signed by that key, as `sign` does it; without --key nobody vouches for it.
 
     \b

@@ -1,4 +1,4 @@
-"""The vocabulary of engines: dtypes, layouts, symbols, step inputs, bounds. They are spelled nowhere else.
+"""The vocabulary of engines: dtypes, layouts, symbols, step inputs, bounds. No other module spells these names.
 
 ``csrc/generate_records.py`` turns them into C++ (``engine/vocabulary.h``). This module needs the standard library
 alone, because the C++ build reads it before anything is installed.
@@ -128,7 +128,7 @@ SYMBOLS = {
     "num_sms": "multiprocessors of the GPU",
     "num_adapter_tokens": "num_tokens in a step of which a request has an adapter, or else 0",
     "num_adapter_logits": "num_logits in a step of which a request has an adapter, or else 0",
-    "num_loras": "slots of adapters in such a step; chosen when an engine is loaded",
+    "num_loras": "slots of adapters in a step of which a request has an adapter; chosen when an engine is loaded",
 }
 
 
@@ -208,7 +208,7 @@ class DefaultLimits:
 
 
 ON_CPU = DefaultLimits(max_batch_size=8, max_num_tokens=2048)
-# Steps of 8,192 tokens compute prompts at full speed, and a card's memory holds what they take.
+# Steps of 8,192 tokens compute prompts at full speed, and their workspace fits in the memory of a card.
 ON_GPU = DefaultLimits(max_batch_size=256, max_num_tokens=8192)
 # TensorRT sets memory aside for the longest sequences.
 BY_TENSORRT = DefaultLimits(max_batch_size=8, max_num_tokens=2048, max_seq_len=2048)

@@ -62,7 +62,8 @@ class ArenaBox:
 
 @dataclass(frozen=True)
 class Outline:
-    """A program. The bytes of ``arena`` are those at the bounds of the plan's symbols, whatever ``max_tokens`` is."""
+    """A program. The bytes of ``arena`` are those at the bounds of the plan's symbols, not at the program's
+    ``max_tokens``."""
 
     name: str
     arch: str

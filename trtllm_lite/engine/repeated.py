@@ -24,8 +24,8 @@ def pattern(name: str) -> str:
 def runs(keys: Sequence[Hashable]) -> list[Run]:
     """``keys`` as runs that follow each other; items that do not repeat are together in runs of one repeat.
 
-    Among runs that begin at the same item, the one that covers most items counts, and among these the one with the
-    shortest period.
+    Among runs that begin at the same item, the one that covers the most items is chosen, and among these the one with
+    the shortest period.
     """
     numbers: dict[Hashable, int] = {}
     ids = [numbers.setdefault(key, len(numbers)) for key in keys]

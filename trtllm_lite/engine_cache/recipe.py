@@ -12,8 +12,8 @@ from trtllm_lite.common.foreign_files import open_foreign
 from trtllm_lite.common.gguf_parts import parts_of
 from trtllm_lite.common.vocabulary import MAX_BYTES
 
-# The digest of a file of at most this many bytes covers all of them; that of a larger file covers its two ends and its
-# date, unless its own digest is known.
+# The digest of a file of at most _WHOLE bytes covers all bytes; the digest of a larger file covers _END bytes at each
+# end and the date, unless its SHA-256 is known.
 _WHOLE = 1 << 24
 _END = 1 << 16
 _PACKAGE = Path(__file__).parents[1]

@@ -127,7 +127,7 @@ SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
         same("additional_model_outputs", "use return_context_logits or return_generation_logits"),
         same("lookahead_config", remedies.MEDUSA),
         same("add_special_tokens", "texts always get special tokens, prompts of token ids never", (True,)),
-        same("spaces_between_special_tokens", "texts are what the tokenizer makes of all tokens", (True,)),
+        same("spaces_between_special_tokens", "texts are decoded from all tokens together", (True,)),
         same("structured_outputs", _BOTH, becomes="guided_decoding"),
         same("output_kind", "use generate_async(streaming=...), whose outputs also have the new part alone", (0,)),
         same("extra_args logprob_token_ids", "nothing here reads it; leave it out"),
@@ -151,7 +151,7 @@ KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
     [
         same("max_attention_window", remedies.WINDOWS),
         same("sink_token_length", remedies.SINKS, (0,)),
-        same("event_buffer_max_size", "KV cache events are not recorded; LLM.get_stats() tells what is cached", (0,)),
+        same("event_buffer_max_size", "KV cache events are not recorded; LLM.get_stats() has its use", (0,)),
         same("secondary_offload_min_priority", _TABLE),
         same("cross_kv_cache_fraction", remedies.TEXT_ONLY),
         same("enable_partial_reuse copy_on_partial_reuse", "whole blocks are shared; leave it out", harmless=True),

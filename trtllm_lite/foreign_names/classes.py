@@ -26,7 +26,7 @@ class Made:
 
 
 _FIELD = "it is another name of a field here"
-_OUTCOME = "what is generated does not depend on it"
+_OUTCOME = "generated tokens do not depend on it"
 _TREES = "drafts are a chain, not a tree; leave it out"
 _SPECULATION = merge(
     [

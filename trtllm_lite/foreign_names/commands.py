@@ -83,7 +83,7 @@ CONVERT = merge(
 )
 
 _BUILT_IN = "the fused operators are built in"
-_FUSED = "engines fuse what they can; `trtllm-lite inspect` says what"
+_FUSED = "builds fuse all operators that they can; `trtllm-lite inspect` lists them"
 _PROFILES = "engines have no profiles; every size of step is as fast"
 _PROFILES = "engines have no profiles; every size of step is as fast"
 _STANDARD = "every engine does this"
@@ -94,7 +94,7 @@ _BUILD = merge(
         _QUANTIZED,
         same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
         same("opt_num_tokens", "every size of step up to --max_num_tokens is as fast", harmless=True),
-        same("max_output_len", "the output may fill what the prompt leaves of --max_seq_len; set that instead"),
+        same("max_output_len", "prompt and output together are bounded by --max_seq_len; set it instead"),
         same("max_encoder_input_len max_prompt_embedding_table_size max_multimodal_len", remedies.TEXT_ONLY, ("0",)),
         same("kv_cache_type", "the KV cache is always paged; leave it out", ("paged",)),
         same("paged_kv_cache remove_input_padding use_inflight_batching", _STANDARD, ON, harmless=True),

@@ -17,7 +17,7 @@ from trtllm_lite.network.weight_expression import WeightExpression
 class EncoderAttention:
     """Multi-head attention in both directions: output(softmax(query . key / sqrt(head_dim) + bias) value).
 
-    ``rope`` rotates queries and keys. With a ``window`` queries see keys up to that many tokens before and after them,
+    ``rope`` rotates queries and keys. With a ``window`` queries see keys up to ``window`` tokens before and after them,
     else all keys. ``distance_bias`` [heads, 2 * D + 1] is added by the distance of query and key (see
     :meth:`EncoderContext.distance_bias`); there is a window or a bias, not both.
     """

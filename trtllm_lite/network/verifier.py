@@ -22,7 +22,7 @@ from trtllm_lite.network.contract import violations
 from trtllm_lite.network.tensors import extents, stored
 
 _MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
-_MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many
+_MAX_ENTRIES = 1 << 15  # nodes, weights and values, about 80 for a layer; onnx and onnx_ir read this many in seconds
 _REMEDY = "convert the model again with `trtllm-lite convert`"
 
 

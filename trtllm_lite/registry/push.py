@@ -13,7 +13,7 @@ from trtllm_lite.registry.reference import Reference
 
 
 def push_engine(directory: Path, reference: Reference, report: Report, plain_http: bool = False) -> str:
-    """Push the engine in ``directory`` as ``reference``; returns the digest by which it can be pulled.
+    """Push the engine in ``directory`` as ``reference``; returns the digest by which the engine can be pulled.
 
     The engine is checked first, against its provenance if there is one. Blobs that the registry already has are not
     sent again. ``plain_http`` is for registries that do not speak https; registries on this machine need no such flag.

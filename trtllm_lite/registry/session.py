@@ -158,7 +158,7 @@ def _challenges(header: str) -> dict[str, dict[str, str]]:
 
 
 class _Session(requests.Session):
-    """A session that sends a registry only what the request has: no login of ~/.netrc, no cookies.
+    """A session that adds nothing to requests: no login of ~/.netrc, no cookies.
 
     Proxies and certificates of the environment apply. Answers that are not streamed, those with tokens, are read up to
     _MAX_ANSWER_BYTES.

@@ -154,7 +154,7 @@ class Draws:
     seed: Annotated[
         int | None,
         Field(
-            doc="Equal seeds give equal tokens, whatever else runs; None or -1 draws a seed.",
+            doc="Equal seeds give equal tokens, independent of other requests; None or -1 draws a seed.",
             expected="a whole number from -2**63 to 2**64 - 1",
             http=Http(int | None),
             runner="random_seed",

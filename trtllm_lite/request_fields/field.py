@@ -61,9 +61,10 @@ class Number(Field):
     value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0, too,
     which is what lies between 0 and ``low``.
 
-    ``draws``: a request that gives such a number samples its tokens, and takes the other such numbers from the model's
-    defaults; ``draws_in_runner``: the same for ModelRunner, which is greedy without them. ``cuts``: it removes tokens
-    from the distribution, after the ``cuts`` that are declared before it, so that beam search excludes it.
+    ``draws``: a request that gives such a number samples its tokens, and takes the other numbers with ``draws`` from
+    the model's defaults; ``draws_in_runner``: the same for ModelRunner, which is greedy without them. ``cuts``: it
+    removes tokens from the distribution, after the ``cuts`` that are declared before it, so that beam search excludes
+    it.
     """
 
     whole: bool = False

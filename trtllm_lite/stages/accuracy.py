@@ -114,7 +114,7 @@ def _compare(
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:
-    """Build an engine for ``device`` with windows of ``window`` tokens, or as many as the model takes.
+    """Build an engine for ``device`` with windows of ``window`` tokens, or of fewer if the model takes no more.
 
     Raises BuildError for encoders, which predict no tokens.
     """

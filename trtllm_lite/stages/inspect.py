@@ -1,4 +1,4 @@
-"""Describes what a path holds, an engine or a checkpoint; the latter needs the builder."""
+"""Describes the engine or checkpoint at a path; checkpoints need the builder."""
 
 from pathlib import Path
 

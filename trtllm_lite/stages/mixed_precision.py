@@ -192,7 +192,7 @@ def known_divergences(file: Path) -> dict[str, str | float]:
     except (ValueError, RecursionError):
         known = None
     if not isinstance(known, dict) or not all(isinstance(value, str | float) for value in known.values()):
-        raise ArgumentError(f"{file} is damaged: remove it, so that what it held is measured again")
+        raise ArgumentError(f"{file} is damaged: remove it, so that its divergences are measured again")
     return known
 
 

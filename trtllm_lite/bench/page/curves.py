@@ -8,7 +8,7 @@ from typing import Any
 from trtllm_lite.common.units import short
 from trtllm_lite.pages.charts import Axis, Curve, Point
 
-_WIDE = 20  # a ratio of numbers from which on an axis is logarithmic
+_WIDE = 20  # an axis is logarithmic if the ratio of its numbers is larger
 _MOST_TICKS = 6
 
 Report = Mapping[str, Any]

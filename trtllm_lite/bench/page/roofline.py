@@ -11,7 +11,7 @@ from trtllm_lite.bench.page.curves import Report, plain_figure
 from trtllm_lite.common.units import short
 from trtllm_lite.pages.charts import Axis, Chart, Curve, Point
 
-_MARGIN = 2.0  # factor by which the roof goes on to the left and the right of all points
+_MARGIN = 2.0  # factor by which the roof extends to the left and the right of all points
 
 
 def roofline(reports: Sequence[Report], earlier: Sequence[Report]) -> Iterator[Chart]:

@@ -27,11 +27,11 @@ def serving_charts(report: Report, earlier: Report | None) -> Iterator[Chart]:
 
 
 def _one_in(rank: float) -> float:
-    """One request in so many is slower than this percentile: one in 2 for the 50th, one in 100 for the 99th."""
+    """The number of requests of which one is slower than the percentile ``rank``: 2 for the 50th, 100 for the 99th."""
     return 100 / (100 - rank)
 
 
-# Percentiles lie as far apart as the requests beyond them are rare.
+# The axis is logarithmic in the number of requests of which one is slower than the percentile.
 _RANKS = Axis(
     "percentile", lambda one_in: f"p{100 - 100 / one_in:.0f}", log=True, ticks=tuple(map(_one_in, PERCENTILES))
 )

@@ -36,7 +36,7 @@ _MOST_IDS = 1 << 31  # ids are int32
 @click.option(
     "--prompt_type",
     type=click.Choice(["ids", "text"]),
-    help="Prompts as token ids, or as text, of which a server may make more tokens. [default: ids; text for chat]",
+    help="Prompts as token ids, or as text, which may become more tokens on the server. [default: ids; text for chat]",
 )
 @click.option("--tokenizer", metavar="DIR", help="Directory with the tokenizer.json that makes texts of random ids.")
 @click.option(
@@ -54,7 +54,7 @@ _MOST_IDS = 1 << 31  # ids are int32
     "--ignore_eos/--no_ignore_eos",
     default=True,
     show_default=True,
-    help="Ask for outputs of exactly output_len tokens, whatever the model says.",
+    help="Ask for outputs of exactly output_len tokens, even if the model would end them earlier.",
 )
 @workload_options
 @arrival_options
@@ -71,11 +71,11 @@ _MOST_IDS = 1 << 31  # ids are int32
 def serve(allow_errors: bool, **options: Any) -> None:
     """Latencies and throughput of a server that speaks OpenAI's protocol, over HTTP.
 
-    Requests are sent when they arrive, whatever is outstanding (an open loop), but at most --concurrency at a time;
-    with `--arrival all` that is a closed loop. Latencies count from the instant at which a request is sent: to its
-    first chunk with tokens, between chunks, and to its last. A chunk may hold several tokens: the time per output token
-    then counts tokens, by the server's usage. Requests that fail are counted, and all other figures are of those that
-    succeeded.
+    Requests are sent when they arrive, however many are outstanding (an open loop), but at most --concurrency at a
+    time; with `--arrival all` that is a closed loop. Latencies count from the instant at which a request is sent: to
+    its first chunk with tokens, between chunks, and to its last. A chunk may hold several tokens: the time per output
+    token then counts tokens, by the server's usage. Requests that fail are counted, and all other figures are of those
+    that succeeded.
 
     \b
     Examples:
