@@ -45,7 +45,7 @@ class Findings:
 
 
 def read_schemas(directory: Path, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas below ``directory`` and their paths there; other files are skipped."""
+    """The paths, relative to ``directory``, of the schemas below it, and the schemas; other files are skipped."""
     paths = sorted(directory.rglob("*.json"))
     random.Random(seed).shuffle(paths)
     for path in paths:

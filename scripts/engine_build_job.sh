@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the engine of a build file twice, holds the two against each other byte by byte, verifies the one that stays,
+# Builds the engine of a build file twice, compares the two byte by byte, verifies the one that stays,
 # asks it for the file's answers, and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The
 # second build begins with empty caches of kernels and checkpoints, so that whatever an older run left there would show;
 # a file with reproducible: false has none. Engines that differ are kept as ENGINE.differs/1 and /2, one with another

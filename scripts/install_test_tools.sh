@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs programs that some tests run and pip does not have, as Debian's packages docker-registry and chromium, where
+# Installs programs that some tests run and pip cannot install, as Debian's packages docker-registry and chromium, where
 # this user may. Elsewhere it says which tests are skipped.
 set -euo pipefail
 

@@ -55,8 +55,8 @@ install_checkout() {
   touch "$stamp"
 }
 
-# install_wheel EXTRA: installs the wheel of this version in dist/ with the extra into .venv; false where there is none for
-# this Python and machine. (The package index is not asked: the name is not this project's there yet.)
+# install_wheel EXTRA: installs the wheel of this version in dist/ with the extra into .venv; false where there is none
+# for this Python and machine. (The package index is not asked, because this project does not own its name there yet.)
 install_wheel() {
   local extra=$1 version found status=0
   version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)

@@ -29,7 +29,7 @@ install_command() {
 }
 
 # require_build_tools PYTHON: ends with an error that names all that is missing, one on each line, if the machine has no
-# C++20 compiler, or the Python lacks its headers or, where there is no .venv with pip yet, what makes one.
+# C++20 compiler, or the Python lacks its headers or, where there is no .venv with pip yet, the modules that make one.
 require_build_tools() {
   local python=$1 version missing=""
   version=$(python_version "$python")

@@ -65,7 +65,7 @@ class Link:
     def all_gather(self, rows: float, vocab: int, ranks: int, head: float) -> float:
         """Seconds until one rank has the logits of the others, beyond the ``head`` seconds of the LM head.
 
-        The head stores them there while it multiplies; a barrier follows.
+        The LM head stores them on that rank while it multiplies; a barrier follows.
         """
         if ranks == 1:
             return 0.0

@@ -41,8 +41,8 @@ def experts_table(path: Path) -> str:
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; random weights and "
         "prompts. The floor of a token is the time to read the weights and the KV cache once. Of a layer's "
-        "experts those count that a step has read, as the column says, or, where they were not counted, those that "
-        "this many rows choose on average if all are equally likely "
+        "experts it includes those that a step has read, as the column says, or, where they were not counted, those "
+        "that this many rows choose on average if all are equally likely "
         f"({first['terms']['memory_bandwidth']:,.0f} GB/s). With --qformat fp8_rowwise experts are in FP8, too, and "
         "their rows in 16 bits.\n\n"
         f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached', 'commit'], rows)}\n\n"

@@ -98,7 +98,7 @@ def read_reports(path: str | Path) -> list[dict[str, Any]]:
 def find_baseline(report: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The only baseline of the same benchmark, engine, shape and machine as ``report``.
 
-    Raises ArgumentError if there are several, or none; then it names the differences of the nearest.
+    Raises ArgumentError if there are several, or none: the message then lists how the nearest one differs.
     """
     differences = [_differences(report, baseline) for baseline in baselines]
     same = [baseline for baseline, found in zip(baselines, differences, strict=True) if not found]

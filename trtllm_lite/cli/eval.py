@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def evaluate(
     engine_dirs: tuple[str, ...], dataset: str | None, as_json: bool, html_path: str | None, **options: Any
 ) -> None:
-    """Perplexity of a text: how well an engine predicts each token from those before.
+    """Perplexity of a text: how well an engine predicts each token from the tokens before it.
 
     The text is cut into windows that do not overlap. With a reference engine also the mean KL divergence of the
     engine's predictions from the reference's, and how often both find the same token likeliest.

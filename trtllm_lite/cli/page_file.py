@@ -8,7 +8,7 @@ _REMEDY = "choose another file for --html"
 
 
 def require_page(path: Path) -> None:
-    """Raise OutputError if a page cannot be written there, before anything is computed for it."""
+    """Raise OutputError if a page cannot be written to ``path``, before anything is computed for it."""
     from trtllm_lite.common.files import require_writable, writing
 
     with writing(str(path), _REMEDY):

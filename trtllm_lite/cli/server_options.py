@@ -190,7 +190,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         type=click.Choice(["fcfs", "priority"]),
         default="fcfs",
         show_default=True,
-        help="fcfs: requests that give a priority are refused. priority: those with a greater one come first.",
+        help="fcfs: requests that give a priority are refused. priority: greater priorities come first.",
     ),
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
     click.option(

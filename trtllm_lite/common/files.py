@@ -135,7 +135,7 @@ def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) ->
 def new_directory(path: Path) -> Iterator[Path]:
     """Like :func:`atomic_directory`, for an output with subdirectories, which never replaces anything.
 
-    Raises OutputError also if there is a directory that is not empty.
+    Raises OutputError also if ``path`` is a directory that is not empty.
     """
     path = _resolve(path)
     if path.exists() and not path.is_dir():

@@ -58,7 +58,7 @@ def sha256_of(path: Path, *, inside: Path | None = None) -> str:
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether there is a plain file of this name; False for impossible names."""
+    """Whether ``path`` is a plain file; False for impossible names."""
     try:
         return path.is_file()
     except (OSError, ValueError):

@@ -152,7 +152,7 @@ STEP_INPUTS = (
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
     StepInput("sample_drafts", ("num_logits",), "the draft token that the next row of logits is for"),
     StepInput("sample_masks", ("num_logits",), "the mask of tokens that may be drawn from a row; -1: all may"),
-    StepInput("adapter_tokens", ("num_adapter_tokens",), "all tokens, by slots of their adapters, then those without"),
+    StepInput("adapter_tokens", ("num_adapter_tokens",), "tokens by slots of their adapters, then tokens without one"),
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
     StepInput("adapter_logits", ("num_adapter_logits",), "all rows of logits, in the order of adapter_tokens"),
     StepInput("adapter_logit_ends", ("num_loras",), "where the rows of each slot end in adapter_logits"),

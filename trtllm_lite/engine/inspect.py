@@ -142,7 +142,7 @@ def _versions(engine: EngineFile) -> dict[str, str]:
 
 
 def _limits(manifest: Manifest) -> dict[str, int | str]:
-    """The limits, the highest rank of adapters if the engine takes some, and the devices if there are several."""
+    """The limits, the highest rank of adapters if the engine takes any, and the sizes by which it is divided."""
     adapters = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
     return {**to_json(manifest.limits), **adapters, **manifest.divided}
 

@@ -196,9 +196,9 @@ class Manifest:
     ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` is the format of
     the weights of linear layers. The weights of a ``stripped`` engine are not in its file: the runtime makes random
     ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not read
-    them as the checkpoint stores them. ``deterministic``: the results of a request depend on nothing but itself, bit
-    for bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange
-    data by kernels that access peer memory (``AUTO``), or by the library NCCL.
+    them as the checkpoint stores them. ``deterministic``: the results of a request depend on the request alone, bit for
+    bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange data
+    by kernels that access peer memory (``AUTO``), or by the library NCCL.
 
     ``feature_size``: elements of each token's features, which the KV cache keeps besides keys and values for a drafting
     head (EAGLE); 0 for none. An engine that is such a head ``borrows_features`` of the engine that it drafts for.

@@ -67,8 +67,8 @@ class PlanTensor:
 class CallInstruction:
     """``call``: run the native kernel of operator ``op``.
 
-    ``operands`` maps the names of the operator's schema to tensors; an optional operand that is not there has no entry,
-    and an output that aliases an input is not repeated.
+    ``operands`` maps the names of the operator's schema to tensors; an absent optional operand has no entry, and an
+    output that aliases an input is not repeated.
     """
 
     kind: Literal["call"]

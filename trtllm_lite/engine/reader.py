@@ -1,7 +1,7 @@
 """Reads header, manifest and plan of an engine file, but not its weights.
 
-The runtime has a reader in C++, which checks everything again, weights included; this one serves inspection. Sizes are
-checked before they are trusted, so that a hostile file costs neither memory nor time.
+The runtime has a reader in C++, which checks everything again, weights included; this reader serves inspection. Sizes
+are checked before they are trusted, so that a hostile file costs neither memory nor time.
 """
 
 import os

@@ -62,7 +62,7 @@ def evaluate(
     num_threads: int | None = None,
     progress: Report | None = None,
 ) -> Evaluation:
-    """Let the engine predict every token of a text from those before it in its window.
+    """Let the engine predict every token of a text from the tokens before it in its window.
 
     ``dataset`` is a text file; None means :func:`default_text`.
 

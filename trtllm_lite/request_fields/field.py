@@ -11,9 +11,9 @@ WHOLE, TOKENS = "a whole number", "a list of token ids"
 
 @dataclass(frozen=True)
 class Http:
-    """A field of the bodies of HTTP requests that generate text, of Python's ``type`` there.
+    """A field of the bodies of HTTP requests that generate text; ``type`` is its Python type.
 
-    ``name`` is what it is called there, if that differs; ``in_messages``: /v1/messages has it, too.
+    ``name`` is its name in bodies, if that differs; ``in_messages``: /v1/messages has it, too.
     """
 
     type: Any
@@ -57,9 +57,9 @@ class Field:
 class Number(Field):
     """A number that samplers of both devices know: float32, or int32 if it is ``whole``.
 
-    It lies from ``low`` to ``high`` (None: any int32), and ``remedy`` says what to do about another one. ``off`` is the
-    value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0, too,
-    which is what lies between 0 and ``low``.
+    It lies from ``low`` to ``high`` (None: any int32), and ``remedy`` says what to do about another value. ``off`` is
+    the value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0,
+    too, which is what lies between 0 and ``low``.
 
     ``draws``: a request that gives such a number samples its tokens, and takes the other numbers with ``draws`` from
     the model's defaults; ``draws_in_runner``: the same for ModelRunner, which is greedy without them. ``cuts``: it

@@ -85,7 +85,7 @@ class Continuations:
     ] = 1.0
     early_stopping: Annotated[
         bool | str,
-        Field(doc='When a search stops looking for better ones: True, False or "never", as in transformers.'),
+        Field(doc='When a search stops looking for better sequences: True, False or "never", as in transformers.'),
     ] = False
 
 

@@ -20,7 +20,7 @@ PREPROCESSING, TENSORRT_LLM, POSTPROCESSING, ENSEMBLE = "preprocessing", "tensor
 
 @dataclass(frozen=True)
 class _Step:
-    """A model of the ensemble, and the ensemble's names of its tensors: internal ones begin with _."""
+    """A model of the ensemble, and the ensemble's names of its tensors: internal names begin with _."""
 
     model: str
     inputs: Mapping[Tensor, str]

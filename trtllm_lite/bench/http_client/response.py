@@ -18,8 +18,8 @@ class Response:
     """One response: ``take`` gets its bytes, cut anywhere, with the time at which they came.
 
     After the last bytes ``done`` is true; ``status`` and ``headers`` (lower-case names) are known before. A body of
-    server-sent events is counted in ``events``, which is None for other bodies: those are kept in ``body``. ``end_s``
-    is the time of the last byte. ``reusable`` tells whether the connection can carry another request.
+    server-sent events is counted in ``events``, which is None for other bodies: they are kept in ``body``. ``end_s`` is
+    the time of the last byte. ``reusable`` tells whether the connection can carry another request.
     """
 
     def __init__(self) -> None:
