@@ -260,5 +260,5 @@ def stalling_pipeline(ranks: Sequence[Engine], *, rank: int, collective: int, ti
 def stalling_group(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuGroup:
     """The ranks of a CPU engine with a thread each; ``rank`` never reaches collective number ``collective`` of a step.
 
-    The others wait ``timeout`` seconds for it.
+    The other ranks wait ``timeout`` seconds for it.
     """

@@ -106,7 +106,7 @@ GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200")
 PUBLISHED = "TensorRT-LLM 1.0, published"
 SPECULATION = (
     "With drafts in the Llama-3.1-8B shape, bfloat16. No drafter predicts random weights, so 0.8 of the drafts are "
-    "made to be right where those before them are (`synthetic`):"
+    "made to be right if those before them are right (`synthetic`):"
 )
 ADAPTERS = "With adapters (`--max_lora_rank 16`) of all projections, in the same shape:"
 DETERMINISTIC = "What `--deterministic` costs in the same shape:"

@@ -25,7 +25,7 @@ def speculation_table(reports: list[Report]) -> str:
         rates.setdefault(report["runtime"]["max_batch_size"], {})[_kind(report)] = _rate(report)
     shape = reports[0]["shape"]
     titles = [f"requests at a time, {shape['input_len']} in, {shape['output_len']} out"]
-    titles += ["without drafts", "always 4 drafts", "as many as pay", "commit"]
+    titles += ["without drafts", "always 4 drafts", "as many as save time", "commit"]
     rows = []
     for batch, by_kind in sorted(rates.items()):
         plain = by_kind["plain"]

@@ -84,7 +84,7 @@ class LatencyBench:
         The time per token is (time from when all sequences have their first token to the last token of all) /
         (``output_len`` - 1), of one run: a difference of two runs could be negative if other work slowed one of them
         down. Peak memory is that of the whole process (CPU engines only): for the first shape since before the engine
-        was loaded, for every other shape since the one before it. The start-up ends with the first token of the first
+        was loaded, for every other shape since the previous shape. The start-up ends with the first token of the first
         shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
@@ -122,7 +122,8 @@ class LatencyBench:
         }
 
     def trace_kernels(self, shape: LatencyShape) -> None:
-        """Add the kernels of the steps of ``shape`` to the trace, if there is one; shapes are measured before it."""
+        """Add the kernels of the steps of ``shape`` to the trace, if there is one; call it after all shapes are
+        measured."""
         if self._trace is not None:
             session = self._runner.session
             limits = session.manifest.limits

@@ -113,7 +113,7 @@ def _take_tokenizer(session: Session, workload: Workload, tokenizer: str | None)
 
 
 def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
-    """Run requests that end one after the other, so that batches of many sizes have paid their first-use costs."""
+    """Requests that end one after the other, so that batches of many sizes are used for the first time."""
     longest = min(_WARM_UP_TOKENS, limits.max_output_len, limits.max_seq_len - 1, limits.cache_len - 1)
     lengths = [1 + row * longest // batch_size for row in range(batch_size)]
     return [PlannedRequest(0.0, np.zeros(1, np.int32), length, detokenize=False) for length in lengths]

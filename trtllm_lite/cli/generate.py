@@ -34,7 +34,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
-@click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
+@click.option("--chat_template", metavar="NAME", help="With --chat: one of the model's templates. [default: default]")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Maximum number of tokens to generate.")
 @_request_options
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")

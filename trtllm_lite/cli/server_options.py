@@ -124,7 +124,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--moe_expert_parallel_size",
         type=COUNT,
-        help="Groups of these devices, each with some of the experts, for models that are not engines. [default: 1]",
+        help="Groups of devices, each with some of the experts, for models that are not engines. [default: 1]",
     ),
     click.option(
         "--distributed_executor_backend",

@@ -11,8 +11,7 @@ from trtllm_lite.cli.framework import Command
 @click.argument("engine", metavar="ENGINE")
 @click.option("--key", required=True, metavar="FILE", help="Private key (PEM, PKCS #8) without a password.")
 def sign(engine: str, key: str) -> None:
-    """Sign the provenance that `build --provenance` wrote beside an engine, after every file was checked against the
-    provenance.
+    """Sign the provenance that `build --provenance` wrote beside an engine, after checking every file.
 
     The signature is a DSSE envelope, provenance.dsse.json, which travels with the engine. `verify` and `pull` check it
     with the public key. Needs pip install 'trtllm_lite[sign]'.

@@ -151,7 +151,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _appearing(path: Path, place: Callable[[Path], object]) -> Iterator[Path]:
-    """Yield an empty temporary sibling of ``path``, which ``place`` puts there when the body succeeds."""
+    """Yield an empty temporary sibling of ``path``, which ``place`` moves to ``path`` when the body succeeds."""
     created = _make_parents(path)
     try:
         with ExitStack() as stack:
@@ -175,7 +175,7 @@ def require_replaceable(path: Path, marker: str) -> None:
 
 
 class _TriedError(Exception):
-    """Ends an output that was only tried, by an exception."""
+    """Raised in the body of an output that is only tried, to end it."""
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
@@ -313,7 +313,7 @@ def _as_output_error(path: Path, temporary: Path | None) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:
-    """Whether ``error`` concerns the output: one of its files, a parent that had to be made, or a write to no file."""
+    """Whether ``error`` concerns the output: one of its files, a parent that had to be made, or an unknown file."""
     if error.filename is None or temporary is None:
         return True
     subject = Path(os.fsdecode(error.filename))

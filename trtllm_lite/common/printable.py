@@ -5,7 +5,7 @@ _MAX_LINE = 1000
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, which a terminal would obey, except line ends and tabs.
+    """``text`` with the control characters that a terminal would obey escaped, except line ends and tabs.
 
     Names and messages in engines, checkpoints and models are untrusted: escape sequences in them could rewrite what the
     screen shows.

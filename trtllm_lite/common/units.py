@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
 
 
 def short(value: float, unit: str) -> str:
-    """``value`` with a decimal prefix and at most three digits, as ticks of a chart have it: 250 µs, 1.5 k tok/s."""
+    """``value`` with a decimal prefix and at most three digits, as on the ticks of a chart: 250 µs, 1.5 k tok/s."""
     if not value:
         return f"0 {unit}".strip()
     power = min(max(math.floor(math.log10(abs(value) * (1 + 1e-9)) / 3), -3), 4)

@@ -41,8 +41,8 @@ MAX_TOKENIZER_BYTES = 1 << 27  # several times the largest tokenizer files known
 class DType:
     """``bits`` of one element; ``stored`` and ``onnx`` are its names in safetensors files and in ONNX.
 
-    Elements of a ``scaled`` type mean nothing without scales, which are an operand of their own. Elements of 4 bits lie
-    two to a byte, the first in the low bits, as ONNX has them; safetensors files have the bytes.
+    Elements of a ``scaled`` type mean nothing without scales, which are a separate operand. Elements of 4 bits lie two
+    to a byte, the first in the low bits, as ONNX has them; safetensors files have the bytes.
     """
 
     bits: int
@@ -198,7 +198,7 @@ class DefaultLimits:
     """The limits that engines of a backend get if none are given.
 
     ``max_seq_len`` None is the longest that the model takes. ``max_tokens_of_batch`` bounds the tokens of a full batch
-    of sequences of full length; ``max_batch_size`` is lowered to that.
+    of sequences of full length; ``max_batch_size`` is lowered accordingly.
     """
 
     max_batch_size: int

@@ -28,8 +28,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """The use of one sequence of ``max_seq_len`` tokens; ``full_bytes`` are the bytes that it would take without
-    windows."""
+    """The use of one sequence of ``max_seq_len`` tokens; ``full_bytes`` are its bytes without windows."""
 
     max_seq_len: int
     groups: tuple[GroupUse, ...]

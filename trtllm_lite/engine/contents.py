@@ -14,7 +14,7 @@ from trtllm_lite.engine.repeated import pattern
 
 @dataclass(frozen=True)
 class FusionSummary:
-    """One pass: the number of its candidates, the number of fusions, and site and reason of each that was not fused."""
+    """One pass: the number of its candidates, the number of fusions, and the site and reason of each refusal."""
 
     pass_name: str
     fused: int

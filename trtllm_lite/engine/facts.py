@@ -22,7 +22,7 @@ _KEY_DIGITS = 16  # digits of a cubin's key, enough to tell two apart
 
 
 class Fact(NamedTuple):
-    """A fact; ``note`` explains ``value`` and does not change results."""
+    """A fact; ``note`` explains ``value``: another note alone does not change results."""
 
     section: str
     name: str

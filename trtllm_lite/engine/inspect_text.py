@@ -44,7 +44,7 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
 
 
 def _weights_by_type(found: Inspection) -> dict[str, str]:
-    """The bytes of an engine's weights by type, which the scheme does not tell if a checkpoint came with blocks."""
+    """The bytes of an engine's weights by type, which the scheme does not tell if the checkpoint stores blocks."""
     sizes: Counter[str] = Counter()
     for group in found.weights:
         sizes[group.dtype] += group.num_bytes

@@ -129,7 +129,8 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Lora:
-    """The adapters that an engine takes: up to ``max_rank``, for ``projections``, by their numbers in the plan.
+    """The adapters that an engine takes: up to ``max_rank``, for ``projections`` in the order of their numbers in the
+    plan.
 
     A projection is described as in adapters, by the module of the model and the rows of its output. Each adapter in use
     takes ``slot_bytes`` of a GPU's memory.

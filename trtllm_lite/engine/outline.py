@@ -62,8 +62,7 @@ class ArenaBox:
 
 @dataclass(frozen=True)
 class Outline:
-    """A program. The bytes of ``arena`` are those at the bounds of the plan's symbols, not at the program's
-    ``max_tokens``."""
+    """A program. The bytes of ``arena`` are for the bounds of the plan's symbols, not for ``max_tokens``."""
 
     name: str
     arch: str
@@ -135,7 +134,7 @@ def _number(extent: int | Extent) -> str:
 
 
 def _key(plan: Plan, instruction: Instruction, step: Step) -> tuple[Any, ...]:
-    """The facts that steps of two layers have in common.
+    """The facts that two steps share if they are the same step of two layers.
 
     Floats, such as the scales of a layer's cache, are left out, and so are tensors of the arena, because the first
     layer reads the output of the embedding.

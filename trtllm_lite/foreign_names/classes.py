@@ -97,7 +97,7 @@ CLASSES: Mapping[str, Foreign] = merge(
 
 
 class _Foreign(type):
-    """The type of classes without counterpart here: each use raises an error unless the class is harmless."""
+    """The metaclass of classes without a counterpart here: each use raises an error unless the class is harmless."""
 
     def __call__(cls, *arguments: Any, **given: Any) -> Any:
         if not CLASSES[cls.__name__].harmless:
@@ -119,7 +119,7 @@ class _Foreign(type):
 
 
 class _Maker(type):
-    """The type of classes that make objects of classes here."""
+    """The metaclass of the classes of MADE, which make objects of this package's classes."""
 
     def __call__(cls, **given: Any) -> Any:
         made = MADE[cls.__name__]

@@ -7,7 +7,7 @@ from trtllm_lite.foreign_names.entry import Foreign, merge, same
 
 _TASKS = "an encoder's engine embeds, a decoder's generates"
 _ONE_WAY = "models are read in one way; leave it out"
-_OWN_DEFAULTS = "a model's own defaults are part of its engine, and requests may say otherwise"
+_OWN_DEFAULTS = "a model's own defaults are part of its engine, and requests may override them"
 _CONFIG = "change the model's config.json, or pass ignore_config_keys"
 _STEPS = "prompts are spread over steps as they fit; leave it out"
 _MAPPED = "files of weights are mapped into memory; leave it out"

@@ -37,12 +37,12 @@ class Foreign:
         return (isinstance(value, dict | set | str) and not value) or self.is_neutral(value)
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether ``value`` is among ``neutral``, whose 1 is "1" and 1.0, too."""
+        """Whether ``value`` is among ``neutral``, where 1 stands for "1" and 1.0, too."""
         return isinstance(value, str | int | float) and _plain(value) in map(_plain, self.neutral)
 
 
 def _plain(value: str | float) -> str:
-    """``value`` so that 0, 0.0 and "0" are equal, and True and "true"."""
+    """``value`` as text that is equal for 0, 0.0 and "0", and for True and "true"."""
     text = str(value).lower()
     try:
         return f"{float(text):g}"

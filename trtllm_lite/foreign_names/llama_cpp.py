@@ -1,4 +1,4 @@
-"""Lists options of llama.cpp's server. Names with one dash have it in the table."""
+"""Lists options of llama.cpp's server. Names that begin with a single dash are listed with it."""
 
 from collections.abc import Mapping
 

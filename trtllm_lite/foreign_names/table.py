@@ -35,4 +35,4 @@ TABLE: Mapping[str, Mapping[str, Foreign]] = {
     "classes": classes.CLASSES,
     "variables": VARIABLES,
 }
-"""All of them."""
+"""All tables, by the place where their names are typed."""

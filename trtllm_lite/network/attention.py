@@ -39,13 +39,13 @@ class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
-    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. These norm each head on
-    its own, or with ``norms_all_heads`` all query heads together, and all key heads together. ``window`` is in tokens:
-    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With ``chunked``,
-    sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk. Queries from
-    ``first_position`` on see no earlier key (this excludes a window). ``softcap`` bounds scores to softcap * tanh(score
-    / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks`` give each head
-    one more key, whose value is zero.
+    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. The norms apply to each
+    head on its own, or with ``norms_all_heads`` all query heads together, and all key heads together. ``window`` is in
+    tokens: a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With
+    ``chunked``, sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk.
+    Queries from ``first_position`` on see no earlier key (this excludes a window). ``softcap`` bounds scores to softcap
+    * tanh(score / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks``
+    give each head one more key, whose value is zero.
     """
 
     query: Linear

@@ -25,8 +25,7 @@ AddConstant = Callable[[str, NDArray], ir.Value]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rounding of activations to numbers of dtype ``to`` times ``scale``; if it is None, each token has its own
-    scale."""
+    """The rounding of activations to numbers of dtype ``to`` times ``scale``; None: each token has its own."""
 
     to: str
     scale: float | None = None

@@ -1,4 +1,5 @@
-"""Builds the layers of encoders: attention in both directions, and its and the MLP's place on the residual stream."""
+"""Builds the layers of encoders: attention in both directions, and the places of attention and MLP on the residual
+stream."""
 
 from dataclasses import dataclass
 

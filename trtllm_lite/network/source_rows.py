@@ -29,7 +29,7 @@ class _Numbers(WeightExpression):
 
 
 def rows_of(expression: WeightExpression) -> ModuleRows | None:
-    """The rows that ``expression`` takes from the weight of one module, or None if it is anything else."""
+    """The rows that ``expression`` takes from the weight of one module, or None if it takes anything else."""
     names = {tensor.name for tensor in expression.sources()}
     numbered = expression.by_rows(_numbered)
     if len(names) != 1 or numbered is None:

@@ -1,4 +1,4 @@
-"""Shares styles and forms of facts among the project's HTML pages and its tables in notebooks."""
+"""Shares styles, and the notation of facts, among the project's HTML pages and its tables in notebooks."""
 
 import hashlib
 from base64 import b64encode

@@ -79,7 +79,8 @@ class RepositoryClient(OrasRegistry):
         return response
 
     def _is_at_registry(self, url: str) -> bool:
-        """Whether a login may be shown at ``url``: it has the registry's host and port, and is no less secret."""
+        """Whether a login may be shown at ``url``: it has the registry's host and port, and does not fall back from
+        https to http."""
         return not self.session.should_strip_auth(self.url(""), url)
 
 
@@ -99,7 +100,7 @@ def first_bytes(response: requests.Response, count: int) -> bytes:
 
 
 class _Login(TokenAuth):
-    """Answers a registry's challenges by docker's login, and shows the answer with later requests."""
+    """Answers a registry's challenges by docker's login, and sends the answer with later requests."""
 
     def __init__(self, reference: Reference) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Declares the inputs and outputs of the models in a Triton repository.
 
-The names are those of Triton's TensorRT-LLM backend. Its ensemble and its model ``tensorrt_llm`` call some things by
-two names, as ``top_k`` and ``runtime_top_k``.
+The names are those of Triton's TensorRT-LLM backend. Its ensemble and its model ``tensorrt_llm`` have two names for
+some things, such as ``top_k`` and ``runtime_top_k``.
 """
 
 from dataclasses import dataclass

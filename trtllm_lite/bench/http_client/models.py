@@ -18,7 +18,7 @@ class Served:
     """A model that ``server``, whose address is known, serves.
 
     ``max_seq_len`` is reported by vLLM and SGLang, and ``max_input_len`` by this project's server; None if the server
-    does not report it. ``software`` is their Server header.
+    does not report it. ``software`` is the Server header.
     """
 
     server: Server
@@ -31,8 +31,8 @@ class Served:
 def find_model(server: Server, model: str | None) -> Served:
     """The model named ``model`` of ``server``, or without a name the first that it lists.
 
-    A server that lists none is assumed to have the named model. Raises ServerError if the server cannot be reached,
-    ArgumentError if it does not list the model, or none and no name is given.
+    A server that lists no models is assumed to have the named model. Raises ServerError if the server cannot be
+    reached, ArgumentError if it does not list the model, or lists none and no name is given.
     """
     response, address = asyncio.run(_ask(server))
     cards = _cards(response)

@@ -126,7 +126,7 @@ def _receive(end: Connection) -> Any:
 
 
 def _results(ends: Sequence[Connection], report: Callable[[int], object]) -> list[tuple[list[Outcome], float]]:
-    """The final results of the processes, which before report the number of requests that have ended."""
+    """The final results of the processes, which until then report the number of requests that have ended."""
     done = dict.fromkeys(ends, 0)
     results: dict[Connection, tuple[list[Outcome], float]] = {}
     while len(results) < len(ends):

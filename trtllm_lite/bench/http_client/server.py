@@ -14,7 +14,7 @@ _VERSION = "/v1"
 class Server:
     """A server that speaks OpenAI's protocol. ``prefix`` is the part of its paths in front of ``/v1``.
 
-    ``address`` is the resolved ``host``; without it each connection resolves it.
+    ``address`` is the resolved ``host``; without ``address`` each connection resolves ``host``.
     """
 
     host: str

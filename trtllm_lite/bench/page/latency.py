@@ -37,7 +37,7 @@ _PROMPT = _Side("input_len", "tokens of each prompt", "prompt")
 
 @dataclass(frozen=True)
 class _Picture:
-    """What a chart shows: a figure of each report, and the least or most that it can be."""
+    """A kind of chart: a figure of each report, with its floor or ceiling."""
 
     title: str
     across: _Side
@@ -107,7 +107,7 @@ def _of_peer(entry: str, figure: str) -> Figure:
 
 
 def _trade_off(reports: Sequence[Report], earlier: Sequence[Report]) -> Iterator[Chart]:
-    """Throughput against latency, of several batch sizes."""
+    """A chart of throughput against latency, if there are several batch sizes."""
     if len({report["shape"]["batch_size"] for report in reports}) == 1:
         return
     step, decode = plain_figure("inter_token_latency_s"), plain_figure("decode_tokens_per_s")

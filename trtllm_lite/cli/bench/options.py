@@ -98,7 +98,7 @@ arrival_options = together(
     click.option(
         "--burstiness",
         type=float,
-        help="Shape of the gaps between bursts: 1 is a Poisson process, less is burstier. [default: 0.25]",
+        help="Shape of the distribution of gaps: 1 is a Poisson process, less is burstier. [default: 0.25]",
     ),
     click.option(
         "--concurrency",

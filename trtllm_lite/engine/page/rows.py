@@ -58,8 +58,7 @@ def _tactic_row(tactic: Tactic, programs: Mapping[str, str]) -> TacticRow:
 
 
 def refusals(not_fused: Mapping[str, str]) -> list[Refusal]:
-    """Sites that were refused for the same reason, grouped over layers, in the order of the first site of each
-    group."""
+    """Sites that were refused for the same reason, grouped over layers, ordered by the first site of each group."""
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for site, reason in not_fused.items():
         alike.setdefault((pattern(site), pattern(reason)), []).append((site, reason))

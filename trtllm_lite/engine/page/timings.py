@@ -19,7 +19,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Series:
-    """Timings taken together; ``lead`` tells on which device: ``measured on NVIDIA H200``."""
+    """Timings of one device, which ``lead`` names: ``measured on NVIDIA H200``."""
 
     lead: str
     timings: tuple[Timing, ...]
