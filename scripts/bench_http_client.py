@@ -67,7 +67,7 @@ def count_receives() -> list[int]:
 
 
 async def measure(port: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Seconds by the clock, and of the CPU."""
+    """Wall-clock seconds and CPU seconds until all streams have ended."""
     server = Server("127.0.0.1", port)
     client, request = Client(server), server.request("POST", "/v1/completions", b"{}")
     wall, cpu = time.perf_counter(), time.process_time()

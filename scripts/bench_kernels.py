@@ -89,7 +89,7 @@ def activations(*shape: int) -> np.ndarray:
 
 
 def weight(shape: Sequence[int], layout: str, dtype: str) -> list[np.ndarray | None]:
-    """A packed weight and its scale, room for a bias and scales of rows, its offset, and room for addends."""
+    """The operands of a product that belong to a weight: packed weight, scale, bias, row scales, offset, addends."""
     if dtype in WEIGHT_DTYPES:
         packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
         return [packed.view(np.uint16) if dtype == "bfloat16" else packed, *[None] * 5]

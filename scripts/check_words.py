@@ -1,8 +1,8 @@
 """Finds comments and docstrings that begin with a word that is no subject: ``check_words.py FOLDER…``.
 
-"Of each token, or none." says nothing to whoever reads it first; "Log probabilities by token, empty if not requested."
-does. Only the first word of a text is looked at, in the tracked Python, C++, CUDA and shell files of the folders. The
-exit code is 1 if a text is found.
+"Of each token, or none." tells a new reader nothing; "Log probabilities by token, empty if not requested." does. Only
+the first word of a text is looked at, in the tracked Python, C++, CUDA and shell files of the folders. The exit code is
+1 if a text is found.
 """
 
 import ast

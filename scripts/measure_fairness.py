@@ -164,7 +164,7 @@ def chat_times(address: str, count: int) -> list[float]:
 
 @contextmanager
 def serving(engine: Path, encoder: Path | None) -> Iterator[str]:
-    """The address of a server of both, which accepts all clients' keys."""
+    """The address of a server of ``engine`` and ``encoder``, which accepts all clients' keys."""
     with tempfile.TemporaryDirectory() as directory:
         keys = Path(directory, "keys")
         keys.write_text("\n".join(["innocent", *(f"slow{number}" for number in range(CLIENTS))]))

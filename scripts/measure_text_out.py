@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def round_seconds(session: Session, arguments: argparse.Namespace) -> float:
-    """The seconds of the pump's thread per token."""
+    """Processor seconds per token of the thread that delivers texts."""
     stop = ["the " * 63 + f"{row:04d}" for row in range(arguments.stop_strings)]
     params = SamplingParams(max_tokens=arguments.num_tokens, ignore_eos=True, temperature=1.0, stop=stop or None)
     prompts = np.random.default_rng(1).integers(3, 1000, (arguments.num_streams, PROMPT_LEN)).astype(np.int32)

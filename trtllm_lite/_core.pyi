@@ -619,7 +619,7 @@ class GrammarCompiler:
     ) -> None:
         """``library`` is the path of llguidance's shared library; ``end_ids`` must not be empty.
 
-        ``tokenize`` returns the tokens of a text that a grammar drafts, none if it cannot; None: grammars do not draft.
+        ``tokenize`` returns the tokens of a text that a grammar drafts, [] if it cannot; None: grammars do not draft.
         Event loops call it from their own threads.
 
         Raises ArgumentError for an unknown version of llguidance, or a tokenizer that it cannot read; DeviceError if
@@ -756,7 +756,7 @@ class EventLoop:
         """
 
     def shut_down(self, *, drain: bool = True) -> None:
-        """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
+        """Accept no more requests; let accepted requests run to their end, or cancel them. Returns at once."""
 
 class ByteSpelling(Enum):
     """How the tokens of a vocabulary spell bytes: see token_bytes.h."""

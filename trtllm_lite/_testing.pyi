@@ -193,7 +193,7 @@ def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """Four random 32-bit words."""
 
 def token_uniform(seed: int, token_index: int, sequence_index: int = 0) -> float:
-    """The number in [0, 1) that decides a sequence's token."""
+    """The random number in [0, 1) that selects a sequence's token."""
 
 def processed(
     params: sampling.SamplingParams,

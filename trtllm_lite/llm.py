@@ -273,7 +273,8 @@ class LLM:
         cache_salt: str = "",
         lora_request: LoRARequest | None = None,
     ) -> Generation:
-        """Start to continue one prompt; returns at once, or when a new grammar of ``sampling_params`` is compiled.
+        """Start the continuation of one prompt; returns at once, or when a new grammar of ``sampling_params`` is
+        compiled.
 
         The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
         ``result()``, and cancelled. Arguments and errors are those of :meth:`generate`; it also raises OverloadedError
@@ -288,8 +289,8 @@ class LLM:
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Any:
         """Embeddings of texts by the engine of an encoder: an :class:`EmbeddingOutput` for one, a list for several.
 
-        A prompt is one as in :meth:`generate`. Any number may be given: they are computed in batches of the engine's
-        limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
+        Prompts have the forms that :meth:`generate` takes. Any number may be given: they are computed in batches of the
+        engine's limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
         """
         return embed_prompts(self.embedder, prompts)
 

@@ -50,7 +50,7 @@ class Link:
         return Link(push, stored)
 
     def all_reduce(self, rows: float, hidden: int, ranks: int) -> float:
-        """Seconds of an AllReduce with residual and norm of ``rows`` rows; few are pushed to each other rank.
+        """Seconds of an AllReduce with residual and norm of ``rows`` rows; few rows are pushed to every other rank.
 
         For more rows, products have stored the parts on the rank that adds them up, and this rank writes the norm of
         its share of the rows to all others.
@@ -74,7 +74,8 @@ class Link:
 
 
 def fit_link(path: Path) -> Link:
-    """Fit by least squares of relative errors. With stored rows each block has many, which hides the time of one."""
+    """Fit by least squares of relative errors. With stored rows each block has many rows, which hides the time of a
+    single row."""
     times = json.loads(path.read_text())[ENGINE]["times"]
     ranks = json.loads(path.read_text())[ENGINE]["ranks"]
     push, stored = _fit(times, "push", per_feature=True), _fit(times, "stored", per_feature=False)

@@ -61,7 +61,7 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _signature(found: Any, name: str) -> str:
-    """The call as in the source; a long one has an argument per line."""
+    """The call as in the source; a long call has an argument per line."""
     node = _definition(found)
     if isinstance(node, ast.ClassDef):
         methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}

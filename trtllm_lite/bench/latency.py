@@ -157,7 +157,8 @@ class LatencyBench:
 
 
 def _routings(runs: Sequence[tuple[Run, Run]]) -> tuple[Routing | None, Routing | None]:
-    """The routing of steps up to first tokens, and of later steps, from pairs of runs of one token and of all."""
+    """The routing of the steps up to the first tokens, and of later steps. A pair has a run for one token and one for
+    all."""
     firsts = [layer for first, _ in runs for layer in first.experts]
     behind = [layer for first, whole in runs for layer in counted_since(whole.experts, first.experts)]
     return routing(firsts), routing(behind)

@@ -1,4 +1,4 @@
-"""Computes how many experts the rows of a step choose, and so read, and on which ranks these are."""
+"""Computes how many experts the rows of a step choose, which the step reads, and how they are spread over ranks."""
 
 from dataclasses import dataclass
 

@@ -14,8 +14,9 @@ _INTERVALS = 60
 def timeline(records: Sequence[RequestRecord]) -> dict[str, Any]:
     """The run of ``records`` in intervals of ``interval_s`` seconds from its start.
 
-    There is a number for each interval: ``output_tokens_per_s``, and ``running``, the requests that had been sent and
-    had not ended in its middle. If chunks came, each is taken to have an equal part of its request's tokens.
+    There is a number for each interval: ``output_tokens_per_s``, and ``running``, the requests that had been sent, and
+    had not ended, in the middle of the interval. If chunks came, each is taken to have an equal part of its request's
+    tokens.
     """
     end = max(record.token_times_s[-1] for record in records)
     width = math.nextafter(end, math.inf) / _INTERVALS

@@ -16,7 +16,7 @@ def require_page(path: Path) -> None:
 
 
 def write_page(path: Path, text: str, *, quiet: bool = False) -> None:
-    """Write a page and, unless ``quiet``, say so."""
+    """Write a page and, unless ``quiet``, report it."""
     from trtllm_lite.common.files import write_file, writing
 
     with writing(str(path), _REMEDY):

@@ -172,7 +172,7 @@ def _described(tensor: PlanTensor) -> str:
 
 
 def _in_rows(tensor: PlanTensor, offset: Any) -> Any:
-    """An offset, as JSON; in a step input it counts whole rows if possible, whose width depends on limits."""
+    """An offset, as JSON; in a step input it counts whole rows if possible, because their width depends on limits."""
     rest = tensor.shape[1:]
     if not _is_step_input(tensor) or not all(isinstance(extent, int) and extent > 0 for extent in rest):
         return offset

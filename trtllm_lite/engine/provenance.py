@@ -128,5 +128,5 @@ def _text(value: object) -> str | None:
 
 
 def _texts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """The entries of an object. Raises AttributeError if it is no object."""
+    """The entries of a JSON object as texts. Raises AttributeError if ``entries`` is no object."""
     return {name: str(value) for name, value in entries.items()}

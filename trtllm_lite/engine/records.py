@@ -82,7 +82,7 @@ class Native:
 
 
 def json_key(field: dataclasses.Field) -> str:
-    """The JSON key of a field: its name, unless ``metadata={"key": ...}`` says otherwise (a Python keyword)."""
+    """The JSON key of a field: its name, unless ``metadata={"key": ...}`` says otherwise (for Python keywords)."""
     return field.metadata.get("key", field.name)
 
 

@@ -38,7 +38,7 @@ def runs(keys: Sequence[Hashable]) -> list[Run]:
 
 
 def unfolded(run: Run) -> Run:
-    """The items of ``run`` in one repeat."""
+    """A run of all items of ``run``, in a single repeat."""
     return Run(run.start, run.period * run.repeats, 1)
 
 

@@ -103,7 +103,8 @@ class GraphBuilder:
         return output
 
     def of_module(self, expression: WeightExpression, name: str) -> None:
-        """Record which outputs of a module of the source the product ``name`` makes, if its weight is rows of one."""
+        """Record which outputs of a module of the source the product ``name`` makes, if its weight consists of rows of
+        one module."""
         rows = rows_of(expression)
         if rows is not None:
             self.modules[".".join([*self._path, name])] = rows
@@ -285,5 +286,5 @@ class Network:
 
 
 def note_modules(model: ir.Model, modules: Mapping[str, ModuleRows]) -> None:
-    """Record in ``model`` which rows of the source's modules its products of these names are."""
+    """Record in ``model`` which rows of the source's modules its products, given by name, compute."""
     model.metadata_props[MODULES] = json.dumps({name: asdict(rows) for name, rows in modules.items()})

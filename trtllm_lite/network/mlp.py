@@ -44,7 +44,7 @@ class SwigluOai:
     """g * sigmoid(1.702 g) * (u + 1) of the gate g = min(gate, 7) and u = up between -7 and 7 (arXiv 2508.10925)."""
 
     def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
-        """The function of two values."""
+        """The function of ``gate`` and ``up``."""
         graph = context.graph
         low, high = (graph.constant(f"swiglu.{name}", np.array(x, np.float32)) for name, x in _SWIGLU_BOUNDS.items())
         one = graph.constant("swiglu.one", np.array(1, np.float32))

@@ -65,7 +65,7 @@ class Router:
         return graph.op("ScatterElements", [zeros, chosen, values], "shares", {"axis": -1})
 
     def _choose(self, graph: GraphBuilder, scores: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The scores of the chosen experts, and the numbers of these."""
+        """The scores of the chosen experts, and the numbers of the experts."""
         chosen_by = scores
         if self.correction is not None:
             chosen_by = graph.op("Add", [scores, graph.vector(self.correction, "correction")], "corrected")

@@ -1,4 +1,4 @@
-"""Rounds activations to 8 bits, as the standard ONNX operators QuantizeLinear and DequantizeLinear.
+"""Rounds activations to 8 bits by the standard ONNX operators QuantizeLinear and DequantizeLinear.
 
 There is one constant scale for the whole tensor, or a scale for each token, which standard operators compute from the
 token's largest magnitude.

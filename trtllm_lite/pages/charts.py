@@ -21,8 +21,8 @@ Kind = Literal["measured", "floor", "earlier", "dots"]
 class Curve:
     """Points from left to right, joined unless the ``kind`` is ``dots``.
 
-    ``measured`` is drawn in full, a ``floor`` (or a ceiling) with dashes, an ``earlier`` run dotted. ``labels`` name
-    the points, in their order, to whoever points at them.
+    ``measured`` is drawn in full, a ``floor`` (or a ceiling) with dashes, an ``earlier`` run dotted. ``labels`` are the
+    tooltips of the points, in their order.
     """
 
     name: str

@@ -141,7 +141,7 @@ class _Upload(io.FileIO):
         return piece
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to another place; pieces that will be read again are taken back."""
+        """Go to another place; pieces that will be read again are subtracted from the count."""
         before = self.tell()
         after = super().seek(offset, whence)
         self._sent(after - before)

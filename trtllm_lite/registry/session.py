@@ -85,7 +85,7 @@ class RepositoryClient(OrasRegistry):
 
 
 def log_in_remedy(reference: Reference) -> str:
-    """What a user can do whose login does not suffice."""
+    """The remedy for a user whose login does not suffice."""
     return f"run `docker login {reference.host}` with an account that may do this"
 
 

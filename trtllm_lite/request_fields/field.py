@@ -94,7 +94,7 @@ class Number(Field):
 
 @cache
 def fields_of(declared: type) -> dict[str, Field]:
-    """The fields of a dataclass that are annotated with one, in order."""
+    """The fields of a dataclass that are annotated with a Field, in order."""
     found = {}
     for name, hint in typing.get_type_hints(declared, include_extras=True).items():
         for entry in getattr(hint, "__metadata__", ()):

@@ -126,4 +126,4 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFields(Report, Draws, Continuations, Ends):
-    """All fields but that of guided decoding, whose type is no plain one."""
+    """All fields except that of guided decoding, whose type is a class."""

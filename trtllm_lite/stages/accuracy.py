@@ -42,7 +42,7 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
 
 
 def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization, report: Report) -> None:
-    """Raise BuildError if perplexity rose by more than ``limit`` percent; it names the layers that hurt most.
+    """Raise BuildError if perplexity rose by more than ``limit`` percent; the message names the layers that hurt most.
 
     To find them, each layer is quantized alone, and one window of the text is read.
     """

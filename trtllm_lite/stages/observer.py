@@ -68,7 +68,7 @@ class CpuObserver(_EngineObserver):
         return HostGram(features)
 
     def gram_bytes(self, features: int) -> int:
-        """Bytes of the float64 sum, and of one product."""
+        """Bytes of the float64 sum and of one float32 product."""
         return 12 * features**2
 
 

@@ -33,7 +33,7 @@ class Quantization:
     """The ``checkpoint`` quantized by ``recipe``, with weights that are computed when they are read.
 
     ``decisions`` are those of the schemes; ``source`` is the unquantized checkpoint; ``device`` is the device of
-    calibration, on which its loss can be measured.
+    calibration, on which the loss of accuracy can be measured.
     """
 
     source: Checkpoint

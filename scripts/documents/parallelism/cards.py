@@ -42,7 +42,7 @@ def machine_of(card: Card, measured: Machine) -> Machine:
 
 @cache
 def machines() -> dict[str, Machine]:
-    """All cards in the form of the model, by name."""
+    """The machine that the model assumes for each card, by name."""
     measured = fit_machine()
     return {card.name: machine_of(card, measured) for card in CARDS}
 

@@ -92,7 +92,7 @@ class Check:
 
 
 def checks_table() -> str:
-    """The Markdown of the model beside the measurements."""
+    """The Markdown of measurements beside the model's values."""
     machine = fit_machine()
     checks = [check for ranks, kinds in sorted(rank_reports().items()) for check in _of_ranks(machine, ranks, kinds)]
     rows = [check.cells() for check in (*checks, *_other_shapes(machine))]

@@ -29,7 +29,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """Cards of one kind: bytes and operations per second that they reach; prompts reach a share, ``prompt_share``."""
+    """Cards of one kind: bytes and operations per second that they reach; prompts reach the share ``prompt_share``."""
 
     bandwidth: float
     flops: float

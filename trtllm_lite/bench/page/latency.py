@@ -77,7 +77,7 @@ _PICTURES = (
 
 
 def _chart(picture: _Picture, reports: Sequence[Report], earlier: Sequence[Report]) -> Chart | None:
-    """The chart of a picture, or None if no report has the figure."""
+    """The chart that ``picture`` describes, or None if no report has the figure."""
     curves = list(_curves(picture, reports, earlier))
     if not curves:
         return None

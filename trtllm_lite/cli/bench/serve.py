@@ -1,4 +1,4 @@
-"""``trtllm-lite bench serve``: a load for a server, whoever made it."""
+"""``trtllm-lite bench serve``: sends a load to any server of OpenAI's protocol."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any

@@ -28,7 +28,7 @@ class Segment:
 
 
 def bar(parts: Mapping[str, int]) -> list[Segment]:
-    """The parts of a bar in a row; their widths are in proportion."""
+    """The parts of a bar in a row; their widths are in proportion to the bytes."""
     total = sum(parts.values()) or 1
     segments: list[Segment] = []
     end = 0.0

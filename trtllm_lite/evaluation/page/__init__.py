@@ -43,7 +43,7 @@ def _chart(
     text: Callable[[float], str],
     reference: Evaluated | None = None,
 ) -> Chart:
-    """A dot for each engine, with its own color and name; and for the reference."""
+    """A dot for each engine and for the reference, each with its own color and name."""
     shown = [*values, *([] if reference is None else [(reference, reference.result.perplexity)])]
     curves = [
         Curve(one.name, [(float(one.weight_bytes), value)], color % NUM_COLORS, "dots", [one.name])
