@@ -103,7 +103,7 @@ def compute_nothing(step_ms: float) -> None:
         return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=step_ms / 1000)
 
     opening.make_executor = paced_executor
-    opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes no memory
+    opening.available_memory = lambda *_: _ANY_BYTES  # the KV cache of such an engine takes no memory
 
 
 def serve(arguments: argparse.Namespace) -> None:

@@ -51,11 +51,11 @@ from auditwheel.main import main
 sys.exit(main())' "$machine" "$@"
 }
 
-# build_wheel PYTHON: writes what scikit-build-core makes into $work/built.
+# build_wheel PYTHON: builds a wheel with scikit-build-core in $work/built.
 build_wheel() {
   local python=$1 version
   version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
-  # The tags of another machine's wheel, where Python asks for its own.
+  # Python takes the tags of the wheel from these variables, which name $machine, instead of from this machine.
   export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$machine-linux-gnu.so
   CXX=$programs/clang++ "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/built" . \
     --config-settings build-dir="build/wheel-$machine-$version" \

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"As (?:(?::\w+:)?`|\w+(?:::\w+|\(\)))")
 _FIRST_SENTENCE = re.compile(r".*?(?=[.:;](?:\s|$)|$)", re.DOTALL)
 _COMMENT_MARK = {".py": "#", ".pyi": "#", ".sh": "#", ".cc": "//", ".h": "//", ".cuh": "//", ".cu": "//"}
 
-Text = tuple[int, str]  # the line on which it begins, from 1
+Text = tuple[int, str]  # the line on which a text begins, counted from 1, and the text
 
 
 def lacks_subject(text: str) -> bool:

@@ -27,7 +27,7 @@ if [ "$reproducible" = true ]; then
     mkdir "$engine.differs"
     mv "$engine" "$engine.differs/1"
     mv "$again/engine" "$engine.differs/2"
-    "$command" inspect "$engine.differs/1" --diff "$engine.differs/2" || true # which ends with 3 if results differ
+    "$command" inspect "$engine.differs/1" --diff "$engine.differs/2" || true # inspect ends with 3 if results differ
     echo "error: two builds of $config differ: report it as a defect of trtllm_lite, with both ($engine.differs)" >&2
     exit 1
   fi

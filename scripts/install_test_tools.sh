@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs programs that some tests run and pip cannot install, as Debian's packages docker-registry and chromium, where
-# this user may. Elsewhere it says which tests are skipped.
+# Installs programs that some tests run and pip cannot install, as Debian's packages docker-registry and chromium, if
+# this user may install packages. Otherwise it says which tests are skipped.
 set -euo pipefail
 
 any_of() { command -v "$@" >/dev/null 2>&1; }  # true if one of the programs is there

@@ -22,7 +22,7 @@ if [ "${1:-}" = --tier ]; then
 elif [ $# -gt 0 ]; then
   tier=named
 fi
-# A process that is done takes half of what another has left.
+# A process that is done takes half of the tests that another process has left.
 side_by_side=(--numprocesses auto --maxprocesses 4 --dist worksteal)
 case $tier in
   named) run=() ;;

@@ -316,7 +316,7 @@ class LLM:
         Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
         """
         check_text("engine_dir", engine_dir, "a directory", str | Path)
-        # A manifest may name other files; only these are copied.
+        # Only engine files, manifest and tokenizer are copied, even if the manifest names other files.
         manifest = self._model.manifest
         files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE, optional=ENGINE_FILES) as directory:

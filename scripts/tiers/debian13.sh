@@ -34,7 +34,7 @@ fi
 say "copy this checkout to it"
 rm -rf --one-file-system $machine
 cp --archive $bare $machine
-cp --dereference /etc/resolv.conf /etc/hosts $machine/etc/ # and the authorities that this machine trusts
+cp --dereference /etc/resolv.conf /etc/hosts $machine/etc/ # names of hosts; then certificates
 cp --dereference /etc/ssl/certs/ca-certificates.crt $machine/etc/ssl/certs/
 mkdir $machine/trtllm_lite
 git ls-files -z --cached --others --exclude-standard | tar --null --create --files-from - |

@@ -19,13 +19,13 @@ say "copy this checkout"
 rm -rf $copy
 mkdir -p $copy
 git ls-files -z --cached --others --exclude-standard | tar --null --create --files-from - | tar --extract --directory $copy
-git -C $copy init --quiet # or else it would be taken for a part of this checkout
-mkdir $copy/.cache # with the models that were fetched
+git -C $copy init --quiet # otherwise git would take the copy for a part of this checkout
+mkdir $copy/.cache # for links to the fetched models
 for fetched in .cache/*.gguf .cache/all-MiniLM-L6-v2; do
   [ ! -e "$fetched" ] || ln -s "$PWD/$fetched" "$copy/.cache/"
 done
 
-unset CI # whose lock file has other versions
+unset CI # the lock file of CI has other versions
 export PYTHON=$python
 if [ "$which" = oldest ]; then
   say "the oldest versions for Python $(python_version "$python")"

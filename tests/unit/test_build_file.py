@@ -83,7 +83,7 @@ build:
         ("build:\n  config: a", r"job\.yaml:2: 'config' is no option"),
         ("build:\n  max_batch_size: many", r"job\.yaml:2: max_batch_size: 'many' is not a valid integer: .* --help"),
         ("build:\n  qformat: int5", r"job\.yaml:2: qformat: 'int5' is not one of .*: .* --help"),
-        ("build:\n  max_batch_size:", r"job\.yaml:2: max_batch_size: expected a value, or no such line"),
+        ("build:\n  max_batch_size:", r"job\.yaml:2: max_batch_size: expected a value: add it, or remove the line"),
         ("build:\n  max_batch_size: [4]", r"job\.yaml:2: max_batch_size: expected a value"),
         ("build:\n  strip_plan: 1", r"job\.yaml:2: strip_plan: expected true or false"),
         ("build:\n  target: cpu\n\n  target: sm_90", r"job\.yaml:4: 'target' stands on line 2, too: keep one"),

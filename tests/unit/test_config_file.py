@@ -34,13 +34,13 @@ kv_cache_config: {free_gpu_memory_fraction: 0.5, enable_block_reuse: true}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_batchsize: 3", "'max_batchsize', which is no option that may stand there: did you mean max_batch_size"),
+        ("max_batchsize: 3", "'max_batchsize', which is no option for such a file: did you mean max_batch_size"),
         ("max_batch_size: 3\nmax_num_seqs: 4", "--max_batch_size by two names"),
         ("max_batch_size: true", "'True' is not a valid integer"),
         ("max_batch_size: 2.5", "'2.5' is not a valid integer"),
         ("no_access_log: 1", "no_access_log is 1: expected true or false"),
         ("ssl_keyfile: key.pem", "--ssl_keyfile key.pem: the server speaks HTTP alone"),
-        ("config: other.yaml", "'config', which is no option that may stand there"),
+        ("config: other.yaml", "'config', which is no option for such a file"),
         ("kv_cache_config: {event_buffer_max_size: 3}", "'kv_cache_config.event_buffer_max_size'"),
         ("kv_cache_config: {enable_block_reuse: false}", "--no_kv_cache_block_reuse switches that off"),
         ("- port", "holds no mapping of options"),

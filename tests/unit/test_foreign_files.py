@@ -22,7 +22,7 @@ def test_plain_files_are_read_as_they_are(tmp_path: Path) -> None:
 def test_larger_files_name_their_size_and_the_limit(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(OSError, match=r"1,099,511,627,776 bytes, which exceeds 999") as raised:
+    with pytest.raises(OSError, match=r"1,099,511,627,776 bytes, which exceeds the limit of 999") as raised:
         read_foreign(tmp_path / "sparse", 999)
     assert raised.value.filename == str(tmp_path / "sparse")
 

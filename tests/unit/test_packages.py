@@ -37,5 +37,5 @@ def test_a_package_without_a_version_is_an_error(monkeypatch: pytest.MonkeyPatch
     metadata: Any = packages._metadata
     monkeypatch.setattr(packages, "_metadata", lambda name: None if name == "gguf" else metadata(name))
     assert list(packages_of(["model.safetensors"], "cpu"))
-    with pytest.raises(BuildError, match=r"--provenance names the version of gguf, and pip knows of none: pip install"):
+    with pytest.raises(BuildError, match=r"--provenance names the version of gguf, and pip knows none: pip install"):
         list(packages_of(["model.gguf"], "cpu"))

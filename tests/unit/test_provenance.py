@@ -219,7 +219,9 @@ def test_files_that_are_too_large_are_not_read(engine: Path, name: str, monkeypa
     sizes = {path.name: path.stat().st_size for path in engine.iterdir()}
     limits = sizes | {name: sizes[name] - 1}
     monkeypatch.setattr("trtllm_lite.engine.provenance.max_file_bytes", limits.__getitem__)
-    with pytest.raises(EngineError, match=rf"{name}: it has {sizes[name]:,} bytes, which exceeds {limits[name]:,}"):
+    with pytest.raises(
+        EngineError, match=rf"{name}: it has {sizes[name]:,} bytes, which exceeds the limit of {limits[name]:,}"
+    ):
         verify_engine(engine)
 
 

@@ -20,7 +20,7 @@ from trtllm_lite.runtime.session.stats import Speculation, Stats
 from trtllm_lite.runtime.session.steps import RecordedSteps
 
 _SAMPLE_SECONDS = 0.05
-_MOST_STEPS = 1 << 19  # steps that are recorded for a trace at most
+_MOST_STEPS = 1 << 19  # the most steps that are recorded for a trace
 _CERTAIN = 100.0  # a logit bias with which no other token is likely
 OnFinished = Callable[[int, int], None]  # number of requests that have finished, of how many
 

@@ -61,7 +61,7 @@ def measure_serving(
     warming_up = _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits)
     if isinstance(workload, AdaptedWorkload):
         make_up_adapters(runner.session, engine_dir, workload)
-        times = -(-workload.num_loras // len(warming_up))  # each adapter is used
+        times = -(-workload.num_loras // len(warming_up))  # so often that each adapter is used
         warming_up = in_turn(warming_up * times, workload.num_loras)
     serve(runner.session, warming_up)
     speculation = speculation_of(runtime.get("speculative_config"))

@@ -83,7 +83,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     "--max_accuracy_loss",
     type=Finite(min=-100),
     metavar="PERCENT",
-    help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
+    help="Measure the rise of perplexity by quantization, and build nothing if it is larger.",
 )
 @foreign_options(BUILD)
 def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: Any) -> None:
@@ -123,7 +123,7 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
 
     for option in ("draft_model_dir", "target_model_dir"):
         if model[option] is not None:
-            raise click.UsageError(f"{option}: build files convert one model alone; run `convert` with it instead")
+            raise click.UsageError(f"{option}: build files convert one model alone; run `convert` with this option")
     conversion, name = take_conversion(model), model["model_dir"]
     sha256 = conversion.pop("sha256")
     with reading_model(name):
@@ -171,7 +171,7 @@ def _build(
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
-            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # checks now what would fail later
+            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # raises later errors now
                 plan_memory(uncalibrated(source, recipe), **_of_plan(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             if max_accuracy_loss is not None:

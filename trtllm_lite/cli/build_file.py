@@ -132,7 +132,7 @@ class _Reader:
             elif not isinstance(value, yaml.MappingNode):
                 self._refuse(value, f"{name}: expected a prompt, a colon and a text on each line")
             elif build.get("target") != [CPU]:
-                self._refuse(key, f"{name}: only engines of `target: {CPU}` answer anywhere: add that, or leave it out")
+                self._refuse(key, f"{name}: only engines of `target: {CPU}` answer anywhere: add it, or drop {name}")
             else:
                 found[name] = {prompt: self._text(name, text) for prompt, (_, text) in self._entries(value).items()}
         return found
@@ -183,7 +183,7 @@ class _Reader:
         import yaml
 
         if not isinstance(node, yaml.ScalarNode) or node.tag.endswith(":null"):
-            self._refuse(node, f"{key}: expected a value, or no such line")
+            self._refuse(node, f"{key}: expected a value: add it, or remove the line")
         return str(node.value)
 
     def _entries(self, node: "yaml.MappingNode") -> "dict[str, tuple[yaml.Node, yaml.Node]]":

@@ -28,7 +28,7 @@ def _take(ctx: click.Context, parameter: click.Parameter, path: str | None) -> N
         if option is None or key in _NOT_THERE:
             nearest = difflib.get_close_matches(key, [name for name in options if not options[name].hidden], n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else "--help lists them"
-            raise click.UsageError(f"{path} has {shown(key)}, which is no option that may stand there: {hint}", ctx)
+            raise click.UsageError(f"{path} has {shown(key)}, which is no option for such a file: {hint}", ctx)
         if str(option.name) in defaults:
             raise click.UsageError(f"{path} has {option.opts[0]} by two names: keep one", ctx)
         defaults[str(option.name)] = _as_typed(option, key, value)

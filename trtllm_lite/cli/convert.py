@@ -103,7 +103,7 @@ def convert(
 
     begin = time.perf_counter()
     with progress_bars() as report:
-        # One bar for all tensors, not one for each.
+        # There is one progress bar for all tensors, not one for each.
         converted = convert_checkpoint(
             model_dir,
             Path(output_dir),

@@ -15,7 +15,7 @@ RESULTS_DIFFER = 3  # exit code; 1 and 2 are errors
 @click.argument("path", metavar="ENGINE|CKPT")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kernels", is_flag=True, help="Also list how each kernel of a GPU engine is compiled, and why.")
-@click.option("--html", "page", metavar="FILE", help="Write all of it as a page for a browser, which needs no network.")
+@click.option("--html", "page", metavar="FILE", help="Write all this as a page for a browser, which needs no network.")
 @click.option("--diff", "other", metavar="ENGINE", help="Compare with this engine instead.")
 def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: str | None) -> None:
     """Describe a checkpoint or an engine: model, limits, operators, memory by kind, size, fusions.
@@ -37,7 +37,7 @@ def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: st
     """
     if page is not None:
         if as_json or kernels or other is not None:
-            raise click.UsageError("--html is a page that has all: leave --json, --kernels and --diff out")
+            raise click.UsageError("--html writes a page of everything: leave --json, --kernels and --diff out")
         _write_page(Path(path), Path(page))
     elif other is None:
         _describe(Path(path), as_json, kernels)

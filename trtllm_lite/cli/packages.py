@@ -31,7 +31,7 @@ def packages_of(files: Sequence[str], target: str) -> "Iterator[Package]":
         found = _metadata(name)
         if found is None:
             raise BuildError(
-                f"--provenance names the version of {name}, and pip knows of none: pip install 'trtllm_lite[build]'"
+                f"--provenance names the version of {name}, and pip knows none: pip install 'trtllm_lite[build]'"
             )
         yield Package(name, found["Version"], _licence(found))
     compiler = _compiler(target)

@@ -46,8 +46,8 @@ def pull(reference: str, output_dir: str, require_provenance: bool, key: str | N
         )
     click.echo(f"pulled {output_dir}, {format_bytes(pulled.num_bytes)}: {source.pinned(pulled.digest)}")
     if pulled.engine.provenance is None:
-        click.echo("checked: its digests and checksums; it has no provenance to verify")
+        click.echo("checked: digests and checksums; the engine has no provenance to verify")
     else:
-        click.echo(f"checked: its digests and provenance, made by {pulled.engine.provenance.producer}")
+        click.echo(f"checked: digests and provenance; the engine was made by {pulled.engine.provenance.producer}")
         click.echo(pulled.engine.trust.words)
     click.echo(f"next: trtllm-lite inspect {shlex.quote(output_dir)}")

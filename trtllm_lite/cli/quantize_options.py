@@ -34,7 +34,7 @@ def recipe_options(function: Decorated) -> Decorated:
             type=int,
             default=128,
             show_default=True,
-            help="Neighbouring weights of a row that share a scale, where weights have 4 bits.",
+            help="Neighbouring weights of a row that share a scale, in qformats of 4 bits.",
         ),
         click.option("--quantize_lm_head", is_flag=True, help="Quantize the LM head, too."),
         click.option(

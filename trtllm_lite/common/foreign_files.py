@@ -33,7 +33,7 @@ def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> 
         if inside is not None and not _place_of(descriptor, path).is_relative_to(inside.resolve()):
             raise OSError(errno.EPERM, "it is a link to a file outside of its directory", str(path))
         if status.st_size > most_bytes:
-            found = f"it has {status.st_size:,} bytes, which exceeds {most_bytes:,}"
+            found = f"it has {status.st_size:,} bytes, which exceeds the limit of {most_bytes:,}"
             raise OSError(errno.EFBIG, found, str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:

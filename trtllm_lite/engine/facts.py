@@ -14,8 +14,8 @@ from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.engine.records import json_text, to_json
 from trtllm_lite.plugins.sample.records import EDIT, record
 
-# Facts about the cache's capacity: it bounds how many sequences run at once, and has no influence on the results of
-# one.
+# Facts about the cache's capacity: it bounds how many sequences run at once, and does not change the results of a
+# sequence.
 _CAPACITY_OF_CACHE = ("num_blocks", "bytes_per_block")
 _SAMPLING_SLOTS = "sampling_slots"
 _KEY_DIGITS = 16  # digits of a cubin's key, enough to tell two apart

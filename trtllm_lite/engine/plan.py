@@ -309,7 +309,7 @@ class Plan:
         try:
             size = tensor.max_bytes(self.symbols)
         except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(f"{name} has a shape that cannot be ({shown(error)}): the file is damaged") from error
+            raise EngineError(f"{name} has an impossible shape ({shown(error)}): the file is damaged") from error
         if not 0 <= size <= MAX_BYTES:
             raise EngineError(f"{name} has {shown(size)} bytes, expected 0 to 2^50: the file is damaged")
         return size

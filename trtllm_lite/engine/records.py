@@ -139,7 +139,7 @@ class _Decoder:
         self.sizes: dict[str, int] = {}
 
     def decode(self, expected: Any, data: Any, where: str) -> Any:
-        if expected is Any or type(data) is expected:  # most values are of plain types
+        if expected is Any or type(data) is expected:  # a fast path, because most values are of plain types
             return data
         origin = typing.get_origin(expected)
         if origin is typing.Annotated:

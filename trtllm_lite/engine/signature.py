@@ -16,7 +16,7 @@ from trtllm_lite.errors import ArgumentError, EngineError
 SIGNATURE_FILE = "provenance.dsse.json"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MAX_KEY_BYTES = 1 << 16
-_REMEDY = "do not trust the engine, or take the public key of who signed it"
+_REMEDY = "do not trust the engine, or pass the public key of its signer"
 
 
 def signed(statement: bytes, key_file: Path) -> tuple[str, str]:

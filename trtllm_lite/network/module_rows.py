@@ -32,7 +32,7 @@ class ModuleRows:
         bounded = all(0 < count < MAX_EXTENT for count in counts) and all(abs(n) < MAX_EXTENT for n in others)
         if not self.runs or not bounded:
             raise EngineError(
-                f"expected rows of the module {shown(self.module)}, found {shown(self.runs)}: make it again"
+                f"expected rows of the module {shown(self.module)}, found {shown(self.runs)}: convert again"
             )
 
     @property

@@ -18,7 +18,7 @@ LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 # The least scale of a token: far below that of any activations, but its inverse is a finite float32.
 _MIN_SCALE = 1e-30
 
-# Makes the constant of a name, which has the same value wherever it is used.
+# A function that makes a constant by its name; a name has the same value wherever it is used.
 SharedConstant = Callable[[str, NDArray], ir.Value]
 
 

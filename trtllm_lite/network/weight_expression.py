@@ -248,7 +248,7 @@ class Concat(_OfSeveral):
             return first
         result = np.empty(self.shape, first.dtype)
         stop = 0
-        for operand in self.operands:  # only one is in memory at a time
+        for operand in self.operands:  # only one operand is in memory at a time
             part = operand.evaluate(read)
             start, stop = stop, stop + part.shape[self.axis]
             result[(slice(None),) * self.axis + (slice(start, stop),)] = part

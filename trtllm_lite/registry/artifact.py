@@ -31,7 +31,7 @@ LAYER_TYPES = {
 }
 TITLE = "org.opencontainers.image.title"
 DESCRIPTION = "org.opencontainers.image.description"
-MAX_MANIFEST_BYTES = 4 << 20  # the specification's: "Registries SHOULD" take manifests of at least 4 MiB
+MAX_MANIFEST_BYTES = 4 << 20  # by the specification registries should take manifests of 4 MiB
 
 
 @dataclass(frozen=True)

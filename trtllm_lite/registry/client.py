@@ -113,7 +113,7 @@ class Registry:
         except requests.exceptions.SSLError as error:
             raise RegistryError(
                 f"cannot reach {host} by https ({one_line(str(error))}): check the name, trust its certificate "
-                "(REQUESTS_CA_BUNDLE), or pass --plain_http if it speaks nothing else"
+                "(REQUESTS_CA_BUNDLE), or pass --plain_http if the registry has no https"
             ) from error
         except requests.RequestException as error:
             raise RegistryError(f"cannot reach {host} ({one_line(str(error))}): check the name, try again") from error

@@ -21,7 +21,7 @@ def push_engine(directory: Path, reference: Reference, report: Report, plain_htt
     Raises EngineError (not a sound engine, or other files beside it), ArgumentError, RegistryError.
     """
     if reference.digest is not None:
-        raise ArgumentError(f"{reference} names an engine that exists by its digest: push to a tag, as HOST/NAME:TAG")
+        raise ArgumentError(f"{reference} names an existing engine by its digest: push to a tag, as HOST/NAME:TAG")
     directory = Path(directory)
     manifest = check_engine(directory).manifest
     paths = sorted(directory.iterdir())

@@ -115,7 +115,7 @@ class _Login(TokenAuth):
         self, original: requests.Response, headers: dict[str, str], refresh: bool = False
     ) -> tuple[dict[str, str], bool]:
         """The headers with which a refused request may be allowed, and whether they differ from those before."""
-        del refresh  # a token that was refused, as of another scope, is of no use
+        del refresh  # a token that was refused, for example because of its scope, is of no use
         challenges = _challenges(original.headers.get("Www-Authenticate", ""))
         credentials = find_credentials(self._reference.host)
         is_secret = urlsplit(str(original.request.url)).scheme == "https"

@@ -13,7 +13,7 @@ _WIDTH = 116
 
 def documented(declared: Declared) -> Declared:
     """A decorator: puts a list for each group of fields in place of ``{fields}`` in the docstring."""
-    if declared.__doc__:  # there is none under python -OO
+    if declared.__doc__:  # python -OO removes docstrings
         groups = [
             group
             for group in reversed(declared.__mro__)

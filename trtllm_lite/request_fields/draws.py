@@ -23,7 +23,7 @@ class Draws:
         Number(
             doc="What logits are divided by; 0, or less than 0.01, takes the likeliest token.",
             off=1,
-            low=0.01,  # logits that are divided by less overflow float32
+            low=0.01,  # dividing logits by less could overflow float32
             high=100,
             remedy="use 0 for greedy decoding",
             or_zero=True,

@@ -14,8 +14,8 @@ from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 MAX_STEP_TOKENS = 512
-_HOST_BYTES = 2 << 30  # memory of accumulators
-_DEVICE_FRACTION = 0.8  # share of a card's free memory
+_HOST_BYTES = 2 << 30  # host memory for the sums
+_DEVICE_FRACTION = 0.8  # share of a card's free memory for the sums
 
 
 def engine_observer(runner: SequenceRunner) -> Observer:

@@ -118,7 +118,7 @@ def _tensor(tensor: Tensor) -> Message:
 def _step(step: _Step) -> Message:
     return {
         "model_name": step.model,
-        "model_version": -1,  # the newest
+        "model_version": -1,  # the newest version
         "input_map": [{"key": tensor.name, "value": name} for tensor, name in step.inputs.items()],
         "output_map": [{"key": tensor.name, "value": name} for tensor, name in step.outputs.items()],
     }

@@ -68,7 +68,7 @@ def machines_table() -> str:
         if name == MEASURED:  # this model never needs sixteen cards
             continue
         machine = machines()[card.name]
-        # A rank has 15 others, 8 of them in the other machine.
+        # A rank sends to 15 other ranks, 8 of them in the other machine.
         across = replace(machine, link=machine.link.scaled(NETWORK * 15 / 8 / machine.link.push.bytes_per_s))
         for requests in (1, 128):
             options = [(near, machine, None), (near, across, None), (staged, machine, NETWORK), (apart, machine, None)]

@@ -50,7 +50,7 @@ def test_an_engine_comes_back_as_it_was(engine: Path, registry: str, tmp_path: P
     assert pushed[0] == f"pushed {engine} as {registry}/team/tiny:1.0"
     pulled = run("pull", f"{registry}/team/tiny:1.0", "--output_dir", tmp_path / "by tag")
     assert pushed[1] in pulled
-    assert "checked: its digests and provenance, made by trtllm_lite 0." in pulled
+    assert "checked: digests and provenance; the engine was made by trtllm_lite 0." in pulled
     assert "unsigned" in pulled
     run("pull", pushed[1], "--output_dir", tmp_path / "by digest")
     assert files(tmp_path / "by tag") == files(tmp_path / "by digest") == files(engine)
@@ -81,7 +81,7 @@ def test_the_same_engine_has_the_same_digest(engine: Path, registry: str) -> Non
 def test_an_engine_without_provenance_travels_too(plain_engine: Path, registry: str, tmp_path: Path) -> None:
     run("push", plain_engine, f"{registry}/plain")
     pulled = run("pull", f"{registry}/plain:latest", "--output_dir", tmp_path / "engine")
-    assert "it has no provenance to verify" in pulled
+    assert "the engine has no provenance to verify" in pulled
     assert files(tmp_path / "engine") == files(plain_engine)
 
 

@@ -82,7 +82,7 @@ def test_only_plain_files_of_bounded_size_are_read(tmp_path, open_files, monkeyp
     checksums = write_tokenizer(tmp_path)
     limits = {"tokenizer.json": 1 << 20, "tokenizer_config.json": 1}
     monkeypatch.setattr(tokenizer_files, "max_file_bytes", limits.__getitem__)
-    with pytest.raises(EngineError, match="has 2 bytes, which exceeds 1"):
+    with pytest.raises(EngineError, match="has 2 bytes, which exceeds the limit of 1"):
         open_files(tmp_path, checksums)
     (tmp_path / "tokenizer_config.json").unlink()
     os.mkfifo(tmp_path / "tokenizer_config.json")

@@ -54,7 +54,7 @@ def deal(
     for name, value in (("num_requests", len(asked)), ("concurrency", concurrency)):
         if value is not None and value < num_processes:
             raise LimitError(
-                f"num_client_processes is {num_processes}, above {name} {value}, so that some had nothing to do: "
+                f"num_client_processes is {num_processes}, above {name} {value}, so that some would be idle: "
                 f"lower it, or raise {name}"
             )
     return [
