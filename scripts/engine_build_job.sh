@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the engine of a build file twice, compares the two byte by byte, verifies the one that stays,
 # asks it for the file's answers, and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The
-# second build begins with empty caches of kernels and checkpoints, so that whatever an older run left there would show;
-# a file with reproducible: false has none. Engines that differ are kept as ENGINE.differs/1 and /2, one with another
+# second build begins with empty caches of kernels and checkpoints, so that an effect of what an older run cached would show;
+# a file with reproducible: false has no second build. Engines that differ are kept as ENGINE.differs/1 and /2, one with another
 # answer as ENGINE.refused, and there is no ENGINE. Needs no GPU. Further arguments go to both builds. PYTHON names another
 # Python than python3.
 #   engine_build_job.sh FILE.yaml ENGINE [OPTIONS of trtllm-lite build]
