@@ -157,7 +157,7 @@ def _ends(bos: str | None, eos: str, pad: str | None = None, unk: str | None = N
 
 
 _COMMON = {"clean_up_tokenization_spaces": False, "model_max_length": 131072}
-_DIGITS = r".*\d.*"  # the class does not split these
+_DIGITS = r".*\d.*"  # transformers' class does not split digits
 _IM = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN_SETTINGS = {
     **{"add_bos_token": False, "add_prefix_space": False, "errors": "replace", "split_special_tokens": False},

@@ -42,7 +42,7 @@ struct WgmmaArguments {
 };
 
 // The shared memory: queries of each item and consumer | stages of keys | stages of values | raw stages of bytes |
-// items | what to make of each raw stage | barriers.
+// items | for each raw stage, the kind and number of the tile that it becomes | barriers.
 struct Shared {
   u32 base;
 

@@ -11,18 +11,18 @@
 // token.
 //
 // A sequence with drafts has a row for each draft after its own row, with kDraftRow in place of a slot.
-// sample_drafts[r] is the draft that follows row r. Row r + 1 is drawn from only if that draft was drawn from row r, by
-// the same blocks, so that edits know the tokens before. tokens of a row after a draft that was not drawn stay as they
-// are.
+// sample_drafts[r] is the draft that follows row r. It is accepted if it was drawn from row r; only then row r + 1 is
+// drawn from, by the same blocks, so that edits know the tokens before. After a rejected draft, the sequence's further
+// rows leave tokens[] as it is.
 //
 // A row that holds NaN or plus infinity, has nothing finite that may be drawn, or overflows when divided by its
 // temperature gives -1 and leaves last_tokens alone; so does a row with a negative slot.
 //
-// Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
-// From sm_90 on, a cluster of TL_CLUSTER blocks handles a row: a pass for the largest logit and, unless greedy, another
-// to draw and about six more, mostly cheap, to find a border. Below sm_90, several blocks share the first pass, and the
-// last to arrive does the rest, and the sequence's draft rows. Edits, or a mask, cost another pass for the largest
-// logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
+// Bytes: 4 * vocab a row. FLOPs: a comparison per logit if greedy. Floor: bytes / bandwidth, latency below 10 MB (about
+// 4 us). From sm_90 on, a cluster of TL_CLUSTER blocks handles a row: a pass for the largest logit and, unless greedy,
+// another to draw and about six more, mostly cheap, to find a border. Below sm_90, several blocks share the first pass,
+// and the last to arrive does the rest, and the sequence's draft rows. Edits, or a mask, cost another pass for the
+// largest logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
 // a multiple of TL_CLUSTER, of which TL_CLUSTER work. Below sm_90, `winners` has room for rows * blocks u64, and

@@ -7,7 +7,7 @@
 namespace tl {
 
 constexpr int kMaxTopLogprobs = 20;
-constexpr int kGreedy = -1;    // in place of the number of tokens before: take the largest logit, and look no further
+constexpr int kGreedy = -1;    // in place of a sample_counter: take the largest logit, without reading the record
 constexpr int kNoSlot = -1;    // the slot of a row that nothing is drawn from
 constexpr int kDraftRow = -2;  // in place of a slot: the row continues the one before by a draft token
 constexpr int kNoDraft = -1;   // no row follows that continues this one by a draft token

@@ -174,7 +174,7 @@ def check_masks(vocab: int, spread: float, blocks: int = 8, cluster: int = 8, ma
 def check_drafts(
     vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machine: Machine = GPU, *, masked: bool = False
 ) -> None:
-    """Check that a draft's row is drawn from if that draft was drawn before; then the tokens before are counted."""
+    """Check that a draft's row is drawn from only if the draft was accepted, and that edits count accepted drafts."""
     ways = [
         replace(with_edits(way, vocab, row), logprobs=(None, 0, 3)[row % 3]) for row, way in enumerate(ways_of(rows))
     ]

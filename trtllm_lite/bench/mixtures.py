@@ -34,7 +34,7 @@ def is_grouped(plan: Plan, instruction: Instruction) -> bool:
 
 
 def mixtures(engine: EngineFile) -> list[Mixture]:
-    """The mixtures of a step, found by the rows [rows, top_k, inner] that their first products make."""
+    """The mixture of each layer that has experts, from the shapes of its gated product: y is [rows, top_k, inner]."""
     plan, ranks = engine.plan, engine.manifest.mapping.moe_ep_size
     found = []
     for instruction in plan.programs[0].instructions:

@@ -1,4 +1,4 @@
-"""Compares the statements beside two engines as facts."""
+"""Turns the provenance statements beside two engines into facts, which can be compared."""
 
 from collections.abc import Iterator
 

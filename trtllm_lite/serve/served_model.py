@@ -101,7 +101,7 @@ class ServedModel(ServedEngine):
         fields: SamplingFields,
         adapter: LoRARequest | None,
     ) -> Prompt:
-        """A prompt from checked token ids, int32[prompt_len], with the service that the request's ``fields`` ask for.
+        """A prompt of checked token ids, int32[prompt_len], with the priority, timeout and cache salt of ``fields``.
 
         Raises ApiError for a priority if the operator does not allow priorities.
         """

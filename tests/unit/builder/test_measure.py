@@ -85,7 +85,8 @@ def test_candidates_are_timed_at_the_rows_of_their_task(executor: _Executor, fir
     assert asked == [
         ([f"{first} {most}", "slow", f"other {most}"], rows, rows >= 256) for most in rows_of for rows in rows_of[most]
     ]
-    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}  # products of one layer
+    # A run of the fake takes one microsecond per row, and computes two layers; a timing is that of one layer.
+    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}
     assert {(timing.rows, timing.kernel): timing.microseconds for timing in timings} == expected
     assert {timing.product for timing in timings} == {PRODUCT}
 

@@ -88,7 +88,7 @@ def _reason(op: Op, links: Links) -> str | None:
         return "GPU kernels look up 16-bit rows"
     if op.kind in _GROUPED:
         return None if _block_size(op) else f"GPU kernels read experts as 16-bit matrices, {_READ}"
-    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # other block sizes raise an error
+    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # never expanded: a wrong block size is an error
     if _is_rounded(op, links) or _has_int8_rows(op) or has_4_bits or _block_size(op):
         return None
     return f"GPU kernels multiply 16-bit rows by {_READ}, and by int8 with a scale for each row"

@@ -37,7 +37,7 @@ class Bucket:
 
 
 def size_class(bucket: Bucket) -> int:
-    """The step size at which products of ``bucket`` are compared, so that engines with similar limits choose alike."""
+    """The step size for which kernels of ``bucket`` are chosen: engines with similar limits choose the same kernels."""
     return next((size for size in STEP_BUCKETS if size >= bucket.max_tokens), LARGEST_STEP)
 
 

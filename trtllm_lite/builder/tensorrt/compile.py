@@ -33,7 +33,7 @@ class Compiled:
 
 
 def compile_network(job: BuildJob, library: Library) -> Compiled:
-    """Return the engine of the job's graph, whose types and caches :mod:`passes` made, for its targets.
+    """Return the engine that TensorRT builds for the job's targets from its graph, which :mod:`passes` has rewritten.
 
     The cache keeps engines by network (weights included) and build options; an entry is as large as the weights, and
     counts against the cache's limit. Raises BuildError, OutputError, EngineError (weights).

@@ -35,7 +35,7 @@ struct StepRequest {
 
 // The limits of a step.
 struct StepLimits {
-  Extents bounds;                  // the largest extent of each symbol; tables name blocks below kNumBlocks
+  Extents bounds;                  // the largest extent of each symbol; block ids are below that of kNumBlocks
   std::vector<ValueBound> values;  // bounds of values that kernels use as indices
   std::int64_t max_seq_len = 0;
   KvGeometry geometry;

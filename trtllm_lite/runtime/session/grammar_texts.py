@@ -180,7 +180,7 @@ def _lark_of_tags(tags: Mapping[str, Any]) -> str:
         if trigger is None:
             raise ArgumentError(f"the begin {shown(begin)} starts with no trigger: add one that it starts with")
         made.append(struct_tag(trigger=trigger, begin=begin, grammar=schema, end=end))
-    # Otherwise a trigger in angle brackets would be taken for a special token's name.
+    # With assume_special, a trigger in angle brackets would be taken for a special token's name.
     return str(struct_tag.to_grammar(made, assume_special=False))
 
 

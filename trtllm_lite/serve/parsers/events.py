@@ -78,7 +78,7 @@ class OutputParser(Protocol):
         """Return the events of the text's next piece."""
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
-        """The events of text that was held back, when the text has ended, by itself or ``is_cut`` off."""
+        """Return the events of the text held back so far, when the text has ended, or with ``is_cut`` was cut off."""
 
 
 def join_events(events: list[Event]) -> list[Event]:

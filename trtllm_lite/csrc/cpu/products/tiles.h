@@ -28,7 +28,7 @@ struct alignas(64) Configuration {
   }
 };
 
-// Configures the tile registers of this thread while it lives.
+// Configures the tile registers of this thread, and releases them when the object is destroyed.
 class Registers {
  public:
   explicit Registers(std::int64_t rows) {

@@ -24,10 +24,10 @@ struct TimedStep {
 };
 
 // Times the first `num_candidates` algorithms that the library proposes for every kind of product and number of rows in
-// the step. Returns the fastest that computes every number of rows above the smaller step's, up to this step's; if
-// there is none, the range is cut into parts with an algorithm each. Products with no more rows than in the smaller
-// step are left out. A run covers the weights of several layers, so that they are cold in the L2 cache. Overwrites the
-// results of the products. Throws DeviceError.
+// the step. Returns the fastest algorithm that supports all numbers of rows above the smaller step's, up to this
+// step's; if none supports them all, the range is cut into parts with an algorithm each. Products with no more rows
+// than in the smaller step are left out. A run covers the weights of several layers, so that they are cold in the L2
+// cache. Overwrites the results of the products. Throws DeviceError.
 std::vector<ProductTime> time_products(const TimedStep& step, const Addresses& addresses, MatmulSet& matmuls,
                                        Stream stream, int num_candidates, const TimingEffort& effort);
 
