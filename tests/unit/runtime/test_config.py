@@ -18,7 +18,7 @@ from .doubles import fake_manifest
         ({"max_gpu_total_bytes": -1}, "max_gpu_total_bytes is -1"),
         ({"host_cache_size": 0.5}, "host_cache_size is 0.5"),
         ({"max_attention_window": [4096]}, "attention windows are part of the model"),
-        ({"sink_token_length": 4}, "attention sinks that are no part"),
+        ({"sink_token_length": 4}, "only attention sinks of the model itself"),
         ({"event_buffer_max_size": 10}, "get_stats"),
     ],
 )

@@ -61,7 +61,7 @@ int main() {
   largest = 4000;  // a row of logits takes less, and the outputs of a prompt take more
   for (std::size_t i = 0; i < 3; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, results[i]);
   for (const std::size_t i : {0, 1}) {
-    check(results[i].error.find("expected enough memory on the host") == 0, "too little memory is an error");
+    check(results[i].error.find("expected enough host memory") == 0, "too little memory is an error");
     check(results[i].outputs == nullptr && results[i].tokens.empty(), "an error comes without results");
   }
   check(results[2].error.empty() && results[2].tokens.back() == 7, "the other request is unaffected");
