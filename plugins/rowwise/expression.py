@@ -24,7 +24,7 @@ def max_depth(words: Sequence[str]) -> int:
     for word in words:
         taken = ARITY.get(word, 0)
         if depth < taken:
-            raise ValueError(f"{word} takes {taken} values, and only {depth} precede it in {' '.join(words)!r}")
+            raise ValueError(f"{word} takes {taken} values, found {depth} before it in {' '.join(words)!r}")
         depth += 1 - taken
         most = max(most, depth)
     if depth != 1:

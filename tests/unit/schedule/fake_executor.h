@@ -86,7 +86,7 @@ class FakeExecutor : public tl::StepExecutor {
     flights_.pop_front();
     if (num_broken_ > 0) {
       --num_broken_;
-      throw tl::StepError("the previous step failed");
+      throw tl::StepError("the step before it failed");
     }
     num_broken_ = flights_.size();  // if this step throws, nothing that the next step reads is valid
     on_wait(batch);
