@@ -84,7 +84,11 @@ def test_a_long_chain_is_cut_where_the_operands_end() -> None:
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(["x0", "add"], "add takes 2 values, found 1 before it"), (["x0", "x1"], "leaves 2 values"), ([], "leaves 0 values")],
+    [
+        (["x0", "add"], "add takes 2 values, found 1 before it"),
+        (["x0", "x1"], "leaves 2 values"),
+        ([], "leaves 0 values"),
+    ],
 )
 def test_words_that_are_no_expression(words: list[str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
