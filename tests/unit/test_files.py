@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from trtllm_lite.common import temporaries
-from trtllm_lite.common.files import atomic_directory, new_directory, require_replaceable, require_space, write_file
+from trtllm_lite.common.files import (
+    atomic_directory,
+    is_there,
+    new_directory,
+    require_replaceable,
+    require_space,
+    write_file,
+)
 from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.errors import OutputError
 
@@ -279,3 +286,11 @@ def test_a_new_directory_replaces_nothing(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=message), new_directory(tmp_path / name):
             pass
     assert _listing(tmp_path / "ours") == {"config.json": OURS}
+
+
+def test_what_is_there_is_known_or_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert is_there(tmp_path / "file")
+    assert not any(is_there(tmp_path / name) for name in ("absent", "file/below", "a\0b"))
+    with pytest.raises(OSError, match="File name too long"):
+        is_there(tmp_path / ("a" * 300))

@@ -7,7 +7,8 @@
 #include "cpu/products/row_groups.h"
 #include "cpu/simd/simd.h"
 
-// Types are common to all instruction sets, so that one can use the products of another; what they do is inlined.
+// Types are common to all instruction sets, so that one can use the products of another. Their functions are inlined,
+// or are templates of a type that belongs to one instruction set.
 namespace tl {
 
 constexpr int kPanelWidth = 64;
