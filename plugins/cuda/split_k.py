@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 from ..launch import Device
@@ -21,8 +22,8 @@ _COPY_BYTES, _LEAST_STAGES = 512, 3
 _IN_FLIGHT_BYTES = 100 * 1024
 # A ring below this share of the shared memory cannot use the whole bandwidth (80 KB of 227 on an H200).
 RING_SHARE = 0.35
-# The least saving for which a stage has fewer tiles, because each group of tiles has a fixed cost.
-_COST_OF_FEWER_TILES = 1.18
+_TILES = (4, 3, 2)  # tiles of 16 rows in a stage
+_GROUP_BYTES = 40 * 1024  # what a block could read while it sends and adds up the sums of a group (an H200)
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,15 @@ class SplitKConfig:
         row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
         return row * self.stage_rows
 
-    def cost(self, rows: int) -> float:
-        """The number of rows, of a weight with ``rows`` rows, that the busiest cluster multiplies."""
-        group, clusters = self.stage_rows, RESIDENT[self.splits] // self.splits
-        busiest = -(-rows // (group * clusters)) * group
-        return busiest * (1.0 if self.tiles_per_stage == 4 else _COST_OF_FEWER_TILES)
+    def cost(self, rows: int, in_features: int, tokens: int) -> float:
+        """The bytes that the busiest block could read in its time, for a weight [rows, in_features].
+
+        Each tile of a stage has its warps, so a stage of fewer tiles is multiplied as slowly as one of the most.
+        """
+        clusters, part = RESIDENT[self.splits] // self.splits, in_features // self.splits
+        groups = -(-rows // (self.stage_rows * clusters))
+        of_group = self.form.weight_bytes(part) * _TILES[0] * ROWS_PER_TILE + _GROUP_BYTES
+        return groups * of_group + part * tokens * 2
 
 
 def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> int:
@@ -75,7 +80,7 @@ def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> i
 
 
 def split_k_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitKConfig | None:
-    """The most splits for which copies are long enough, and the number of tiles that loads clusters most evenly.
+    """The cheapest way among four or eight splits, if copies are long enough for them; else among two.
 
     None where other kernels are as fast, or if nothing fits.
     """
@@ -84,15 +89,17 @@ def split_k_config(rows: int, in_features: int, form: WeightForm, tokens: int, d
         return None
     depth = form.depth if form.blocks is None else max(_FIXED_BLOCK, form.blocks.size)
     stage_k = _COPY_BYTES * 8 // form.weight_bits
-    for splits in (4, 2):
-        part = in_features // splits
-        if in_features % (splits * depth) or stage_k % depth or form.weight_bytes(part) < _COPY_BYTES:
-            continue
-        reason = f"each of {splits} blocks takes a part of the depth"
-        configs = [SplitKConfig(stage_k, tiles, splits, _IN_FLIGHT_BYTES, reason, form) for tiles in (4, 3, 2)]
+    if stage_k % depth:
+        return None
+    for choices in ((4, 8), (2,)):
+        configs = [
+            SplitKConfig(stage_k, tiles, splits, _IN_FLIGHT_BYTES, f"each of {splits} blocks takes a part", form)
+            for splits, tiles in product(choices, _TILES)
+            if in_features % (splits * depth) == 0 and form.weight_bytes(in_features // splits) >= _COPY_BYTES
+        ]
         fitting = [config for config in configs if _fits(config, in_features, tokens, device)]
         if fitting:
-            return min(fitting, key=lambda config: config.cost(rows))
+            return min(fitting, key=lambda config: config.cost(rows, in_features, tokens))
     return None
 
 

@@ -14,24 +14,25 @@
 // finished, so they must have been written before it began (see allow_next_kernel).
 //
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and at most TL_MAX_GRID blocks, `shared_bytes` of dynamic
-// shared memory: kOtherBytes and at least two stages per warp. `partials` holds 2 * grid * group * (head_dim + 2)
-// floats, `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS,
-// TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1),
-// TL_NEW_TOKENS (the most sequences of the step that are consecutive tokens of the same one), and those of cache.cuh,
-// score_scale.cuh, seen_keys.cuh and output.cuh.
+// shared memory: kOtherBytes and at least two stages per warp. `partials` holds 2 * grid results of a pair,
+// group * (head_dim + 2) floats each, padded to 16 bytes; `arrivals` num_seqs * kv_heads zeros, which the kernel leaves
+// zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2, 4 or 8),
+// TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS (the most sequences of the step that are consecutive
+// tokens of the same one), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
 
 namespace tl {
 
-constexpr int kPartialFloats = kGroup * (kDim + 2), kOctets = kGroup > 8 ? 2 : 1;
+constexpr int kPartialFloats = ceil_div(kGroup * (kDim + 2), 4) * 4;  // a multiple of 16 bytes
+constexpr int kOctets = kGroup > 8 ? 2 : 1;
 using State = TileState<kDim, kOctets>;
 
-// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later the factors of
-// combine(), if all blocks share a pair | a flag for each team | a barrier for each stage | stages
+// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later those of all
+// blocks, if they share a pair | a flag for each team | a barrier for each stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID* kGroup) * 4 + 7) / 8 * 8;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, 2 * TL_MAX_GRID * kGroup) * 4 + 7) / 8 * 8;
 constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
@@ -81,25 +82,59 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
   }
 }
 
-// Combines `count` results of kPartialFloats floats; from(n) is the n-th. The team is the whole block; `factors` is
-// shared memory of count * kGroup floats, and `put(i, value)` receives output element i = row * kDim + column.
+// Four neighbouring elements of a row: their sum over parts of the keys, each weighed by its maximum.
+struct Weighted {
+  float4 values = {};
+  float maximum = kNoMaximum, sum = 0.0f;
+
+  // Adds a part; `maximum` must be that of all parts.
+  __device__ __forceinline__ void add(float4 more, float its_maximum, float its_sum) {
+    const float factor = exp2_fast(its_maximum - maximum);
+    sum += factor * its_sum;
+    values.x += factor * more.x;
+    values.y += factor * more.y;
+    values.z += factor * more.z;
+    values.w += factor * more.w;
+  }
+};
+
+// Combines `count` results of kPartialFloats floats; from(n) is the n-th. The team is the whole block; `scratch` is
+// shared memory of count * kGroup float2, and put(i, all) receives output elements i to i + 3, numbered as
+// row * kDim + column.
+//
+// Results come from the L2 cache, whose latency is what this takes: a thread requests four elements of kAhead results
+// at a time, the first of them together with the maxima and sums.
 template <class From, class Put>
-__device__ __forceinline__ void combine(const Team& team, int count, float* factors, const From& from, const Put& put) {
+__device__ __forceinline__ void combine(const Team& team, int count, float2* scratch, const From& from,
+                                        const Put& put) {
+  constexpr int kVectors = kGroup * kDim / 4, kAhead = 16;
+  float4 got[kAhead];
+  const auto request = [&](int vector, int first) {
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      if (first + n < count) got[n] = __ldcg(reinterpret_cast<const float4*>(from(first + n)) + vector);
+    }
+  };
+  if (team.thread < kVectors) request(team.thread, 0);
   for (int i = team.thread; i < count * kGroup; i += team.threads()) {
-    factors[i] = __ldcg(from(i / kGroup) + kGroup * kDim + i % kGroup);
+    const float* maxima = from(i / kGroup) + kGroup * kDim + i % kGroup;
+    scratch[i] = make_float2(__ldcg(maxima), __ldcg(maxima + kGroup));
   }
   team.sync();
-  for (int i = team.thread; i < kGroup * kDim; i += team.threads()) {
-    const int row = i / kDim;
-    float maximum = kNoMaximum, value = 0.0f, sum = 0.0f;
-    for (int n = 0; n < count; ++n) maximum = fmaxf(maximum, factors[n * kGroup + row]);
-#pragma unroll 8
-    for (int n = 0; n < count; ++n) {
-      const float factor = exp2_fast(factors[n * kGroup + row] - maximum);
-      value += factor * __ldcg(from(n) + i);
-      sum += factor * __ldcg(from(n) + kGroup * (kDim + 1) + row);
+  for (int vector = team.thread; vector < kVectors; vector += team.threads()) {
+    const float2* of_row = scratch + vector * 4 / kDim;
+    Weighted all;
+    for (int n = 0; n < count; ++n) all.maximum = fmaxf(all.maximum, of_row[n * kGroup].x);
+    for (int first = 0; first < count; first += kAhead) {
+      if (first > 0 || vector != team.thread) request(vector, first);
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        if (first + n >= count) break;
+        const float2 other = of_row[(first + n) * kGroup];
+        all.add(got[n], other.x, other.y);
+      }
     }
-    put(i, value / sum);
+    put(vector * 4, all);
   }
 }
 
@@ -111,29 +146,34 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
   // The block in which a pair begins uses its second slot; blocks that continue the pair use their first.
   const auto slot = [&](int worker) { return a.partials + (2 * worker + (worker == workers.x)) * kPartialFloats; };
   const bool alone = workers.x == workers.y;
+  const auto put = [&](int i, const Weighted& of) {
+    const float factor = a.value_scale / of.sum;
+    const u32 pairs[2] = {pack_y(of.values.x * factor, of.values.y * factor),
+                          pack_y(of.values.z * factor, of.values.w * factor)};
+    output.put(first + i, make_uint2(pairs[0], pairs[1]));
+  };
   float* mine = slot(blockIdx.x);
-  for (int i = team.thread; i < kGroup * kDim; i += team.threads()) {
-    float maximum = kNoMaximum, sum = 0.0f, value = 0.0f;
+  for (int i = team.thread * 4; i < kGroup * kDim; i += team.threads() * 4) {
     const int row = i / kDim;
+    Weighted all;
 #pragma unroll
     for (int w = 0; w < TL_WARPS; ++w) {
-      if (w < team.warps) maximum = fmaxf(maximum, results[w * kPartialFloats + kGroup * kDim + row]);
+      if (w < team.warps) all.maximum = fmaxf(all.maximum, results[w * kPartialFloats + kGroup * kDim + row]);
     }
 #pragma unroll
     for (int w = 0; w < TL_WARPS; ++w) {
       if (w >= team.warps) break;
       const float* from = results + w * kPartialFloats;
-      const float factor = exp2_fast(from[kGroup * kDim + row] - maximum);
-      value += factor * from[i];
-      sum += factor * from[kGroup * (kDim + 1) + row];
+      const float* maximum = from + kGroup * kDim + row;
+      all.add(*reinterpret_cast<const float4*>(from + i), maximum[0], maximum[kGroup]);
     }
     if (alone) {
-      output.put(first + i, value / sum * a.value_scale);
+      put(i, all);
     } else {
-      mine[i] = value;
+      *reinterpret_cast<float4*>(mine + i) = all.values;
       if (i % kDim == 0) {
-        mine[kGroup * kDim + row] = maximum;
-        mine[kGroup * (kDim + 1) + row] = sum;
+        mine[kGroup * kDim + row] = all.maximum;
+        mine[kGroup * (kDim + 1) + row] = all.sum;
       }
     }
   }
@@ -145,9 +185,7 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
   team.sync();
   if (*flag == 0) return;
   __threadfence();
-  combine(
-      team, others + 1, results, [&](int n) { return slot(workers.x + n); },
-      [&](int i, float value) { output.put(first + i, value * a.value_scale); });
+  combine(team, others + 1, reinterpret_cast<float2*>(results), [&](int n) { return slot(workers.x + n); }, put);
   if (team.thread == 0) a.arrivals[pair] = 0;
 }
 

@@ -35,8 +35,7 @@ def decode(
     specialised = _kernel(heads, defines, device, few_rows)
     if specialised is None:
         return None
-    row = heads.group * (heads.head_dim + 2)
-    partials = Buffer("attention_partials", "float32", ("num_sms", 2 * row))
+    partials = Buffer("attention_partials", "float32", ("num_sms", 2 * _result_floats(heads)))
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
     tensors = (output, tokens.query, cache.keys, cache.values, cache.past_lens, cache.tables)
     pointers = (*tensors, partials, arrivals, scores.sinks, cache.token_slots)
@@ -45,13 +44,18 @@ def decode(
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments())
 
 
+def _result_floats(heads: Heads) -> int:
+    """The floats of a result of a sequence and a key/value head (kPartialFloats of decode.cuh)."""
+    return -(-heads.group * (heads.head_dim + 2) // 4) * 4
+
+
 def _kernel(heads: Heads, defines: dict[str, int], device: Device, few_rows: bool) -> Kernel | None:
     """Choose the kernel with the most warps whose rings have at least two stages."""
-    for warps in (4, 2, 1):
-        modest = few_rows and warps == 4 and heads.group <= 4
+    for warps in (8, 4, 2, 1):
+        modest = few_rows and warps >= 4 and heads.group <= 4
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
         table = (2 * defines["TL_MAX_SEQS"] + 1) * 4 + 32
-        results = max(warps * (heads.head_dim + 2), defines["TL_MAX_GRID"]) * heads.group * 4 + 32
+        results = max(warps * _result_floats(heads), 2 * defines["TL_MAX_GRID"] * heads.group) * 4 + 32
         barriers = warps * _MAX_STAGES * 8 + 128
         stage = warps * 2 * _TILE_TOKENS * heads.head_dim * heads.cache_bytes
         if shared_bytes - table - results - barriers >= 2 * stage:

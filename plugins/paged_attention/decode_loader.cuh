@@ -13,8 +13,8 @@ namespace tl {
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 static_assert(kDim % 16 == 0 && kGroup <= 16);
 
-constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
-static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
+constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : TL_WARPS == 4 ? 2 : 3;
+static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
 
 using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;

@@ -1,18 +1,19 @@
 // How decode attention divides its work among one wave of blocks.
 //
 // A pair is a KV head of a sequence; pairs are numbered sequence by sequence. If there are enough pairs for all blocks
-// and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, which take pairs in
+// and none is much longer than the rest, pairs stay whole: a block's warps form up to eight teams, which take pairs in
 // turn, so that the end of one pair delays no other. A block's teams begin with neighbouring pairs, heads of one
-// sequence, whose keys are contiguous. Short pairs also stay whole if there is a block for each: exchanging results
-// between blocks takes longer than a second chunk in one block (measured on an H200: 14.6 us for 64 pairs of 190 tokens
-// shared by 128 blocks, 12.0 for 128 such pairs with a block each). Otherwise a block is one team, and pairs are split
-// into units of a fixed number of tokens. Each block takes an equal run of units whatever the lengths, so that it may
-// end one pair, do several, and begin another.
+// sequence, whose keys are contiguous. Short pairs also stay whole if there is a team for each, because exchanging
+// results between blocks takes as long as kExchangeChunks more chunks in one block. Otherwise a block is one team, and
+// pairs are split into units of a fixed number of tokens. Each block takes an equal run of units whatever the lengths,
+// so that it may end one pair, do several, and begin another.
 #pragma once
 
 #include "paged_attention/seen_keys.cuh"
 
 namespace tl {
+
+constexpr int kExchangeChunks = 3;  // 4 us on an H200
 
 // Chunks have 1 << kBlockChunkShift tokens if a block is one team; a block may form up to 1 << kMaxTeamShift teams.
 template <int kKvHeads_, int kMaxSeqs, int kBlockChunkShift, int kMaxTeamShift, int kPage>
@@ -53,14 +54,17 @@ struct SplitTable {
   }
 
   // Chooses whole pairs if that keeps four fifths of the blocks busy to the end and no pair takes much longer than a
-  // block's share, or if every block has at most one pair, of two chunks.
+  // block's share, or if every team has at most one pair and ends sooner than blocks that share pairs.
   __device__ void choose() {
     const int blocks = gridDim.x, pairs_per_block = max_of(1, ceil_div(num_pairs(), blocks));
-    const int shift = min_of(pairs_per_block > 2 ? 2 : pairs_per_block - 1, kMaxTeamShift);
+    const int wanted = pairs_per_block > 4 ? 3 : pairs_per_block > 2 ? 2 : pairs_per_block - 1;
+    const int shift = min_of(wanted, kMaxTeamShift);
     int total, longest;
     count_tokens(total, longest);
     const bool are_alike = static_cast<u64>(longest) * (blocks << shift) <= static_cast<u64>(total) * (2 * kKvHeads);
-    const bool are_short = pairs_per_block == 1 && longest <= 2 << kBlockChunkShift;
+    // How many chunks take as long as a block's share and the exchange.
+    const u64 chunks = (static_cast<u64>(total) * kKvHeads >> kBlockChunkShift) / blocks + 1 + kExchangeChunks;
+    const bool are_short = pairs_per_block <= 1 << shift && longest < chunks << kBlockChunkShift - shift;
     const bool stay = are_short || (5 * num_pairs() >= 4 * pairs_per_block * blocks && are_alike);
     if (threadIdx.x % 32 == 0) {
       whole = stay;

@@ -99,8 +99,9 @@ class DecodeAttention:
         self.sinks, self.y_scales = sinks, y_scales
         self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
         group = shape.heads // shape.kv_heads
-        many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
-        warps = warps or (4 if many else 2)
+        many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit, and of 8 if half as long
+        short = shape.head_dim * (1 if cache_dtype else 2) <= 128
+        warps = warps or (8 if many and short else 4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
@@ -109,7 +110,7 @@ class DecodeAttention:
         defines["TL_NEW_TOKENS"] = num_new_tokens
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
-        self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device=machine.device)
+        self.partials = torch.empty(2 * self.grid * (-(-group * (shape.head_dim + 2) // 4) * 4), device=machine.device)
         self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device=machine.device, dtype=torch.int32)
 
     def __call__(

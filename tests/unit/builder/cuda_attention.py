@@ -265,7 +265,8 @@ def paged_attention_decode(
     assert grid[0] <= macros["TL_MAX_GRID"]
     assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * (1 if macros["TL_CACHE_TYPE"] else 2)
     assert grid[1:] == (1, 1)
-    at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
+    result = -(-heads // kv_heads * (dim + 2) // 4) * 4
+    at(partials, np.float32, 2 * grid[0] * result)[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
     shape = (num_seqs, 1, heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)

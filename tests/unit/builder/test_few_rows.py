@@ -54,10 +54,11 @@ def test_what_kernels_assert_holds(form: WeightForm, device: Device, tokens: int
         (FP8, 2048, 4, H200, 4, False),
         (FP8, 14336, 16, RTX, None, None),
         (INT4, 2048, 16, H200, 2, False),
-        (INT4, 14336, 16, H200, 4, False),
+        (INT4, 14336, 16, H200, 8, False),
         (PLAIN, 14336, 4, H200, 1, False),
-        (PLAIN, 14336, 16, H200, 4, False),
-        (PLAIN, 28672, 16, H200, 1, True),
+        (PLAIN, 14336, 16, H200, 8, False),
+        (PLAIN, 28672, 16, H200, 8, False),
+        (PLAIN, 57344, 16, H200, 1, True),
         (PLAIN, 4096, 16, RTX, 1, True),
     ],
 )
@@ -68,17 +69,21 @@ def test_rows_are_shared_stay_or_travel(
     assert (config and config.splits, config and config.stream_x) == (splits, travels)
 
 
-def test_the_busiest_cluster_decides_how_many_tiles() -> None:
-    """30 clusters need three rounds for 64 groups of four tiles or for 86 of three; groups of three have fewer rows."""
-    few, many = (few_rows_config((rows, 4096), FP8, 16, H200) for rows in (4096, 28672))
-    assert (few and few.tiles_per_stage, many and many.tiles_per_stage) == (3, 4)
+def test_the_busiest_block_decides_how_many_splits() -> None:
+    """64 groups of four tiles: clusters of four need three rounds of a quarter of the depth, those of eight need five
+    of an eighth. Rounds have a fixed cost, which counts more if rows are short."""
+    short, long = (few_rows_config((4096, in_features), FP8, 16, H200) for in_features in (4096, 14336))
+    assert short is not None
+    assert long is not None
+    assert (short.splits, short.stage_rows) == (4, 64)
+    assert (long.splits, long.stage_rows) == (8, 64)
 
 
 def test_clusters_are_whole() -> None:
     """Clusters of four use 120 of 132 SMs."""
-    config = few_rows_config((4096, 14336), FP8, 16, H200)
+    config = few_rows_config((28672, 4096), FP8, 16, H200)
     assert config is not None
     assert config.splits == 4
-    weight = WeightBuffers(Buffer("weight", "float8_e4m3fn", (4096, 14336)), Buffer("scale", "float32", (4096,)))
+    weight = WeightBuffers(Buffer("weight", "float8_e4m3fn", (28672, 4096)), Buffer("scale", "float32", (28672,)))
     (grid,) = FewRows(16, "bfloat16", H200, config).grid(weight)
     assert sum(-(-132 * multiplier // divisor) for _, multiplier, divisor in grid.terms) == 120
