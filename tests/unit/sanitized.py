@@ -32,7 +32,7 @@ COMMON_FLAGS = (
 )
 
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
-# Kernels that define the same names as other kernels, so that each is a part by itself.
+# Kernels that define the same names as other kernels; each is a part by itself.
 _KERNELS_APART = [path for path in KERNELS if path.parent.name in {"quantize_rows", "ragged_attention"}]
 _PROCESS = (CSRC / "host" / "cpu_count.cc", CSRC / "host" / "niceness.cc")
 _THREADS = CSRC / "host" / "thread_pool.cc"

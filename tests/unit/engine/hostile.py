@@ -1,4 +1,4 @@
-"""A hand-made GPU engine that has everything a page shows, and HTML markup in every free text."""
+"""A hand-made GPU engine that has everything a page can show, with HTML markup in every free-text field."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -60,7 +60,7 @@ def weights() -> list[Weight]:
 
 
 def plan() -> Plan:
-    """A plan of one instruction over the weights."""
+    """A plan whose only instruction reads two of the weights."""
     offsets = weight_offsets([weight.num_bytes for weight in weights()])
     tensors = [
         PlanTensor(name, array.dtype.name, array.shape, "row_major", "weight", offset)

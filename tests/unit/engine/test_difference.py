@@ -237,7 +237,7 @@ def test_of_long_lists_only_what_differs_is_printed(tmp_path: Path) -> None:
 
 
 def _table_plan(columns: int, *, stride: Extent | int, rows: int = 2) -> Plan:
-    """A launch that reads block tables of 4-byte entries from row ``rows + num_decode_seqs`` on."""
+    """A plan whose launch reads block tables of 4-byte entries from row ``rows + num_decode_seqs`` on."""
     plan = _launching("first")
     tables = PlanTensor("block_tables", "int32", ("num_tables", columns), "row_major", "input", 0)
     number = len(plan.tensors)

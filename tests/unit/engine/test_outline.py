@@ -30,7 +30,7 @@ def _tensor(name: str, kind: str, offset: int = 0, extent: int | str = 16) -> Pl
 
 
 def gpu_plan() -> Plan:
-    """Layers of two launches, every second layer with a window, between an embedding and an LM head."""
+    """A plan of layers with two launches each, between an embedding and an LM head; every second layer has a window."""
     tensors = [_tensor("table", "weight"), _tensor("x", "arena", 0), _tensor("logits", "arena", 64)]
     launches = [_launch(0, 1, 0)]
     for layer in range(NUM_LAYERS):

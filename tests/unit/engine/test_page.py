@@ -1,4 +1,4 @@
-"""`inspect --html`: one page that has what `inspect --json` has, and runs nothing of what an engine says."""
+"""`inspect --html`: one page that shows what `inspect --json` prints, and executes no markup from an engine."""
 
 import base64
 import hashlib
@@ -73,7 +73,7 @@ def test_nothing_of_an_engine_becomes_markup(hostile: _Parsed) -> None:
     links = [value for tag, name, value in hostile.attributes if name == "href"]
     assert all(re.fullmatch("#[a-z]+", link) for link in links)
     body = hostile.texts["body"][0]
-    assert "<script>window.hacked = 1</script>" in body  # as text
+    assert "<script>window.hacked = 1</script>" in body  # shown as text
     assert r"\x1b[2J\u202e<img src=x" in body
 
 
@@ -192,7 +192,7 @@ def test_bars_are_full() -> None:
 
 
 def test_a_graph_has_a_row_for_each_step_and_a_lane_for_each_tensor(tmp_path: Path) -> None:
-    """Lanes of tensors that live at the same time do not meet, and their dots are the steps that name them."""
+    """Tensors that live at the same time have separate lanes; each dot is at a step that names the lane's tensor."""
     for outline in inspect_path(write_hostile(tmp_path / "engine")).outlines:
         steps = [step for stretch in outline.stretches for step in stretch.steps]
         drawn = graph(outline)

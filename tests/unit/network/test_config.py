@@ -1,4 +1,4 @@
-"""config.json of a checkpoint survives the round trip and refuses everything else."""
+"""A checkpoint's config.json survives a round trip; wrong, missing and unknown keys are refused."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Inverse frequencies against transformers' for every kind of stretching and many sizes."""
+"""Inverse frequencies of RoPE against transformers' for every kind of scaling and many sizes."""
 
 import re
 from typing import Any
@@ -121,14 +121,14 @@ def test_each_kind_of_layer_has_its_own_in_old_and_new_spellings() -> None:
 
 
 def test_original_length_beside_the_parameters() -> None:
-    """A pretraining length at the top level of the config makes the factor the quotient of the two lengths."""
+    """With a pretraining length at the config's top level, the factor is the maximum length divided by that length."""
     outside = ConfigFields({"original_max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"}})
     inside = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     assert read_rope(outside, 64, 16384) == read_rope(ConfigFields({"rope_parameters": inside}), 64, 16384)
 
 
 def test_frequency_factors_divide() -> None:
-    """Llama 3.1's GGUF files store the plain frequencies divided by the stretched ones."""
+    """Llama 3.1's GGUF files store the unscaled frequencies divided by the scaled ones."""
     stretched = {"rope_type": "llama3", "factor": 8.0, **_LLAMA3}
     plain = np.array(read_rope(ConfigFields({}), 64, 4096).inv_freq)
     wanted = np.array(read_rope(ConfigFields({"rope_parameters": stretched}), 64, 131072).inv_freq)
@@ -174,4 +174,4 @@ def test_refuses_what_it_cannot_map(config: dict[str, Any], message: str) -> Non
     read_rope(fields, 64, 4096)
     assert any(re.search(message, problem) for problem in fields.problems), fields.problems
     keys = [problem.split(":")[0] for problem in fields.problems]
-    assert len(keys) == len(set(keys)), "a key's problem is told once"
+    assert len(keys) == len(set(keys)), "a key is reported twice"

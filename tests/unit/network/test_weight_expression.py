@@ -1,4 +1,4 @@
-"""Expressions over source tensors against numpy: their values, their shapes without reading, and the bytes read."""
+"""Expressions over source tensors against numpy: values, shapes (found without reading data), and the bytes read."""
 
 from collections.abc import Callable
 from pathlib import Path

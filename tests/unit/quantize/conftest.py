@@ -1,4 +1,4 @@
-"""Fixtures of the kernel tests."""
+"""The fixture that runs a test with each instruction set of the processor."""
 
 from tests.plugins.harness import isa
 

@@ -1,4 +1,4 @@
-"""Made-up statistics of what a network's products multiply."""
+"""Made-up calibration statistics of the inputs of a network's matrix products."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from trtllm_lite.quantize.products import by_input, find_products
 
 
 def made_up(network: ir.Model, sample_rows: int = 32) -> Callable[[str], Statistics]:
-    """Statistics of random rows whose channels differ, by the name of the input."""
+    """Return a function from an input's name to statistics of random rows whose channels differ in magnitude."""
     sizes = {name: group[0].in_features for name, group in by_input(find_products(network.graph)).items()}
 
     def statistics(name: str) -> Statistics:

@@ -29,7 +29,7 @@ def rounding(to: str, scale: float | None) -> ir.Model:
 
 
 def activations() -> np.ndarray:
-    """Rows of very different magnitudes, values midway between two numbers, and a row of zeros."""
+    """Rows of very different magnitudes, values midway between two representable numbers, and a row of zeros."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 9, FEATURES), np.float32) * np.exp2(rng.integers(-12, 8, (2, 9, 1))).astype(np.float32)
     x[0, 0] = np.arange(FEATURES) / 2 - 17

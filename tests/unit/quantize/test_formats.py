@@ -94,7 +94,7 @@ def test_fused_operators_compute_what_the_quantized_network_does(variant: str, q
 
 
 def _largest_error(shape: Shape, models: list[ir.Model], seed: int) -> float:
-    """The largest error between the logits of two models, over a step of prompts and one of generation."""
+    """The largest error between the logits of two models, over one prefill step and one decode step."""
     state = Sequences(shape, num_seqs=3, seed=seed)
     steps = [state.step(models, lens) for lens in ([7, 1, 4], [1, 1, 1])]
     return max(float(np.abs(actual - expected).max()) for expected, actual in steps)
@@ -102,7 +102,7 @@ def _largest_error(shape: Shape, models: list[ir.Model], seed: int) -> float:
 
 @pytest.mark.parametrize("qformat", SCHEMES)
 def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
-    """onnxruntime runs it, with logits near those of the original."""
+    """onnxruntime runs the quantized network, with logits near those of the original."""
     shape = replace(VARIANTS["qwen2"], **EVEN)
     original = network(shape)
     state = Sequences(shape, num_seqs=3)
@@ -130,7 +130,7 @@ def test_an_unknown_qformat_names_those_there_are() -> None:
 
 
 def test_a_scale_for_the_whole_matrix_is_one_for_each_row() -> None:
-    """Matrices whose rows share a scalar are then merged like others."""
+    """A scalar scale becomes one scale for each row, so that matrices with a scalar scale merge like others."""
     quantized = quantize_network(network("llama"), Recipe("fp8_wo"))[0]
     for node in [node for node in quantized.graph if node.op_type == "DequantizeLinear"]:
         scale = node.inputs[1]
@@ -151,7 +151,7 @@ def test_a_scale_for_the_whole_matrix_is_one_for_each_row() -> None:
 
 @pytest.mark.parametrize("change", ["axis", "scale_of_one_element"])
 def test_another_dequantization_is_not_this_format(change: str) -> None:
-    """The pass that finds no format says so, and the build lists what it left."""
+    """A format does not recognise a DequantizeLinear node with another axis or with a scale of one element."""
     quantized = quantize_network(network("llama"), Recipe("int8_wo"))[0]
     node = next(node for node in quantized.graph if node.op_type == "DequantizeLinear")
     if change == "axis":
@@ -165,7 +165,7 @@ def test_another_dequantization_is_not_this_format(change: str) -> None:
 
 
 def test_the_commands_offer_every_format() -> None:
-    """The command line spells the names by itself, so that its help needs no ONNX."""
+    """The command line has its own list of the formats' names, so that its help needs no ONNX."""
     for command in (build, plan):
         option = next(parameter for parameter in command.params if parameter.name == "qformat")
         assert isinstance(option.type, click.Choice)

@@ -26,7 +26,7 @@ def names(budget: float) -> list[str]:
 
 
 def test_bits_go_where_they_take_away_most() -> None:
-    """The steps in order of their gain per bit: a to 8 (0.125), c to 16 (0.033), b to 8 (0.005), then small ones."""
+    """Steps go by gain per bit: a to 8 bits (0.125), c to 16 bits (0.033), b to 8 bits (0.005), then the rest."""
     assert names(4) == ["int4_wo"] * 4
     assert names(4.7) == ["int8_wo", "int4_wo", "int4_wo", "int4_wo"]
     assert names(6.7) == ["int8_wo", "int4_wo", "full_prec", "int4_wo"]

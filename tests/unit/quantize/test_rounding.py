@@ -55,7 +55,7 @@ def test_elements_are_off_by_half_a_step_at_most(blocks: Blocks) -> None:
 
 
 def test_the_grid_is_that_of_its_definition() -> None:
-    """One block by hand: 16 numbers from -1 to 2 in steps of 0.2, zero at the fifth."""
+    """One block by hand: 16 numbers from -1 to 2 in steps of 0.2, with zero point 5."""
     split = np.array([-1.0, 2.0, 0.0, 0.11], np.float32).reshape(1, 1, 4)
     grid = grid_of(split, Blocks(4, UINT4))
     np.testing.assert_allclose(grid.scales, [[0.2]], rtol=1e-6)

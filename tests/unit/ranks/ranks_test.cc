@@ -72,7 +72,7 @@ void check_sum(const std::vector<Floats>& x, const Floats& y) {
   for (std::size_t i = 0; i < y.size(); ++i) {
     float sum = 0;
     for (const Floats& of_rank : x) sum += of_rank[i];
-    CHECK(y[i] == sum);  // the same bits: the order is that of the ranks
+    CHECK(y[i] == sum);  // bit for bit, because ranks are added in their order
   }
 }
 

@@ -24,7 +24,7 @@ _HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n
 
 
 def find_registry() -> str:
-    """The registry's program; without it the test is skipped."""
+    """Return the path of the registry's program; without it the test is skipped."""
     found = shutil.which("docker-registry") or shutil.which("registry")
     if found is None:
         pytest.skip("there is no docker-registry: scripts/install_test_tools.sh installs it")
@@ -33,7 +33,7 @@ def find_registry() -> str:
 
 @contextmanager
 def serve(directory: Path, host: str = "127.0.0.1", certificate: Path | None = None) -> Iterator[str]:
-    """A registry; yields its host and port. With a ``certificate`` (and its .key) it requires https and a login."""
+    """Run a registry; yields its host and port. With a ``certificate`` (and its .key) it requires https and a login."""
     (directory / "htpasswd").write_text(_HTPASSWD)
     tls = auth = ""
     if certificate is not None:
@@ -115,7 +115,7 @@ def answer(
             self.end_headers()
 
         def do_POST(self) -> None:
-            self.send_response(202)  # without the location to which a blob is sent
+            self.send_response(202)  # without a Location header, to which the blob would be sent
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -130,7 +130,7 @@ def answer(
 def answer_with_tokens(
     answers: Mapping[str, bytes], host: str, certificate: Path, token: bytes = b'{"token": "valid"}'
 ) -> Iterator[str]:
-    """A server by https that has ``answers`` for requests with a token, and gives tokens to "user" with "secret".
+    """An https server that gives ``answers`` to requests with a token, and tokens to "user" with password "secret".
 
     The large public registries do so, too: https://distribution.github.io/distribution/spec/auth/token/
     """

@@ -184,7 +184,7 @@ class FakeEventLoop:
 
 
 def fake_manifest(**changes) -> Manifest:
-    """A manifest; ``changes`` replace its parts. Its limits: 4 sequences, 24 prompt tokens, 40 tokens, 16 per step."""
+    """A manifest; ``changes`` replace its parts. Limits: batch 4, 24 prompt tokens, 40 tokens in all, 16 per step."""
     tokens_per_block = changes.pop("tokens_per_block", 4)
     num_blocks = changes.pop("num_blocks", 4 * -(-40 // tokens_per_block))
     generation = changes.pop("generation", {})

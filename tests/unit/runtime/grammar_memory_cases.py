@@ -1,4 +1,4 @@
-"""The memory that grammars take: a kept grammar is charged what it holds, and all other memory is given back.
+"""The memory that grammars take: the cache counts the bytes of each kept grammar, and all other memory is freed.
 
 test_grammar_memory.py runs these cases in a process of their own, whose memory nothing else changes.
 """

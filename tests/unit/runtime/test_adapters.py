@@ -47,7 +47,7 @@ class Loader:
 
 @dataclass(eq=False)
 class Handle:
-    """A RequestHandle that knows its adapter and its end."""
+    """Stands for RequestHandle; keeps the request's adapter, and the error or reason with which it ended."""
 
     lora: LoRARequest
     timeout: float | None = None
@@ -111,7 +111,7 @@ class World:
         assert 0 <= slot < self.max_loras
         assert self.slots.get(slot) not in [running for running, _ in self.running.values()]
         if adapter.removeprefix("adapter ") in self.broken:
-            raise EngineError("no room for it")
+            raise EngineError("no room for the adapter")
         self.slots[slot] = adapter
 
     def _load(self, wanted: LoRARequest) -> str:

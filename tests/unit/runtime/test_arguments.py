@@ -73,7 +73,7 @@ def test_what_is_supported_is_in_no_table() -> None:
 
 
 class Recorder:
-    """Keeps what it was called with."""
+    """Keeps the arguments of its constructor."""
 
     @arguments.takes_foreign_names("LLM", calls.LLM)
     def __init__(

@@ -124,7 +124,7 @@ def number_of_bytes(tokenizer: Tokenizer, ids: list[int]) -> int:
 
 
 def continuations(start: str, whole: str) -> set[str]:
-    """What may follow ``start``, of which the last characters are U+FFFD as long as bytes are missing."""
+    """The texts that may follow ``start``, which ends with U+FFFD while bytes of its last character are missing."""
     known = start.rstrip(REPLACEMENT)
     starts = (known + REPLACEMENT * count for count in range(len(start) - len(known) + 1))
     return {whole.removeprefix(begin) for begin in starts if whole.startswith(begin)}
@@ -148,7 +148,7 @@ def test_any_tokens_join_to_what_the_library_decodes(name, skips_special, ids, c
     if "bytes" not in name and name not in ("llama", "two_stripped", "gemma", "without_fuse"):
         assert text in continuations(start, whole)
         return
-    # The library replaces each byte of an invalid run by U+FFFD, also those that begin with a valid character. A stream
+    # The library replaces each byte of an invalid run by U+FFFD, even if the run begins with valid characters. A stream
     # has already returned these characters when the invalid byte comes.
     if REPLACEMENT not in whole:
         known = start.rstrip(REPLACEMENT)

@@ -89,7 +89,7 @@ def test_what_takes_too_long_is_ended(monkeypatch):
     with pytest.raises(LimitError, match=r"choice of guided_decoding: .* within 0\.001 s of computing"):
         made.compile(source_of(choice=[f"{i * 7919} and more of it" for i in range(16_000)]))
     monkeypatch.setattr(grammar_process, "MAX_CPU_SECONDS", 2.0)
-    monkeypatch.setattr(grammar_process, "MAX_WALL_SECONDS", 0.001)  # in which no process gets 2 s of computing
+    monkeypatch.setattr(grammar_process, "MAX_WALL_SECONDS", 0.001)  # too short for 2 s of CPU time
     with pytest.raises(OverloadedError, match=r"choice of guided_decoding: .* within 0\.001 s, found this machine"):
         made.compile(source_of(choice=[f"{i * 7919} and more of that" for i in range(16_000)]))
 
@@ -134,7 +134,7 @@ def test_a_process_that_was_killed_is_started_again():
 
 
 def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
-    """The process is stopped, as on a machine that never gives it any time."""
+    """The process is stopped by a signal, as if the machine gave it no CPU time."""
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     made.compile(source_of(regex="ab"))
     stopped = _pid(made)

@@ -1,4 +1,4 @@
-"""Grammars of texts that may think first."""
+"""Grammars of outputs that may begin with reasoning."""
 
 import random
 import re
@@ -36,7 +36,7 @@ def grammar_behind(tokenizer, prompt: str, guided: GuidedDecodingParams = GUIDED
 
 
 def free(matcher, vocab_size: int) -> bool:
-    """Whether all one-byte and special tokens are allowed, but no end tokens."""
+    """Whether all one-byte and special tokens except the end tokens are allowed."""
     allowed = set(matcher.allowed(vocab_size))
     return allowed >= set(range(NUM_SHORT)) - ENDS and not allowed & ENDS
 
@@ -98,7 +98,7 @@ def harmony() -> tokenizers.Tokenizer:
 @pytest.mark.parametrize("header", ["<|channel|>final", "<|channel|>final <|constrain|>json"])
 @pytest.mark.parametrize("before", ["", "<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"])
 def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
-    """The search for each text begins after the one before; an answer that has ended in the prompt does not count."""
+    """Each text is searched for after the previous one; an answer that has ended in the prompt does not count."""
     tokenizer = harmony()
     size = tokenizer.get_vocab_size()
     prompt = f"{before}<|start|>assistant"
@@ -112,7 +112,7 @@ def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
 
 @pytest.mark.parametrize("thought", ["", "<|channel|>analysis<|message|>1 fox<|end|><|start|>assistant"])
 def test_messages_may_have_thoughts_before_the_answer(thought):
-    """gpt-oss writes messages in this format; a text without a header follows the grammar from its first token on."""
+    """gpt-oss writes messages in this harmony format; a text without a header follows the grammar from the start."""
     tokenizer = harmony()
     size, digits = tokenizer.get_vocab_size(), set("0123456789")
     guided = replace(HARMONY, reasoning_start_str="<|channel|>")

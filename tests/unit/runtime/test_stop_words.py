@@ -13,7 +13,7 @@ LETTERS = "ab\n\N{LATIN SMALL LETTER E WITH ACUTE}\N{LATIN SMALL LETTER E WITH G
 
 
 def expected(stream, words, include):
-    """What is left of ``stream``, which the first complete word ends; of several at one place, the longest."""
+    """``stream`` up to its first complete stop word, and that word: the longest of those that end there."""
     for end in range(len(stream) + 1):
         found = [word for word in words if end >= len(word) and stream[end - len(word) : end] == word]
         if found:

@@ -54,7 +54,7 @@ PATTERNS = ("[0-9]-[0-9]{2}", "<[a-z]{2,5}>[0-9]+", "(?s:.*)", " ?[0-9]*", "<thi
 
 @cache
 def vocabulary(special: bool) -> tuple[tokenizers.Tokenizer, list[bytes]]:
-    """The tiny tokenizer with PIECES, and the tags, which may be special tokens; and the texts of all tokens."""
+    """The tiny tokenizer with PIECES and the tags (as special tokens or not), and the texts of its tokens."""
     tokenizer = tokenizers.Tokenizer.from_str(tiny_tokenizer().to_str())
     names = [AddedToken(piece, special=False, normalized=False) for piece in PIECES]
     names += [AddedToken(tag, special=special, normalized=False) for tag in ("<think>", "</think>")]
@@ -104,7 +104,7 @@ def parts_of(text: bytes, thoughts: Thoughts) -> tuple[str, bytes]:
 
 
 def may_come(texts, special_ids, tokens, thoughts, pattern) -> bool:
-    """Whether a text of tokens can be continued to a match, by an engine for regular expressions."""
+    """Whether the text of ``tokens`` can be continued to a match, according to a regular expression engine."""
     place, answer = parts_of(b"".join(texts[token] for token in tokens), thoughts)
     if place == "thinks":
         return not set(tokens) & ENDS
@@ -119,7 +119,7 @@ def may_come(texts, special_ids, tokens, thoughts, pattern) -> bool:
 
 
 def may_begin(texts, tokens, thoughts) -> bool:
-    """Whether a marker may be part of the text: a marker that some token begins with must begin by such a token."""
+    """Whether a marker may start here: where some token begins with the whole marker, only such a token starts it."""
     pieces = [texts[token] for token in tokens]
     before, lead = b"".join(pieces[:-1]).lstrip(SPACE), b"".join(pieces).lstrip(SPACE)
     starts = [start.encode() for start in thoughts.starts]
@@ -188,7 +188,7 @@ TEXTS = st.tuples(
 @settings(deadline=None, max_examples=rounds(300))
 @given(data=st.data(), text=TEXTS, is_inside=st.booleans(), include=st.booleans())
 def test_stop_strings_are_those_of_the_answer(data, text, is_inside, include):
-    """An answer ends alike however its text is cut into tokens; of strings that end together the longest counts."""
+    """An answer ends at the same place however it is tokenized; of strings that end together, the longest counts."""
     stops = data.draw(st.lists(st.sampled_from(["a", "b\n", "ab", "<", "\n", "Th", "So:"]), min_size=1, max_size=3))
     pieces = data.draw(cuts(text))
     thoughts = MARKERS.thoughts if not is_inside else Thoughts((), MARKERS.thoughts.ends)

@@ -16,7 +16,7 @@ NAMES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def write_tokenizer(directory, settings="{}"):
-    """Files in ``directory`` and the checksums of a manifest; tests take the length for the checksum."""
+    """Write a tokenizer's files, and return their checksums; the tests use a file's length as its checksum."""
     (directory / "tokenizer.json").write_text(byte_level_tokenizer()._backend.to_str())
     (directory / "tokenizer_config.json").write_text(settings)
     return {name: f"{len((directory / name).read_bytes()):08x}" for name in NAMES}

@@ -17,7 +17,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.text.words import Words
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Characters of one to four bytes, known and unknown to the vocabularies, spaces that decoders like to eat.
+# Characters of one to four bytes, known and unknown to the vocabularies, and spaces, which decoders may strip.
 TEXT = st.text(st.sampled_from("the quick foxé ß你好🙂👍\n\t  .,▁\u200d\N{REPLACEMENT CHARACTER}Ω"), max_size=30)
 
 
@@ -30,7 +30,7 @@ def kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def sentencepiece_backend() -> Backend:
-    """Spaces as ▁, one prepended (and stripped by the decoder); unknown characters as bytes (Llama 2, Mistral)."""
+    """A tokenizer like Llama 2's: ▁ for spaces, one of them prepended, and bytes for unknown characters."""
     backend = Backend(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(
@@ -39,7 +39,7 @@ def sentencepiece_backend() -> Backend:
         show_progress=False,
     )
     backend.train_from_iterator(["the quick brown fox and the other foxes", "the fox, the quick fox."] * 8, trainer)
-    # Trained as special tokens so that each has an id; ordinary from here on, or decoding would skip them.
+    # The bytes were special tokens in training so that each has an id; decoding would skip them if they stayed special.
     backend = _with_ordinary_bytes(backend)
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

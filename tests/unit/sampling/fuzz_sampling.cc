@@ -39,7 +39,7 @@ std::vector<TokenId> make_tokens(Random& random, int count, int vocab_size) {
 
 std::vector<float> make_row(Random& random, int vocab_size) {
   const float scale = real(random, 0.0f, 10.0f);
-  const float grid = one_in(random, 3) ? 0.5f : 0.0f;  // ties
+  const float grid = one_in(random, 3) ? 0.5f : 0.0f;  // a grid makes ties
   std::vector<float> row(vocab_size);
   for (float& logit : row) {
     logit = std::normal_distribution<float>(0.0f, 1.0f)(random) * scale;
@@ -77,7 +77,7 @@ SamplingParams make_params(Random& random, int vocab_size) {
   return p;
 }
 
-// The tokens that truncation leaves, by sorting everything. `near` is set if a border lies within rounding.
+// The tokens that truncation leaves, by sorting everything. `near` is set if rounding may move a token across a border.
 std::vector<TokenId> sorted_reference(std::span<const float> row, const SamplingParams& p, bool* near) {
   std::vector<TokenId> ids;
   for (std::size_t i = 0; i < row.size(); ++i) {

@@ -1,4 +1,4 @@
-// MaskThreads gives the masks that a text's matcher makes alone, whichever texts are late, and however often.
+// MaskThreads gives the masks that a text's own matcher would make, whichever texts are late, and however often.
 #include "sampling/mask_threads.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Mask = std::vector<std::uint32_t>;
 
 bool allows(std::span<const std::uint32_t> mask, std::int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
-// Allows three of four tokens next, depending on the text. After some tokens a mask takes until `holds` is false.
+// Allows three of four tokens next, depending on the text. After some tokens, `mask` waits until `holds` is false.
 class FakeMatcher : public tl::GrammarMatcher {
  public:
   explicit FakeMatcher(const std::atomic<bool>& holds) : holds_(holds) {}

@@ -19,7 +19,7 @@ def sample_one(core, params, row, prompt=(1, 2, 3), **slot_fields):
 
 
 def chain(core, params, rows, prompt=(1, 2, 3), **slot_fields) -> list[int]:
-    """The tokens of one sequence that sees the rows in turn."""
+    """The tokens of one sequence that samples from the rows in turn."""
     sampler = core.Sampler(1, rows.shape[1])
     sampler.set_slot(0, params, list(prompt), **slot_fields)
     return [sampler.sample_rows([0], row[None])[0].token for row in rows]
@@ -52,7 +52,7 @@ def test_draws_follow_the_distribution(core, make_params, setting):
 def test_greedy_takes_the_largest_and_of_ties_the_lowest(core, make_params, vocab_size):
     row = np.round(make_row(seed=vocab_size, vocab_size=vocab_size))
     token = sample_one(core, make_params(temperature=0.0), row, prompt=[0]).token
-    assert token == int(np.argmax(row))  # numpy, too, takes the first
+    assert token == int(np.argmax(row))  # numpy, too, takes the first of equal logits
 
 
 def test_draws_over_the_whole_vocabulary_are_inverse_transform(core, make_params):

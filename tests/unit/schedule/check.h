@@ -44,8 +44,8 @@ inline std::vector<Test>& all_tests() {
     CHECK(thrown && #E);                                                                         \
   } while (false)
 
-// Return how many of a test's random rounds to run, and whether a numbered case runs: a quarter, unless the environment
-// asks for all.
+// Return how many random rounds of a test to run, and whether a numbered case runs: a quarter of them unless
+// TRTLLM_LITE_ALL_ROUNDS is set.
 inline bool runs_all_rounds() { return std::getenv("TRTLLM_LITE_ALL_ROUNDS") != nullptr; }
 inline std::uint64_t rounds(std::uint64_t all) { return runs_all_rounds() ? all : (all + 3) / 4; }
 inline bool is_due(int number) { return runs_all_rounds() || number % 4 == number / 4 % 4; }

@@ -1,5 +1,5 @@
-// How many draft tokens rows take, on a device with modelled step times: drafting never slows a batch down, and speeds
-// it up where drafts are right.
+// How many draft tokens DraftPace gives each row, on a device with modelled step times: drafting never slows a batch
+// down, and speeds it up where drafts are right.
 #include "drafts/draft_pace.h"
 
 #include <cmath>
@@ -92,8 +92,8 @@ struct FullBatch {
   double gain() const { return rate(true) / rate(false); }
 };
 
-// Step times of a GPU, where reading weights takes most of a step, and of processors on which one more token adds a
-// fifth, or all, of a row's time.
+// Step times of a GPU, where reading weights takes most of a step, and of processors where a row's second token adds a
+// fifth of the first token's time, or about as much as the first token took.
 const StepTimes kGpu, kCpu{.base = 40, .per_token = 10}, kSlow{.base = 1, .per_token = 50};
 
 TEST(drafts_are_never_slower) {
@@ -242,7 +242,7 @@ TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
   CHECK(std::abs(cost.prices().per_place - 3e-5 * rate) < 0.6e-5 * rate);
 }
 
-// Catching up may take a two-hundredth of the time of steps, and time that accepted draft tokens saved.
+// A drafter may catch up for 1/200 of the time of steps, plus the time that accepted draft tokens saved.
 TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   const auto seconds_earned = [](int num_drafts, int num_kept) {
     tl::DraftCost cost;

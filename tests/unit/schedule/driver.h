@@ -26,7 +26,7 @@ inline tl::RequestSpec spec_of(Tokens prompt, int max_new_tokens, std::uint64_t 
   return spec;
 }
 
-// The spec of a request whose rows may be late.
+// The spec of a request with a grammar, whose rows are late when their masks are.
 inline tl::RequestSpec guided(tl::RequestSpec spec) {
   auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
   params->guided = spec.guided = true;

@@ -230,7 +230,7 @@ TEST(an_executor_that_searches_on_is_stopped) {
   service.check_all_returned();
 }
 
-// The launch of a step fails while the step before it is in flight, whose results then make the scheduler throw.
+// The launch of a step fails while the previous step is in flight; that step's results then make the scheduler throw.
 TEST(a_launch_that_fails_beside_an_error_of_the_loop_is_not_waited_for) {
   for (const std::uint64_t failing : {2, 3, 4, 5, 6, 7}) {
     std::atomic<bool> faulty = true;
@@ -291,7 +291,7 @@ TEST(timeouts_end_waiting_and_running_requests) {
   Service service(config, [&](FakeExecutor& executor) { executor.on_wait = [&](const tl::StepBatch&) { ++steps; }; });
   service.gate.close();
   tl::RequestSpec spec = spec_of({1, 2}, 90);
-  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens
+  spec.timeout = std::chrono::milliseconds(400);  // time for 40 of its 90 tokens
   const RequestId running = service.loop.submit(spec);
   const RequestId waiting = service.loop.submit(spec);
   spec.timeout = tl::Clock::duration::max();

@@ -187,7 +187,7 @@ class FakeExecutor : public tl::StepExecutor {
     return touched;
   }
 
-  // A row must come at least as many steps after the step that samples its input token as there are stages.
+  // With n stages, a row must come at least n steps after the step that samples its input token.
   void check_sampled_before(const tl::StepRow& row) const {
     for (std::size_t i = 0; i < flights_.size(); ++i) {
       if (static_cast<int>(flights_.size() - i) >= shape_.num_stages) continue;

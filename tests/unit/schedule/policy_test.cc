@@ -23,9 +23,8 @@ int demand(const SimulatedRequest& request) {
   return (request.num_prompt + request.num_generated - 2) / kTokensPerBlock + 1;
 }
 
-// Requests of equal length that start together need most memory at their ends. Requests that do not fit are preempted,
-// none of them twice, and continue when others have ended, instead of starting again from their first token as a second
-// wave.
+// Requests of equal length that start together need the most memory at their ends. Requests that do not fit are
+// preempted, none of them twice, and continue when others have ended, instead of starting again from their first token.
 TEST(a_burst_that_does_not_fit_at_its_end_preempts_the_fewest) {
   const SimulatedRequest request{.num_prompt = 128, .max_new_tokens = 1024, .num_generated = 1024};
   constexpr int kRequests = 64, kFitting = 55;

@@ -379,7 +379,7 @@ TEST(one_bad_row_ends_one_request) {
   CHECK(driver.heard.at(again).end->timings.num_cached_tokens == 0);
 }
 
-// The step that fails a request is in flight when the request is preempted: its blocks are left for reuse.
+// The step that fails a request is in flight when the request is preempted, which keeps the request's blocks for reuse.
 TEST(what_a_failed_step_wrote_is_forgotten_after_a_preemption) {
   for (const int num_host_blocks : {0, 40}) {
     Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 3, 64, 64),

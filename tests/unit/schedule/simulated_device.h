@@ -12,7 +12,7 @@
 #include "check.h"
 #include "schedule/scheduler.h"
 
-// Milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: the simulated
+// Times in milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: the simulated
 // throughput is within 2 % of the measured one.
 struct StepTimes {
   double base = 3.3;        // reading the weights
@@ -87,7 +87,7 @@ struct SimulatedRequest {
   int num_generated;  // number of tokens after which the request ends, at most max_new_tokens
 };
 
-// Runs requests that are all there from the start.
+// Runs requests that have all arrived at the start.
 class Simulation {
  public:
   Simulation(const tl::SchedulerConfig& config, const tl::KvManagerConfig& cache,
