@@ -120,7 +120,7 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
 def test_a_busy_machine_does_not_make_tokens_take_less_than_nothing(
     engine_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine has slowed down the one-token runs only; the difference of the two must not become negative."""
+    """Only the one-token runs are slowed down; the longer runs' time minus theirs must not become negative."""
     shape, longest = LatencyShape(batch_size=2, input_len=8, output_len=5, repeats=1), []
 
     def slowed(*arguments: Any, **options: Any) -> Run:
@@ -214,7 +214,7 @@ def test_traces_have_all_steps_and_all_requests(engine_dir: Path, tmp_path: Path
 
 
 def test_traces_of_latency_have_the_kernels_of_each_shape(engine_dir: Path, tmp_path: Path) -> None:
-    """In the prefill and in the decode step of a shape, all of the plan's calls for such steps have work."""
+    """A shape's prefill and decode step have a slice with a duration for every call of the engine's plan."""
     path = tmp_path / "trace.json"
     asked = ("--batch_size", "1,3", "--input_len", 20, "--output_len", 4, "--repeats", 1)
     assert len(reports("latency", engine_dir, tmp_path / "l.json", *asked, "--trace", path)) == 2

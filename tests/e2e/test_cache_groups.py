@@ -1,4 +1,4 @@
-"""Models with attention windows, on sequences of several windows: blocks left behind are freed, results unchanged."""
+"""Models with attention windows, on sequences longer than several windows: blocks left behind are freed, results unchanged."""
 
 from pathlib import Path
 from typing import Any

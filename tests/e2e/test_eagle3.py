@@ -42,7 +42,7 @@ class Models:
         convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
         self.engine, self.head_engine = root / "engine", root / "head-engine"
         build_engine(root / "checkpoint", self.engine, **BUILT)
-        # Steps are longer than the model's, so that a head has processed a prompt when its first drafts are due.
+        # The head's steps take more tokens than the model's, so that it has read a prompt when its first draft is due.
         build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
 
     def drafting(self, **options: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _save(family: str, directory: Path, pooling: dict[str, bool], **arguments: A
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
 def test_network_on_onnxruntime(family: str, pooling: str, tmp_path: Path) -> None:
-    """Padding is a real token, so that a result that depends on padding shows."""
+    """Texts are padded with an ordinary token, so that a result that depends on padding shows."""
     model = _save(family, tmp_path / "model", POOLINGS[pooling])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     session = onnxruntime.InferenceSession(str(tmp_path / "checkpoint" / "network.onnx"))

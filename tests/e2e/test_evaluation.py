@@ -151,7 +151,7 @@ def test_accuracy_is_drawn_against_size(llama: Built, tmp_path: Path) -> None:
     whole, quantized = json.loads(both.stdout)
     text = page.read_text()
     assert text.count('<svg class="chart"') == 3
-    assert text.count('<circle class="dot') == 3 + 2 + 2  # the reference has a perplexity
+    assert text.count('<circle class="dot') == 3 + 2 + 2  # the reference has only a perplexity
     for result in (whole, quantized):
         assert f"{result['perplexity']:.4f}" in text
     assert quantized["reference"]["perplexity"] == whole["perplexity"]

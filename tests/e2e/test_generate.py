@@ -96,7 +96,7 @@ def smollm2_expected(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: str, tmp_path: Path) -> None:
-    """transformers rounds the keys and values of every layer alike; results are the same alone and in a batch."""
+    """The reference, too, rounds keys and values of every layer; results are the same alone and in a batch."""
     model = save_tiny_model(family, tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     how = {"tokens_per_block": 16, **TINY_LIMITS}

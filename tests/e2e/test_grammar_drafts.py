@@ -78,7 +78,7 @@ def test_engines_that_take_drafts_have_those_of_grammars(drafting: LLM, model_di
     params = SamplingParams(temperature=1.0, max_tokens=60, n=3, best_of=4, seed=1, guided_decoding=RECORD)
     with LLM(model_dir, **LIMITS) as plain:
         expected = plain.generate("the quick", params).outputs
-    drafting.generate("the quick", params)  # compiles the grammar, whose drafts need it
+    drafting.generate("the quick", params)  # compiles the grammar, which drafts only then
     before = drafting.get_stats().speculation
     drafting.generate("the quick", replace(params, guided_decoding=None))
     assert drafting.get_stats().speculation == before
@@ -112,7 +112,7 @@ def test_a_request_with_drafts_can_be_cancelled(drafting: LLM) -> None:
 
 
 def test_texts_match_their_grammar_behind_the_reasoning(drafting: LLM) -> None:
-    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # ends reasoning; the rest of a longer token begins no answer
+    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # the token that ends reasoning
     params = SamplingParams(temperature=1.0, max_tokens=120, n=6, seed=4, logit_bias=likely, guided_decoding=THINKING)
     outputs = drafting.generate("12 + 12", params).outputs
     for output in outputs:

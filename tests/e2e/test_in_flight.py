@@ -31,7 +31,7 @@ KINDS = (
 )
 
 
-# As wide as SmolLM2, with fewer layers and a smaller vocabulary.
+# The model is as wide as SmolLM2, with fewer layers and a smaller vocabulary.
 SHAPE = {
     **{"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3},
     **{"num_hidden_layers": 3, "vocab_size": 4096, "max_position_embeddings": SMOLLM2_LIMITS["max_seq_len"]},
@@ -40,7 +40,7 @@ SHAPE = {
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine of a random model with the matrices of SmolLM2; of SmolLM2 itself with ``--all-combinations``."""
+    """An engine of a random model as wide as SmolLM2, or of SmolLM2 itself with ``--all-combinations``."""
     if request.config.getoption("all_combinations"):
         return request.getfixturevalue("smollm2_engine")
     directory = tmp_path_factory.mktemp("in_flight")

@@ -139,7 +139,7 @@ def test_a_cache_that_is_rounded_already_is_not_copied(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    """A scale of 1 must be given explicitly, a network is rounded once, and only sm_90 GPUs read caches of bytes."""
+    """A scale of 1 must be given explicitly, a network is rounded once, and only sm_90 GPUs read 8-bit caches."""
     checkpoint = open_checkpoint(converted(tmp_path, dtype="bfloat16", **SIZES_OF_GPUS))
     engine = tmp_path / "engine"
     with pytest.raises(BuildError, match=r"layers.0.attention.attention is to be quantized .* needs calibration"):

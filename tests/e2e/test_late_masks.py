@@ -27,7 +27,7 @@ DRAFTS: dict[str, Any] = {
 
 @contextmanager
 def held(num_free: int) -> Iterator[list[Any]]:
-    """Let SLOW's masks come at once for the first ``num_free`` tokens, and later ones when grammars are released."""
+    """Compute SLOW's masks at once for the first ``num_free`` tokens; later ones wait until the grammars are released."""
     grammars: list[Any] = []
     compiled = Grammars.of
 
@@ -69,7 +69,7 @@ def num_late(llm: LLM) -> int:
 
 
 def check(llm: LLM, num_free: int, **extras: Any) -> RequestHandle:
-    """Compare all results; returns the handle of the delayed request."""
+    """Compare all results with those of each request alone; returns the handle of the delayed request."""
     alone = [described(llm.session.submit(request).result()) for request in requests(**extras)]
     before = num_late(llm)
     with held(num_free) as grammars:

@@ -338,7 +338,7 @@ def test_log_probabilities_are_those_of_transformers(
 
 
 def check_logprobs(row: dict[int, Any], token: int, expected: np.ndarray, count: int) -> None:
-    """One token's entry against the log softmax at its position."""
+    """Compare one token's entry with the log softmax at its position."""
     order = np.argsort(-expected, kind="stable")
     assert next(iter(row)) == token
     assert set(row) == {token, *order[:count].tolist()}

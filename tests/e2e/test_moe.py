@@ -102,7 +102,7 @@ def test_latents_are_not_rounded_to_eight_bits(tmp_path: Path) -> None:
 
 
 def test_latents_of_a_checkpoint_in_fp8(tmp_path: Path) -> None:
-    """As DeepSeek-V3 is published: matrices that multiply latents are expanded, the others keep their FP8 tiles."""
+    """DeepSeek-V3 is published in FP8: matrices that multiply latents are expanded, the others keep their FP8 tiles."""
     model = write_quantized(tiny_model("deepseek_v3"), tmp_path / "model", LAYOUTS["fp8 in tiles"])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
     manifest = build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)

@@ -89,7 +89,7 @@ class Original:
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Original]:
-    """The same model for each type of its matrices, made once."""
+    """Return a function that makes the model with matrices of a given type, once for each type."""
 
     @cache
     def original(dtype: str) -> Original:

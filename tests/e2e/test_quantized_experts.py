@@ -60,7 +60,7 @@ def quantized(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
     ],
 )
 def test_engines_compute_with_rounded_experts(family: str, qformat: str, sizes: dict[str, Any], tmp_path: Path) -> None:
-    """transformers gives the same if only the matrices of its experts are rounded alike."""
+    """transformers gives the same logits if the matrices of its experts are rounded in the same way."""
     model = save_tiny_model(family, tmp_path / "model", **sizes)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
     source = quantized(open_checkpoint(tmp_path / "checkpoint"), experts_alone(qformat))

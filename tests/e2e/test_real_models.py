@@ -57,7 +57,7 @@ class _Reference:
         self._model = load_reference(file)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """float32[len(tokens), vocab]."""
+        """transformers' logits, float32[len(tokens), vocab]."""
         with torch.inference_mode():
             return self._model(torch.tensor([tokens])).logits[0].numpy()
 

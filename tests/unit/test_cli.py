@@ -85,7 +85,7 @@ def test_defaults_of_servers_are_those_of_their_parts():
 
 
 def test_choices_are_those_of_the_stages() -> None:
-    """The command line repeats the names, so that its help needs none of the packages that quantize."""
+    """The command line has its own list of devices and formats, so that its help needs no package that quantizes."""
     assert quantize_options.DEVICES == DEVICES
     assert set(quantize_options.QFORMATS) == {FULL_PRECISION, *SCHEMES}
 

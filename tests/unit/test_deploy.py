@@ -1,4 +1,4 @@
-"""The files in configs/deploy say what the server and the programs that read them understand."""
+"""The files in configs/deploy are understood by the server and by the programs that read them."""
 
 import re
 import shutil
@@ -103,7 +103,7 @@ def test_the_image_has_extras_that_exist() -> None:
 
 
 def test_the_build_is_sent_what_the_wheel_is_made_of() -> None:
-    """The build gets every path of the repository's root that pyproject.toml and CMakeLists.txt name."""
+    """The Docker build context has every path of the repository's root that pyproject.toml and CMakeLists.txt name."""
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     sent = {line[1:] for line in lines if line.startswith("!")}
     assert {"pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "plugins", "trtllm_lite"} == sent

@@ -39,7 +39,7 @@ def test_no_option_of_the_command_is_foreign(path):
 
 
 def accepted():
-    """Every name that a command, a class or a method here has itself."""
+    """The names of all options and parameters of this project's commands, classes and methods."""
     from trtllm_lite import LLM, KvCacheConfig, SamplingParams
     from trtllm_lite.runtime import ModelRunner
 

@@ -28,9 +28,9 @@ ALLOWED = {
     "plugins": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
-    "quantize": {"network", "plugins", "convert"},  # only the container of tensors of convert
-    "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # only the store of the cache
-    "engine": {"network", "plugins"},  # only the layout of sampling records of plugins
+    "quantize": {"network", "plugins", "convert"},  # of convert, only its container of tensors
+    "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # of engine_cache, only its store
+    "engine": {"network", "plugins"},  # of plugins, only the layout of sampling records
     "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},
@@ -96,7 +96,7 @@ def part_of(path):
 
 
 def source_files():
-    for path in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE / "plugins").rglob("*.py")]):  # plugins is a link
+    for path in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE / "plugins").rglob("*.py")]):  # rglob does not follow links
         if path.parent != PACKAGE or path.stem in ALLOWED:
             yield path
 
@@ -127,7 +127,7 @@ def test_the_runtime_cannot_reach_the_compiler(part):
 
 @pytest.mark.parametrize("room", ["host", "cuda", "network"])
 def test_no_executor_includes_what_is_for_cpus(room):
-    """What kernels for CPUs and other executors share lies in host/."""
+    """Code that the kernels for CPUs share with other executors lies in host/."""
     sources = [path for path in (PACKAGE / "csrc" / room).rglob("*") if path.suffix in (".h", ".cc")]
     assert sources
     assert [path.name for path in sources if '#include "cpu/' in path.read_text()] == []

@@ -215,7 +215,7 @@ def test_a_directory_is_no_file_of_an_engine(engine: Path) -> None:
 
 @pytest.mark.parametrize("name", [PROVENANCE_FILE, CONFIG_FILE, "tokenizer_config.json"])
 def test_files_that_are_too_large_are_not_read(engine: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds however the files came into the statement."""
+    """A file that is too large is refused, whether a build or somebody else put it into the statement."""
     sizes = {path.name: path.stat().st_size for path in engine.iterdir()}
     limits = sizes | {name: sizes[name] - 1}
     monkeypatch.setattr("trtllm_lite.engine.provenance.max_file_bytes", limits.__getitem__)

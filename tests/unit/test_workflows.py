@@ -130,7 +130,7 @@ def test_a_command_that_fails_before_a_pipe_ends_its_step() -> None:
 
 
 def _push(directory: Path, push_to: str, password: str) -> subprocess.CompletedProcess[str]:
-    """The step that pushes, in a shell as GitHub calls it, with a docker and a trtllm-lite that note calls."""
+    """Run the step that pushes as GitHub does; stand-ins for docker and trtllm-lite record their calls."""
     for name in ("docker", "trtllm-lite"):
         stub = directory / name
         stub.write_text(f'#!/bin/sh\n(echo "{name} $*"; [ {name} != docker ] || cat) >> {directory}/calls\n')
@@ -165,6 +165,6 @@ def test_the_token_of_the_job_goes_to_githubs_registry_alone(push_to: str, tmp_p
 
 
 def test_no_text_of_others_becomes_part_of_a_command() -> None:
-    """Such text comes as environment variables, because an expression would be put into the script as it is."""
+    """Inputs reach scripts as environment variables, because GitHub pastes expressions' values into the script."""
     for path in WORKFLOWS:
         assert [step["run"] for step in _steps(path) if "${{" in step.get("run", "")] == []

@@ -150,7 +150,7 @@ class Driver {
   std::function<void(const tl::StepBatch&)> on_step;
   std::vector<tl::RequestId> end_order;
   int num_steps = 0;
-  bool may_wait = true;  // whether to wait for awaited steps, as always if only results say which rows are late
+  bool may_wait = true;  // wait for awaited steps; they are always waited for if only results say which rows are late
   tl::Clock::time_point now{};
 
  private:

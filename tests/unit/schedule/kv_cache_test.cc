@@ -428,7 +428,7 @@ TEST(a_fork_copies_only_the_block_it_writes) {
   CHECK(simple.copies[0].src == simple.cache.blocks(kv)[1] && simple.copies[0].dst == simple.cache.blocks(fork)[1]);
   CHECK(simple.cache.blocks(kv)[0] == simple.cache.blocks(fork)[0]);
   CHECK(simple.cache.take_first_change(fork, 0) == 1);
-  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // its block is not shared now
+  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // the block is no longer shared
   simple.cache.check_integrity();
 }
 

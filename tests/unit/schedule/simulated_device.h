@@ -12,8 +12,8 @@
 #include "check.h"
 #include "schedule/scheduler.h"
 
-// Times in milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: the simulated
-// throughput is within 2 % of the measured one.
+// Times in milliseconds. The defaults fit a Llama-3.1-8B shape in bfloat16 on an H200 with blocks of 32 tokens: the
+// simulated throughput is within 2 % of the measured one.
 struct StepTimes {
   double base = 3.3;        // reading the weights
   double per_token = 0.02;  // matrix products and other work per row

@@ -96,7 +96,7 @@ class KvCacheMachine(RuleBasedStateMachine):
         self.carry_out(copies)
         for position in range(begin, begin + count):
             block = blocks[position // self.tokens_per_block]
-            assert self.cache.refcount(block) == 1, "a block that others hold is written"
+            assert self.cache.refcount(block) == 1, "a block is written that other sequences hold"
             self.memory["device"][block][position % self.tokens_per_block] = sequence.tokens[position]
         self.launch(set(blocks) | {source for _, source, _ in copies})
 

@@ -46,7 +46,7 @@ class Wire:
 
 
 class Answering:
-    """An answer of a hermes model that thinks as Qwen3 does; ``form`` makes it."""
+    """An answer, made by ``form``, of a model with Hermes's format of tool calls and Qwen3's reasoning tags."""
 
     def __init__(self, form: Callable[[Started], PartAnswer]) -> None:
         self.wire = Wire()

@@ -1,4 +1,4 @@
-"""Connections of the HTTP server without sockets, by a transport that keeps what is written and a clock of the test."""
+"""Connections of the HTTP server without sockets: a transport keeps what is written, and the test moves the clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

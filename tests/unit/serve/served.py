@@ -1,4 +1,4 @@
-"""A server over a fake session, which is asked without a network."""
+"""A server over a fake session, to which tests send requests without a network."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,14 +59,14 @@ class Asker:
         return await self.ask("POST", "/v1/completions", {"prompt": prompt, "ignore_eos": True, **fields}, headers)
 
     async def samples(self) -> dict[tuple[str, ...], float]:
-        """The samples of /metrics, by name and values of labels without the model's, sorted by label."""
+        """The samples of /metrics, by name and the values of labels except the model's, sorted by label."""
         response = await self.ask("GET", "/metrics")
         assert response.status == 200
         return samples(response.body.decode())
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """Samples of Prometheus's text format, by name and values of labels without the model's."""
+    """Samples of Prometheus's text format, by name and the values of labels except the model's."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

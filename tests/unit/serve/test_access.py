@@ -1,4 +1,4 @@
-"""Who may ask what, by a request's head: hosts, origins, keys; and what one client may change for the others."""
+"""Which requests a head's host, origin and key allow, and what one client may change for the others."""
 
 import json
 from pathlib import Path

@@ -62,7 +62,7 @@ def test_a_client_that_went_away_is_noted_as_499():
 
 
 class Stuck(io.StringIO):
-    """A file that takes nothing until it is let go."""
+    """A file whose writes block until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()

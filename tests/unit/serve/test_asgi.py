@@ -1,4 +1,4 @@
-"""What an ASGI server hands over is answered, bounded and cancelled as what comes over the server's own connections."""
+"""Requests from an ASGI server are answered, bounded and cancelled like those of the server's own connections."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ def test_a_request_is_refused_before_its_body_comes_if_its_head_is_not_in_order(
 
     async def talk(app: AsgiServer) -> None:
         call = Call(app, "POST", headers=[(b"x-word", b"w")])
-        await call.task  # it ends without a byte of the body
+        await call.task  # the call ends without a byte of the body
         assert (call.status, call.received) == (401, b"w")
 
     serving(talk, check_head=check)

@@ -16,7 +16,7 @@ from trtllm_lite.serve.served_engine import ModelSettings
 
 SETTINGS = ModelSettings(names=("m",))
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-# What gpt-oss's template says of an assistant's turn and of a tool.
+# The parts of gpt-oss's template that render an assistant's turn and a tool.
 HARMONY = (
     "{% for m in messages %}{% if m.role == 'assistant' %}"
     "{% if '<|channel|>' in m.content %}{{ raise_exception('channels') }}{% endif %}"
@@ -60,7 +60,7 @@ def test_thoughts_that_are_none_change_nothing() -> None:
 
 
 def test_tools_need_no_description() -> None:
-    """Templates that can handle a missing description get none."""
+    """Templates that can handle a missing description get the tool without one; others get an empty one."""
     tools = [{"type": "function", "function": {"name": "f"}}]
     user = [{"role": "user", "content": "Hi"}]
     assert rendered(HARMONY, messages=user, tools=tools) == "// \nf"

@@ -71,7 +71,7 @@ def test_fields_behind_a_body_replace_none_of_the_head():
 
 
 def test_a_body_takes_little_more_memory_than_it_has_bytes():
-    """This includes a body in chunks of one byte, each a call of the parser's, over many connections."""
+    """The largest case is a body in chunks of one byte, which the parser reports one by one, over many connections."""
 
     async def scenario(wire: Wire) -> None:
         start = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"

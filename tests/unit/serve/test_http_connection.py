@@ -337,7 +337,7 @@ def test_the_host_of_a_whole_url_counts(target, host, seen):
     on_wire(scenario, check_head=note)
 
 
-# Deadlines.
+# Tests of deadlines.
 
 
 def test_slow_requests_are_refused():

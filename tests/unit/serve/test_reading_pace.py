@@ -1,10 +1,10 @@
-"""How often large bodies are read, at turns that the test gives."""
+"""How often large bodies are read, with a fake event loop that the test turns."""
 
 from trtllm_lite.serve.http.reading_pace import ReadingPace
 
 
 class Loop:
-    """Keeps what is to be called later."""
+    """A fake event loop, which keeps calls until the next turn."""
 
     def __init__(self):
         self.calls = []

@@ -32,7 +32,7 @@ def test_a_stream_tells_of_the_items_of_the_whole_response(length: int, reason: 
     whole = answering().whole(TEXT[:length], reason)
     events = answering().streamed(TEXT[:length], reason, size)
     told, given = said(events[-1]["response"]["output"]), said(whole["output"])
-    if told and (told[-1][0], told[-1][2]) == ("function_call", "incomplete"):  # it is a text in a whole response
+    if told and (told[-1][0], told[-1][2]) == ("function_call", "incomplete"):  # a whole response has it as text
         told[-2:] = [("message", TEXT[:length].removeprefix("<think>Hm.</think>"), "incomplete")]
     assert told == given
     assert events[-1]["type"] == f"response.{whole['status']}"

@@ -42,7 +42,7 @@ def _texts(*rows: list[int]) -> list[NDArray[np.int32]]:
 
 
 def _run(use: Any) -> _Embedder:
-    """Call ``use`` with an encoder that computes a step of the text [1], and with a function that ends the step."""
+    """Call ``use`` with an encoder that is in a step of the text [1], and with a function that ends this step."""
     embedder = _Embedder()
     llm: Any = SimpleNamespace(tokenizer=None, embedder=embedder)
 
@@ -80,7 +80,7 @@ def test_steps_take_texts_of_all_requests_in_turn() -> None:
 
 
 def test_a_text_waits_for_no_long_request() -> None:
-    """A text is computed soon, however many texts long requests have left, and these go on, however many texts come."""
+    """A request of one text is computed soon beside long requests, which still end while short ones keep coming."""
 
     async def use(model: ServedEncoder, go_on: Any) -> None:
         steps: list[list[list[int]]] = model.embedder.steps  # type: ignore[attr-defined]

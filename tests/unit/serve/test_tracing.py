@@ -1,4 +1,4 @@
-"""Spans of requests: what they say, whose children they are, and that a collector gets them."""
+"""Spans of requests: their attributes, their parents, and their arrival at a collector."""
 
 import asyncio
 import subprocess

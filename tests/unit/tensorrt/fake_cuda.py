@@ -11,7 +11,7 @@ _POISON = 0x7B  # makes large values of 16-bit floats
 
 
 class FakeCuda:
-    """``capacity``: bytes that can be allocated on the device. ``failing``: functions that return an error."""
+    """A device with ``capacity`` bytes of memory; the functions named in ``failing`` return an error."""
 
     def __init__(self, capacity: int = 1 << 30) -> None:
         self.capacity = capacity

@@ -84,7 +84,7 @@ def test_every_family_has_its_inputs_outputs_and_layers(
 
 
 def _check_profiles(found: list[dict[str, Any]], kv_heads: int) -> None:
-    """Compare the profiles of context and generation: least, usual and largest shapes."""
+    """Compare the minimum, optimum and maximum shapes of the profiles of context and generation."""
     for profile, tokens in zip(found, _PROFILES, strict=True):
         rows = [extents[0] for extents in tokens["past_lens"]]
         caches = [[batch, kv_heads, 64, 32] for batch in rows]
@@ -121,7 +121,7 @@ def test_quantized_weights_stay_as_they_are(
 def test_attentions_read_the_lengths_of_their_sequences(
     trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser drops the lengths, and masks causally from the first key on."""
+    """TensorRT's own parser drops the lengths, and its causal mask begins at the first key."""
     parsed = _Parsed(trt, save_checkpoint(tmp_path, "gemma3", "bfloat16").model, tmp_path, monkeypatch)
     inputs = parsed.layers(trt.LayerType.ATTENTION_INPUT)
     for layer in inputs:
