@@ -84,7 +84,7 @@ class Page:
 
     @contextmanager
     def prepared(self, script: str) -> Iterator[None]:
-        """Until the block ends, this script runs in every page before the page's own."""
+        """Until the block ends, ``script`` runs in every page before the page's own scripts."""
         made = self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
         try:
             yield

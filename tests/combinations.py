@@ -13,7 +13,8 @@ def covering(rows: Sequence[tuple[Hashable, ...]], strength: int = 2) -> list[in
     """Ascending indices of rows that together have every combination of ``strength`` columns' values that any row has.
 
     Rows are taken one by one, each time the first of those that add the most combinations (D. M. Cohen and others, The
-    AETG System: An Approach to Testing Based on Combinatorial Design, 1997, but with given rows for random ones).
+    AETG System: An Approach to Testing Based on Combinatorial Design, 1997, but with given rows instead of random
+    ones).
     """
     found = [_together(row, strength) for row in rows]
     missing = set().union(*found)

@@ -19,9 +19,9 @@ from tests.rounds import configure, rounds
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Each worker's reference has one core: with all cores, the threads of parallel workers would spin while they wait.
+    # Workers compute references on one core: with more, the threads of parallel workers would spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Otherwise each process would compile its imports again, for seconds; scripts/common/environment.sh does the same.
+# Bytecode is written, or each process would compile imports for seconds; scripts/common/environment.sh does the same.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # while tests are collected: objects made then stay anyway
@@ -68,7 +68,7 @@ def _disks_are_not_waited_for() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
-    """The GGUF file."""
+    """The path of SmolLM2's GGUF file."""
     return find_smollm2()
 
 

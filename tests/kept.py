@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
-    """The file or folder below ``parent`` that ``make`` writes for ``contents``; that of earlier ones is removed."""
+    """The file or folder below ``parent`` that ``make`` writes for ``contents``; one for other contents is removed."""
     digest = hashlib.sha256()
     for content in contents:
         digest.update(hashlib.sha256(content).digest())

@@ -112,11 +112,11 @@ def _unigram() -> Tokenizer:
 class Published:
     """One model's tokenizer.
 
-    ``kind`` makes its tokenizer.json without added tokens; ``special`` and ``plain`` are these, and ``flags`` their
-    unusual flags; ``around`` are the texts of the tokens before and after a text. ``settings`` are further settings of
-    tokenizer_config.json. With ``lists_added`` that file has the added tokens, too. ``odd`` matches texts that
-    transformers 5 reads otherwise than tokenizer.json says, because its class builds the tokenizer anew. ``adds_bos``
-    is for settings that transformers leaves unread since version 5.
+    ``kind`` makes its tokenizer.json without added tokens; ``special`` and ``plain`` are the added tokens, and
+    ``flags`` their unusual flags; ``around`` are the texts of the tokens before and after a text. ``settings`` are
+    further settings of tokenizer_config.json. With ``lists_added`` that file has the added tokens, too. ``odd`` matches
+    texts that transformers 5 reads otherwise than tokenizer.json says, because its class builds the tokenizer anew.
+    ``adds_bos`` is for settings that transformers leaves unread since version 5.
     """
 
     name: str

@@ -31,10 +31,10 @@ _LARGEST = {"float8_e4m3fn": 448, "int8": 127}
 
 @dataclass(frozen=True)
 class Layout:
-    """``settings`` are the quantization_config.
+    """How layers are stored: ``settings`` are the quantization_config.
 
-    The activations of quantized layers are multiplied with ``factors`` of their number, then changed by
-    ``round``.
+    The inputs of a quantized layer are multiplied with ``factors(in_features)``, one factor for each feature, and then
+    rounded by ``round``.
     """
 
     settings: dict[str, Any]
@@ -73,7 +73,7 @@ def _quantize(tensors: Tensors, layer: str, layout: Layout, extra_factor: int = 
 
 
 def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], layout: Layout) -> None:
-    """Quantize experts, each of which has tensors of its own in files: weights alone, whatever ``layout`` rounds.
+    """Quantize the weights of experts, each of which has tensors of its own in files; their inputs are never rounded.
 
     In models all experts of a layer have one parameter for gates and up projections, and one for down projections.
     """
@@ -281,7 +281,7 @@ def mxfp4(name: str) -> Quantize:
 
 
 def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
-    """Groups of 16 with FP8 scales, which the number ``whole`` divides or multiplies."""
+    """Groups of 16 with FP8 scales, which are divided or multiplied by one number, the tensor ``whole``."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         groups = weight.reshape(len(weight), -1, 16)
@@ -300,7 +300,7 @@ def some_factors(features: int) -> torch.Tensor:
 
 
 def modelopt_awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    """Bytes with two output features each; activations are multiplied with factors."""
+    """Store two output features in each byte; activations are multiplied with factors."""
     factors = some_factors(weight.shape[1])
     elements, scale, _, matrix = in_groups(weight / factors, 4, 64, True, torch.float32)
     signed = (elements - 8) & 15

@@ -1,7 +1,8 @@
 """References of real models: transformers in float32 on the dequantized GGUF file.
 
 Results are kept, because loading such a model and using it takes tens of seconds: each under a digest of the file, of
-the packages that compute it, of what it is computed from, and of this source. A model is loaded if one is missing.
+the packages that compute it, of what it is computed from, and of this source. The model is loaded only if a result
+is missing.
 """
 
 import json

@@ -51,7 +51,7 @@ class StageChildren:
 class _Child:
     def __init__(self, digests: Digests, environment: Mapping[str, str]) -> None:
         self._pipe, theirs = _FORKED.Pipe()
-        everything = {**os.environ, **environment}  # the fork server's dates from the first child's start
+        everything = {**os.environ, **environment}  # the fork server's own is older
         self.process = _FORKED.Process(target=_serve, args=(theirs, digests, everything), daemon=True)
         self.process.start()
         theirs.close()

@@ -62,7 +62,7 @@ class Shares:
     near_ties: float
 
 
-# In the computations above 18 to 20 of 20 prompts are close, and all diverge at near-ties (by at most 0.075 of the
+# In the computations above, 18 to 20 of 20 prompts are close, and all diverge at near-ties (by at most 0.075 of the
 # largest logit in bfloat16, where 0.16 is near, and by 0.004 in float16, where 0.02 is).
 SHARES = Shares(close=0.75, near_ties=1.0)
 # Other experts make other tokens likely: a bound on every prompt would have to be too wide to fail, since transformers
@@ -74,8 +74,8 @@ MIXTURE_SHARES = Shares(close=0.25, near_ties=0.5)
 # float16 with such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
 ADAPTER_TOLERANCES = GPU_TOLERANCES | {"float16": Tolerance(cosine=0.9999, relative=2e-2)}
 
-# A head that drafts, after six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at
-# 0.9985 for the tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine below 0.9.
+# For a random draft head after six random layers, torch in bfloat16 is off by cosines down to 0.976 (0.9985 for the
+# tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine below 0.9.
 HEAD_TOLERANCES = {"bfloat16": Tolerance(cosine=0.99, relative=0.15)}
 
 
@@ -122,10 +122,11 @@ MIXTURE_TOLERANCES = {
 }
 
 
-# Networks that round activations to 8 bits between 16-bit kernels. Where an earlier rounding to 16 bits changes one to
-# 8 bits, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers whose layers'
-# results are rounded to bfloat16 differs from itself by cosines down to 0.967, and by up to 0.49 of the largest of some
-# thousand logits (60 prompts, tiny Llama). A lost scale gives a cosine of less than 0.9.
+# Tolerances for networks that round activations to 8 bits between 16-bit kernels. Where a rounding to 16 bits changes
+# the next rounding to 8 bits, an element is off by 2^-4 (E4M3), and small random models have few elements to average
+# over: transformers whose layers' results are rounded to bfloat16 differs from itself by cosines down to 0.967, and by
+# up to 0.49 of the largest of some thousand logits (60 prompts, tiny Llama). A lost scale gives a cosine of less than
+# 0.9.
 BYTE_TOLERANCES = {
     "float16": Tolerance(cosine=0.975, relative=0.5),
     "bfloat16": Tolerance(cosine=0.955, relative=0.65),
@@ -133,7 +134,7 @@ BYTE_TOLERANCES = {
 
 
 def is_close(actual: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> bool:
-    """Whether both agree; neither may be anything but finite."""
+    """Whether both arrays agree; both must be finite."""
     cosine, error = _difference(actual, expected)
     return bool(cosine >= tolerance.cosine and error <= tolerance.relative)
 

@@ -189,7 +189,7 @@ def test_equals_transformers_with_penalties_and_minimum(model, settings):
 
 @pytest.mark.parametrize("options", [{}, {"max_utilization": True, "num_host_blocks": 8, "enable_block_reuse": True}])
 def test_searches_and_other_requests_do_not_change_each_other(model, options):
-    """The cache holds part of the demand, and some requests are cancelled: the others give the same results as alone."""
+    """The cache is smaller than the demand, and some requests are cancelled; the others' results are as if alone."""
     _, engine = model
     rng = np.random.default_rng(5)
     cases = []

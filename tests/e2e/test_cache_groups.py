@@ -1,4 +1,4 @@
-"""Models with attention windows, on sequences longer than several windows: blocks left behind are freed, results unchanged."""
+"""Sequences longer than several attention windows: blocks that windows leave are freed, results are unchanged."""
 
 from pathlib import Path
 from typing import Any

@@ -31,7 +31,7 @@ def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
 
 
 def _choosing(checkpoint: Checkpoint, pair: tuple[int, int]) -> Checkpoint:
-    """``checkpoint`` whose router sends every token to one of two experts: their scores are opposite, other scores 0."""
+    """``checkpoint`` whose router sends every token to one of two experts, whose scores are opposite; others are 0."""
     model = ir.Model(checkpoint.model.graph.clone(), ir_version=checkpoint.model.ir_version)
     routers = [value for name, value in model.graph.initializers.items() if ".router." in name]
     for value in routers:

@@ -27,7 +27,7 @@ DRAFTS: dict[str, Any] = {
 
 @contextmanager
 def held(num_free: int) -> Iterator[list[Any]]:
-    """Compute SLOW's masks at once for the first ``num_free`` tokens; later ones wait until the grammars are released."""
+    """Compute SLOW's masks at once for the first ``num_free`` tokens; later ones wait for the grammars' release."""
     grammars: list[Any] = []
     compiled = Grammars.of
 

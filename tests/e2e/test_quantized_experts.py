@@ -32,7 +32,7 @@ from trtllm_lite.quantize.schemes import SCHEMES
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
-EVEN: dict[str, Any] = {  # sizes that are whole groups
+EVEN: dict[str, Any] = {  # sizes that are multiples of the group size
     **{"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 48, "num_hidden_layers": 2},
     **{"shared_expert_intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts": 6},
     "mlp_only_layers": [],
@@ -88,7 +88,7 @@ def test_engines_of_16_bits(qformat: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A model of whole groups."""
+    """A model whose sizes are multiples of the group size."""
     return even(tmp_path_factory.mktemp("source"))
 
 

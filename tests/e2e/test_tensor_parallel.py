@@ -80,7 +80,7 @@ def test_ranks_compute_what_one_computes(
 
 @pytest.fixture(scope="module")
 def even(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A model whose sizes are whole groups."""
+    """A model whose sizes are multiples of the group size."""
     return checkpoint_of("llama", tmp_path_factory.mktemp("even"), **EVEN)
 
 
@@ -90,7 +90,7 @@ def test_quantized_weights_are_shared_out_with_their_scales(qformat: str, even: 
     quantized = replace(even, model=model)
     build_engine(quantized, tmp_path / "one", **LIMITS)
     manifest = build_engine(quantized, tmp_path / "many", tp_size=2, **LIMITS)
-    # If each row of activations has its own scale, each rank rounds its part of a row by a scale of its own.
+    # If each row of activations has its own scale, each rank rounds its part of a row with its own scale.
     rounds_rows = any(fusion.pass_name == "quantize_rows" and fusion.fused for fusion in manifest.fusions)
     table = BYTE_TOLERANCES if rounds_rows else TOLERANCES
     for expected, found in zip(two_steps(opened(tmp_path / "one")), two_steps(opened(tmp_path / "many")), strict=True):

@@ -1,4 +1,4 @@
-"""Changes JSON documents in one place at a time: values of other types and sizes, removed, moved or repeated ones."""
+"""Changes JSON documents in one place at a time: a value is replaced, removed, moved or repeated."""
 
 import copy
 import json

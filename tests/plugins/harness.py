@@ -31,18 +31,18 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 def raw(array: np.ndarray | None) -> np.ndarray | None:
-    """Types that numpy lacks, as bits for ``run_kernel``."""
+    """Return ``array`` for ``run_kernel``: as integers of the same bits if numpy lacks its type."""
     foreign = array is not None and array.dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
     return array.view(f"u{array.dtype.itemsize}") if array is not None and foreign else array
 
 
 def dtypes_of(arrays: Sequence[np.ndarray | None]) -> list[str]:
-    """The dtypes that ``run_kernel`` needs, as bits are ambiguous; empty for absent operands."""
+    """Names of dtypes for ``run_kernel``, to which :func:`raw` may give bits; empty for absent operands."""
     return ["" if array is None else array.dtype.name for array in arrays]
 
 
 def packed(op: str, arrays: Sequence[np.ndarray | None], layout: str) -> tuple[list[np.ndarray | None], list[str]]:
-    """``arrays`` as they are stored where the weight, its scales and offsets have ``layout``, and all layouts."""
+    """``arrays`` with the weight, its scales and its offsets stored in ``layout``, and the layout of each array."""
     names = [argument.name for argument in all_schemas()[op].inputs]
     layouts = [layout if name.startswith("weight") else "row_major" for name in names]
     stored = [None if array is None else pack(array, kind) for array, kind in zip(arrays, layouts, strict=True)]
@@ -59,8 +59,9 @@ def run(
     layout: str = "row_major",
     without: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
+    """Run a kernel; returns its outputs by name.
 
+    ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
     Outputs start as NaN, integers as -1, and state that is kept between steps as 0; aliased outputs are copies of
     their inputs, updated in place.
     """
@@ -114,7 +115,7 @@ def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndar
 
 
 def in_fixed_point(x: np.ndarray, block: int) -> np.ndarray:
-    """Each ``block`` elements of x as integers times the least power of two that keeps them in range."""
+    """Round each block of x to integers times a power of two: the least power that keeps the integers in range."""
     blocks = x.reshape(-1, block).astype(np.float64)
     largest = min(127 * 256 + 127, 2**24 // (15 * block) - 128)
     scale = 2.0 ** np.ceil(np.log2(np.abs(blocks).max(1, keepdims=True) / largest))

@@ -28,7 +28,7 @@ class AttentionShape:
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     num_groups: int = 1  # tables of each sequence
     cache_group: int = 0
-    key_scale: float = 0.0078125  # used by caches of eight bits; random keys and values reach a few units
+    key_scale: float = 0.0078125  # of 8-bit caches; random keys and values are normally distributed
     value_scale: float = 0.03
 
     @property

@@ -15,7 +15,7 @@ def _ends(lengths: list[int]) -> np.ndarray:
 def _attention_inputs(
     lengths: list[int], heads: int, head_dim: int, half_dim: int = 0, most_distance: int = 0
 ) -> list[np.ndarray | None]:
-    """qkv, cos and sin, cu_seqlens, distance_bias."""
+    """The inputs of RaggedAttention: qkv, cos, sin, cu_seqlens, distance_bias."""
     generator = np.random.default_rng(half_dim)
     angles = generator.uniform(0, 7, (sum(lengths), half_dim)).astype(np.float32)
     tables = [np.cos(angles), np.sin(angles)] if half_dim else [None, None]

@@ -15,7 +15,7 @@ NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
 SILU = {"activation": "silu", "moe_tp_size": 1}
 ONE_RANK = {"moe_tp_size": 1}
 BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
-# rows, experts, top_k
+# Each routing is (rows, experts, top_k).
 ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
 
@@ -225,7 +225,7 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
 
 
 def test_experts_of_few_rows_have_the_bits_of_those_of_many(isa: str) -> None:
-    """Weights have 4 bits and offsets; among 65 rows, more experts have few rows than are multiplied at once."""
+    """Weights have 4 bits and offsets; the experts with few rows are more than the kernel multiplies at once."""
     rng, experts = np.random.default_rng(8), 40
     ids = np.where(np.arange(65)[:, None] % 2, 1 + _choices(65, experts - 1, 2), [0, 7]).astype(np.int32)
     x, (weight, scale, offset) = rng.standard_normal((65, 64), np.float32), _blocks((experts, 2, 37, 64), "int4")

@@ -99,7 +99,7 @@ def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
 def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
-    """Keys and values are rounded once, when appended; y may differ by an element rounded to its other neighbour."""
+    """Keys and values are rounded once, when appended; y may differ where one is rounded to its other neighbour."""
     shape = SHAPES[name]
     tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=dtype)
     for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)], [(0, 1), (1, 1)]):

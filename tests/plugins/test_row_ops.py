@@ -81,7 +81,7 @@ def test_embedding(isa: str, dtype: str, layout: str, vocab: int, hidden: int, s
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_half_is_converted_exactly(isa: str, dtype: str) -> None:
-    """All 65536 bit patterns: subnormals, infinities; NaN stays NaN."""
+    """All 65,536 bit patterns are tested, including subnormals and infinities; NaN stays NaN."""
     weight = np.arange(1 << 16, dtype=np.uint16).view(WEIGHT_DTYPES[dtype]).reshape(256, 256)
     token_ids = np.arange(256, dtype=np.int32)
     y = run("Embedding", [token_ids, weight], {"scale": 1.0}, isa=isa)["y"]

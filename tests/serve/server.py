@@ -40,7 +40,7 @@ class Server:
         return self.process.returncode, "".join(self.log)
 
     def terminate(self) -> tuple[int, str]:
-        """:meth:`signal` and :meth:`wait`."""
+        """Call :meth:`signal`, then :meth:`wait`."""
         self.signal()
         return self.wait()
 

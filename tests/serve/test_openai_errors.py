@@ -97,7 +97,7 @@ def test_a_body_that_is_no_request_is_refused(server, body, code):
     ],
 )
 def test_a_body_of_deeply_nested_values_is_refused(server, before, opening, closing, after):
-    """Python reads no deeper than its recursion limit; from 3.14 on it does, and the body is refused as a flat one."""
+    """Before 3.14, Python reads JSON only to its recursion limit; since then the body gets the error of a flat one."""
 
     def refused(depth):
         body = before + opening * depth + b"[]" + closing * depth + after

@@ -36,7 +36,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(engine: Path) -> Iterator[Server]:
-    """The engine's own server."""
+    """A server of the engine without Ray."""
     words = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
     with serving(engine, "--num_threads", 1, *words) as running:
         yield running
