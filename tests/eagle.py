@@ -171,7 +171,7 @@ class DraftingReference(Protocol):
 def expected_counts(
     head: DraftingReference, prompt: list[int], generated: list[int], allowed: set[int], num_places: int
 ) -> np.ndarray:
-    """Numbers of draft tokens and of accepted ones by position, computed with torch and the published head."""
+    """Counts [2, num_places] of draft tokens and accepted draft tokens by position, computed by the head in torch."""
     counts, features = np.zeros((2, num_places), int), head.features([*prompt, *generated])
     done = 1  # the first token comes without drafts
     while done < len(generated):

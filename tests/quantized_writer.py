@@ -89,7 +89,7 @@ def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], lay
 
 
 def write_mxfp4_experts(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
-    """Write gpt-oss with random experts as it is published, and give ``model`` what transformers makes of them.
+    """Write gpt-oss in its published layout, with random experts; give ``model`` their dequantized weights.
 
     ``gate_up_proj`` and ``down_proj`` are stored as blocks of 32 elements and a power of two for each block.
     """

@@ -1,4 +1,4 @@
-"""A cluster of Ray on this machine, of two nodes with loopback addresses of their own."""
+"""A Ray cluster of two nodes on this machine, each with its own loopback address."""
 
 import os
 import signal

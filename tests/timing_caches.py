@@ -14,7 +14,7 @@ from trtllm_lite.plugins.launch import Device
 
 
 def tiles_first(graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device) -> TimingCache:
-    """A cache that prefers tiled kernels for products of more than a few rows, different ones for different sizes.
+    """A cache that prefers tiled kernels, which differ by the product's size, for products of more than a few rows.
 
     ``graph`` holds fused operators only.
     """

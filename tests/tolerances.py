@@ -104,7 +104,7 @@ KERNEL_TOLERANCES = {
     "float16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "bfloat16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "int8": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # converted exactly; the scale after the sum rounds once more
-    "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # as int8
+    "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # converted exactly, like int8
 }
 
 # GPU engines round every activation to the storage type: by 2^-12 (float16) or 2^-9 (bfloat16), some ten times in a

@@ -40,5 +40,5 @@ def test_a_changed_part_is_written_again(documents: ModuleType) -> None:
 def test_the_readme_is_short() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 200
-    assert len(readme.encode()) <= 20_000  # it becomes the metadata of wheels
+    assert len(readme.encode()) <= 20_000  # the README becomes the metadata of wheels
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60

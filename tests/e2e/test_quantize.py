@@ -265,7 +265,7 @@ def test_factors_are_those_of_the_paper() -> None:
 
 
 def test_factors_follow_the_measure_that_tells_more() -> None:
-    """Means of magnitudes tell more where single tokens, which the sample lacks, are outliers in small channels."""
+    """Mean magnitudes serve better than maxima if tokens outside the sample have outliers in small channels."""
     rng = np.random.default_rng(0)
     weight, x_mean = rng.standard_normal((50, 40)).astype(np.float32), np.exp(np.linspace(0, 5, 40, dtype=np.float32))
     x_max, w_max = 200 * x_mean[::-1], np.abs(weight).max(0)

@@ -1,4 +1,4 @@
-"""Engines with 8-bit weights on CPUs: the tokens of transformers with weights rounded alike, in half the memory."""
+"""Engines with 8-bit weights on CPUs: the tokens of transformers with the same rounded weights, in half the memory."""
 
 import json
 from pathlib import Path

@@ -31,7 +31,7 @@ def parent_of(document: Any, path: tuple) -> Any:
 
 
 def mutate(rng: random.Random, document: Any) -> None:
-    """Change one place of a JSON document."""
+    """Change one value of a JSON document: replace, remove, move or repeat it."""
     paths = list(leaves(document))
     path = rng.choice(paths)
     parent, key = parent_of(document, path), path[-1]
@@ -59,7 +59,7 @@ def mutate(rng: random.Random, document: Any) -> None:
 
 
 def mutated(rng: random.Random, document: Any) -> Any:
-    """A copy of a JSON document with one to three places changed."""
+    """A copy of a JSON document after one to three changes."""
     document = json.loads(json.dumps(document))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not document:

@@ -95,7 +95,7 @@ def run(
 
 
 def product_dtype(isa: str) -> str:
-    """The type to which an instruction set may round activations: bfloat16 if it has a unit for that."""
+    """The type to which an instruction set may round activations: bfloat16 if it has a unit for bfloat16 products."""
     return "bfloat16" if isa in ISAS_OF_BFLOAT16 else "float32"
 
 
@@ -123,7 +123,7 @@ def in_fixed_point(x: np.ndarray, block: int) -> np.ndarray:
 
 
 def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """``inputs``, padded with the omitted optional ones at the end."""
+    """``inputs``, followed by None for each omitted optional input."""
     return [*inputs, *[None] * (len(all_schemas()[op].inputs) - len(inputs))]
 
 

@@ -35,7 +35,7 @@ class Service:
         return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _command(path).startswith(_REPLICA)}
 
     def num_stages(self) -> list[int]:
-        """The number of stages of each engine that run in actors of their own."""
+        """For each engine whose stages run in Ray actors, the number of stages."""
         groups = placement_group_table().values()
         return [len(group["bundles"]) for group in groups if group["state"] == "CREATED"]
 

@@ -1,4 +1,4 @@
-"""The file that has the options of a server."""
+"""The configuration file with the options of a server."""
 
 import click
 import pytest

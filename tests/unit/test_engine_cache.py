@@ -205,7 +205,7 @@ def test_what_is_unused_for_longest_makes_room(
     monkeypatch.setenv(engine_cache.SIZE_VARIABLE, "1 B")
     open_cached(str(model), recipe(max_batch_size=4), load, TARGET)
     kinds = [entry.kind for entry in engine_cache.list_cache()]
-    assert sorted(kinds) == ["checkpoints", "engines"]  # those that were just made
+    assert sorted(kinds) == ["checkpoints", "engines"]  # the two that were just made
 
 
 def test_a_size_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

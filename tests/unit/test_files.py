@@ -166,7 +166,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def _abandon(path: Path, **files: str) -> Path:
-    """What a process that is killed while it writes ``path`` leaves."""
+    """Write the files that a process killed during its write of ``path`` leaves behind."""
     with temporaries.temporary_directory(path) as temporary:
         for name, text in files.items():
             (temporary / name).write_text(text)

@@ -14,7 +14,7 @@ import trtllm_lite
 
 PACKAGE = Path(trtllm_lite.__file__).parent
 
-# For each part of the package, the parts it may import when it is imported. Everyone may import the plain parts.
+# For each part of the package, the parts it may import when it is imported. Every part may import the plain parts.
 PLAIN = {
     *("errors", "common", "foreign_names", "pages", "request_fields"),
     "_core",
@@ -44,7 +44,7 @@ ALLOWED = {
     "triton": {"llm", "runtime", "engine"},
     "cli": set(),
 }
-# Modules that need the standard library alone; everyone may import them.
+# Modules that need the standard library alone; every part may import them.
 LIGHT = {"trtllm_lite.bench.http_client.endpoints", "trtllm_lite.serve.http.limits"}
 HEAVY = (
     "cyclonedx",
@@ -217,7 +217,7 @@ def test_the_product_does_without_what_is_for_tests():
 
 
 def test_wheels_are_built_without_what_is_for_tests():
-    """The module ``_testing`` is built only where cmake is told so, and its stub is left out."""
+    """The module ``_testing`` is built only with a CMake option, and wheels leave out its stub."""
     root = Path(__file__).parents[2]
     assert 'option(TRTLLM_LITE_TESTING "Build trtllm_lite._testing" OFF)' in (root / "CMakeLists.txt").read_text()
     scikit_build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["scikit-build"]

@@ -1,4 +1,4 @@
-"""Provenance: what a build says of itself, in in-toto's form, and what `verify` makes of it."""
+"""Provenance: the in-toto statement that a build writes about itself, and what `verify` accepts and refuses."""
 
 import hashlib
 import json

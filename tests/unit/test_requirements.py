@@ -60,7 +60,7 @@ NAMED = {
     "lacks", [{"ensurepip"}, {"headers"}, {"compiler"}, set(NAMED), set()], ids=lambda lacks: "-".join(sorted(lacks))
 )
 def test_all_that_is_missing_is_named(tmp_path: Path, lacks: set[str]) -> None:
-    # A c++ that exits with 1 stands for a compiler that is too old: it fails the check of its version.
+    # A c++ that exits with 1 stands for a compiler that is too old, which fails the version check.
     programs = {"python3": _python(NAMED.keys() - lacks), "apt-get": "", "c++": f"exit {int('compiler' in lacks)}"}
     environment = _machine(tmp_path / "bin", programs)
     (tmp_path / "bin" / "Python.h").touch()

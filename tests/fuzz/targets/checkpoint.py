@@ -1,4 +1,4 @@
-"""config.json and network.onnx of a checkpoint: inspected, and built into an engine if they allow it."""
+"""config.json and network.onnx of a checkpoint: inspected, and built into an engine if they are valid."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Grammars that are hard on their compiler, each with a text of random tokens under it."""
+"""Grammars that are costly to compile, each with a text of random tokens that follow it."""
 
 import json
 import random

@@ -29,7 +29,7 @@ class Target:
         }
 
     def write(self, rng: random.Random, directory: Path) -> None:
-        part = rng.choice((None, "config", "special_tokens"))  # most places are in the vocabulary
+        part = rng.choice((None, "config", "special_tokens"))  # None changes any value, mostly in the vocabulary
         content = mutated(rng, self._content) if part is None else dict(self._content)
         if part is not None:
             content[part] = mutated(rng, self._content[part])

@@ -101,7 +101,7 @@ def test_heads_sort(page: Page) -> None:
         descending = [row[column] for row in _rows(page, "tactic-table")]
         assert sorted(ascending) == sorted(descending) == sorted(row[column] for row in original)
         if expected is not None:
-            assert [text.split()[1] for text in ascending[-3:]] == ["9", "20", "100"]  # as text, 9 is last
+            assert [text.split()[1] for text in ascending[-3:]] == ["9", "20", "100"]  # sorted as text, 9 would be last
             assert descending == ascending[::-1]
         else:
             assert [bool(text) for text in ascending] == [bool(text) for text in descending] == [True] * 3 + [False] * 9

@@ -128,7 +128,7 @@ def test_original_length_beside_the_parameters() -> None:
 
 
 def test_frequency_factors_divide() -> None:
-    """Llama 3.1's GGUF files store the unscaled frequencies divided by the scaled ones."""
+    """Llama 3.1's GGUF files store each unscaled frequency divided by the scaled frequency."""
     stretched = {"rope_type": "llama3", "factor": 8.0, **_LLAMA3}
     plain = np.array(read_rope(ConfigFields({}), 64, 4096).inv_freq)
     wanted = np.array(read_rope(ConfigFields({"rope_parameters": stretched}), 64, 131072).inv_freq)

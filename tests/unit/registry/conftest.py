@@ -1,4 +1,4 @@
-"""Fixtures of the tests of push and pull: engines, and a registry that runs for all of them."""
+"""Fixtures of the tests of push and pull: engines, and one registry, which runs during all tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -164,7 +164,7 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
 
 def test_a_login_is_shown_to_its_registry_alone() -> None:
     """Another host, which a registry names as the location for uploads, does not get the login."""
-    with answer({"/store": b"stored"}) as elsewhere:  # it answers 400 to requests with a login
+    with answer({"/store": b"stored"}) as elsewhere:  # this host answers 400 if there is a login
         client = RepositoryClient(parse_reference("registry.example.com/a:1"), insecure=False)
         client.auth._shown = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}
         assert client.do_request(f"http://{elsewhere}/store").content == b"stored"

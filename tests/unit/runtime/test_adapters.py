@@ -28,7 +28,7 @@ class Timer:
 
 
 class Loader:
-    """A ThreadPoolExecutor whose calls run when they are told to."""
+    """A ThreadPoolExecutor whose calls run when the test calls ``run_one``."""
 
     def __init__(self, *_) -> None:
         self.calls: list = []
@@ -229,7 +229,7 @@ def test_a_request_does_not_wait_for_another_ones_placing() -> None:
     first = world.submit(1)
     world.load_all()
     slow = world.submit(2)
-    world.loader.run_one()  # it is loaded, and on its way to the device
+    world.loader.run_one()  # the adapter is loaded, and on its way to the device
     quick = world.submit(1)
     assert set(world.running) == {first, quick}
     world.load_all()

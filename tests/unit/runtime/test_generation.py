@@ -1,4 +1,4 @@
-"""Generation over a loop that steps when it is told to: waiting, streaming, cancelling."""
+"""Generation over an event loop that steps when the test allows it: waiting, streaming, cancelling."""
 
 import asyncio
 import copy

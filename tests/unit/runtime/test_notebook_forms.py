@@ -34,7 +34,7 @@ COUNTS = {
 
 
 class _Cells(HTMLParser):
-    """The texts of a table's cells, unescaped, and the tags that there are."""
+    """The texts of a table's cells, unescaped, and the tags of the page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ GUIDED = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>"
 
 
 def thinking(special: bool | None) -> tokenizers.Tokenizer:
-    """The tiny tokenizer with tokens for Qwen's and DeepSeek's tags, special ones or not; without them if None."""
+    """The tiny tokenizer with tokens (special or not) for Qwen's and DeepSeek's tags, or without them if None."""
     tokenizer = tokenizers.Tokenizer.from_str(tiny_tokenizer().to_str())
     if special is not None:
         tokenizer.add_tokens([AddedToken(tag, special=special) for tag in ("<think>", "</think>")])
@@ -67,7 +67,7 @@ def test_a_prompt_may_have_closed_the_block(special, prompt):
     ("marker", "pieces"),
     [
         ("</think>", ["<", "/", "t", "h", "i", "n", "k", ">"]),
-        ("aab", ["a", "a", "a", "b"]),  # the marker's own beginning stands before it
+        ("aab", ["a", "a", "a", "b"]),  # a repeat of the marker's first letter stands before it
         ("abab!", ["ab", "ab", "ab", "!"]),
         ("t", ["d", "t"]),
         ("naïve", ["na", "ï", "ve"]),

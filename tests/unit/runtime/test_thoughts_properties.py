@@ -86,7 +86,7 @@ def made(special: bool):
 
 
 def parts_of(text: bytes, thoughts: Thoughts) -> tuple[str, bytes]:
-    """Whether a text "thinks", "may think" or is an "answer", and its answer as far as there is one."""
+    """Whether a text "thinks", "may think" or is an "answer", and the part of the answer that it has."""
     lead = text.lstrip(SPACE) if thoughts.starts else text
     starts = [start.encode() for start in thoughts.starts]
     begun = next((start for start in starts if lead.startswith(start)), b"" if not starts else None)

@@ -1,4 +1,4 @@
-"""Tokenizer files that may come from anywhere, and the failures of the library that reads them."""
+"""Tokenizer files from untrusted sources, and failures of the library that reads them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Two tokenizers that stand for the two kinds in use: byte-level BPE, and SentencePiece with byte fallback."""
+"""Two tokenizers, one of each kind in use: byte-level BPE, and SentencePiece with byte fallback."""
 
 import atexit
 import json
@@ -76,7 +76,7 @@ def text_stream(token_bytes: Any, prompt_ids: Sequence[int] = (), words: Words |
 
 
 def push(stream: Any, token_ids: Sequence[int], *, ends: bool = False) -> list[str]:
-    """The pieces of the tokens, up to a stop word."""
+    """The pieces of text that the tokens give, up to a stop word."""
     ((pieces,), _, failed) = _core.TextPump([1.0]).push([stream], [list(token_ids)], [0] if ends else [])
     assert not failed
     return pieces

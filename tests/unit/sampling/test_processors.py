@@ -122,7 +122,7 @@ def test_all_in_transformers_order(core, make_params, seed):
 
 def test_without_processors_the_row_is_untouched(core, make_params):
     case = Case(seed=3)
-    params = make_params(bad_words=[[1, 2, 3, 4, 5]], min_tokens=2, logprobs=3)  # none acts on this history
+    params = make_params(bad_words=[[1, 2, 3, 4, 5]], min_tokens=2, logprobs=3)  # none has an effect
     assert core.processed(params, case.prompt, case.generated, case.logits) == case.logits.tolist()
 
 

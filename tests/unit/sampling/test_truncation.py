@@ -113,7 +113,7 @@ def test_top_k_keeps_logits_that_the_division_makes_equal(core, temperature):
         row[[700, 100]] = grid[lower], grid[lower + 1]
         expected = np.flatnonzero(transformers_probabilities(row, temperature, top_k=1)).tolist()
         assert core.truncated(row, temperature=temperature, top_k=1)[0] == expected == [100, 700]
-    assert pairs.size > 0 or temperature < 1  # division by less than 1 may keep all apart
+    assert pairs.size > 0 or temperature < 1  # division by less than 1 may leave no two equal
 
 
 def test_top_p_zero_keeps_one_token(core):

@@ -171,7 +171,7 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
       const auto overtook = std::count_if(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(place),
                                           [&](tl::RequestId other) { return other > order[place]; });
       CHECK(overtook <= (3 - priority) * window);
-      for (std::size_t before = 0; before < place; ++before) {  // equals in order of arrival
+      for (std::size_t before = 0; before < place; ++before) {  // equal priorities by arrival
         if (priorities[order[before] - 1] == priority) CHECK(order[before] < order[place]);
       }
     }
@@ -311,7 +311,7 @@ TEST(a_later_turn_reuses_prompt_and_reply) {
   for (const std::int32_t token : driver.heard.at(first).tokens) turn.push_back(token);
   const tl::RequestId second = driver.submit(spec_of(turn, 2));
   driver.run();
-  CHECK(driver.heard.at(second).end->timings.num_cached_tokens == 24);  // of 25; the last block is not full
+  CHECK(driver.heard.at(second).end->timings.num_cached_tokens == 24);  // of 25: the last block is not full
 }
 
 TEST(preemption_takes_the_one_that_loses_least_and_never_the_first) {

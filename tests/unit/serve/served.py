@@ -50,7 +50,7 @@ class Asker:
         return await self.send(request)
 
     async def send(self, request: Request) -> Response:
-        """The response to a request, whose head is checked like that of one that arrives."""
+        """The response to a request, whose head is checked as the server checks the head of a request from a client."""
         return self.app.check_head(request) or await self.app.handle(request)
 
     async def complete(self, prompt: list[int], **fields: Any) -> Response:

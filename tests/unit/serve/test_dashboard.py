@@ -19,7 +19,7 @@ def exposed():
 
     async def talk(server):
         server.loop.drafts = (1, [1], [1])
-        await server.ask("GET", "/health")  # a first request, so that there are some to count
+        await server.ask("GET", "/health")  # a first request, so that the counters are not empty
         return await server.ask("GET", "/metrics")
 
     lines = [line for line in ask(talk).body.decode().splitlines() if not line.startswith("#")]

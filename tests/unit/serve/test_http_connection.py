@@ -286,7 +286,7 @@ def test_a_client_that_closed_all_of_its_connection_has_its_request_cancelled():
         wire.pass_time(2)
         assert transport.calls == ["abort"]
         connection.connection_lost(None)
-        connection.abort_if_reset()  # its timer comes late
+        connection.abort_if_reset()  # as by a timer that comes late
         assert transport.calls == ["abort"]
 
     handler = Stream()

@@ -24,7 +24,7 @@ def said(block: dict[str, Any]) -> list[Any]:
 
 
 def blocks_of(events: list[dict[str, Any]]) -> list[list[Any]]:
-    """The blocks that events tell of: kinds, and what they hold; the input of a call as text."""
+    """The kind and the content of each block that events deliver; the input of a call is text."""
     blocks: list[list[Any]] = []
     for event in events:
         if event["type"] == "content_block_start":

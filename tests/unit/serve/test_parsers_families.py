@@ -1,4 +1,4 @@
-"""Calls as the chat templates of several families write them."""
+"""Tool calls in the formats that the chat templates of several families use."""
 
 import pytest
 

@@ -161,7 +161,7 @@ def test_content_is_part_of_the_text_in_order(name, text):
 @settings(max_examples=rounds(50), deadline=None)
 @given(TEXTS)
 def test_a_whole_answer_has_whole_calls_and_content_alone(name, text):
-    """This holds whether the answer ended by itself or was cut off."""
+    """The answer ended by itself, or was cut off; both are tested."""
     for is_cut in (False, True):
         parser = parser_of({"tool_parser": name})
         kinds = [type(event) for event in without_faults([*parser.push(text), *parser.finish(is_cut=is_cut)])]

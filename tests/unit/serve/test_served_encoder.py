@@ -1,4 +1,4 @@
-"""Which texts an encoder's steps take, and what becomes of requests that fail or are given up."""
+"""Which texts an encoder's steps take, and what becomes of requests that fail or are cancelled."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A process goes on, whatever becomes of its standard streams."""
+"""A process continues when its standard streams are closed or broken."""
 
 import json
 import os

@@ -109,7 +109,7 @@ def test_the_logits_of_prompts(trt: FakeTensorRt, build: Callable[..., Path]) ->
 
 
 def test_rows_are_copied_saved_and_loaded(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
-    """A sequence goes on from a copy of its row, and from what was saved of it after others have overwritten it."""
+    """A sequence continues in a copy of its row, and in a row loaded from what was saved before others overwrote it."""
     assert not trt.contexts
     engine = _core.Engine(str(build() / "rank0.engine"))
     manifest = Manifest.from_json(engine.manifest)

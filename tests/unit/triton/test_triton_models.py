@@ -243,7 +243,7 @@ def test_a_request_ends_at_its_timeout(engine: Any, outputs: Any, prompt: list[i
 
 
 def test_text_goes_in_and_comes_out(repository: Path, engine: Any, outputs: Any, llm: LLM) -> None:
-    """The three models one after the other, as the ensemble runs them."""
+    """The three models run one after the other, as in the ensemble."""
     before, after = load(repository, "preprocessing"), load(repository, "postprocessing")
     asked = Request({"QUERY": np.array([[TEXT.encode()]], np.object_)}, ["INPUT_ID", "REQUEST_INPUT_LEN"])
     (ids,) = before.execute([asked])
