@@ -145,7 +145,7 @@ def test_another_artifact_than_the_digest_says_is_refused(engine: Path, tmp_path
 
 @pytest.mark.parametrize("name", ["rank0.engine", "config.json", "tokenizer.json", "provenance.json"])
 def test_an_engine_that_is_damaged_is_refused(name: str, engine: Path, tmp_path: Path) -> None:
-    """All digests of the artifact are right, but the engine in it is damaged."""
+    """All digests of the artifact are right, but one file of the engine is damaged."""
     answers = honest(engine)
     manifest = json.loads(answers[MANIFEST])
     layer = next(layer for layer in manifest["layers"] if layer["annotations"][TITLE] == name)

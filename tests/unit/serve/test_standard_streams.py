@@ -1,4 +1,4 @@
-"""A process continues when its standard streams are closed or broken."""
+"""A process continues when its standard streams are full, closed or broken."""
 
 import json
 import os
