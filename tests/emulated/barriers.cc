@@ -5,14 +5,14 @@
 namespace emulated {
 namespace {
 
-constexpr u32 kOfCluster = kNamedBarriers;  // the number of the cluster's barrier among those of a thread
+constexpr u32 kOfCluster = kNamedBarriers;  // the index of the cluster's barrier in a thread's rounds
 
 bool has_arrived(const NamedBarrier& barrier, u32 id) { return me().rounds[id] == barrier.round; }
 
 // Returns whether this arrival completes the barrier.
 bool arrive_at(NamedBarrier& barrier, u32 id, u32 threads) {
   if (barrier.arrived > 0 && barrier.threads != threads) {
-    fail("arrived at a barrier of %u threads, at which others expect %u", threads, barrier.threads);
+    fail("arrived at a barrier for %u threads, but others arrived for %u", threads, barrier.threads);
   }
   if (has_arrived(barrier, id)) fail("arrived at a barrier again before all other threads have arrived");
   barrier.threads = threads;
@@ -89,7 +89,8 @@ void mbarrier_init(u32 address, u32 arrivals) {
 
 void mbarrier_arrive(u32 address, u32 expected_bytes) {
   MBarrier& barrier = mbarrier_at(my_block(), address, "mbarrier.arrive");
-  if (barrier.missing == 0) fail("an arrival more than the %u of the mbarrier at 0x%x", barrier.arrivals, address);
+  if (barrier.missing == 0)
+    fail("one arrival more than the %u that the mbarrier at 0x%x expects", barrier.arrivals, address);
   barrier.bytes += expected_bytes;
   --barrier.missing;
   end_phase_if_complete(barrier);

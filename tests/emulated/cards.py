@@ -7,7 +7,7 @@ from tests.emulated.emulator import EmulatedLaunch, Emulator
 
 
 class EmulatedCards(Emulator):
-    """A :class:`tests.gpu.cards.Cards`, whose launches wait for :meth:`synchronize`, which runs them.
+    """A :class:`tests.gpu.cards.Cards` that queues launches until :meth:`synchronize` runs them.
 
     Each of its cards runs ``num_sms`` blocks at the same time.
     """

@@ -1,4 +1,4 @@
-"""Compiles kernels of ``plugins/`` and the machine that runs them for the CPU, each once."""
+"""Compiles kernels of ``plugins/``, and the emulator that runs them, for the CPU; each is compiled once."""
 
 import contextlib
 import ctypes
@@ -42,7 +42,7 @@ def _run(*command: str | Path, text: str | None = None) -> str:
 
 
 def _built(name: str, content: str, *command: str | Path, text: str | None = None) -> Path:
-    """The output of ``command -o FILE``, kept under a hash of ``content`` and the command."""
+    """The path of the output of ``command -o FILE``, kept under a hash of ``content`` and the command."""
     key = hashlib.sha256("\0".join([content, *map(str, command)]).encode()).hexdigest()[:32]
     target = _folder() / f"{key}-{name}"
     if not target.is_file():
@@ -60,7 +60,7 @@ def _headers() -> str:
 
 @cache
 def _generated() -> Path:
-    """A folder of generated headers, named by a hash of their content; preprocessed sources name the folder."""
+    """A folder of generated headers; its name, which preprocessed sources contain, is a hash of their content."""
     texts = "\0".join(text() for text in HEADERS.values())
     folder = _folder() / f"headers-{hashlib.sha256(texts.encode()).hexdigest()[:32]}"
     if not folder.is_dir():
@@ -75,7 +75,8 @@ def _generated() -> Path:
 def _runtime() -> Path:
     """The object code of the emulated machine, which is the same for all kernels.
 
-    It is one unit: the headers of the standard library take most of the compiler's time, and are read once.
+    It is one translation unit, so that the compiler parses the headers of the standard library, its slowest part,
+    only once.
     """
     text = "\n".join(f'#include "{_HERE / name}.cc"' for name in _RUNTIME)
     content = _headers() + "".join((_HERE / f"{name}.cc").read_text() for name in _RUNTIME)
@@ -97,7 +98,7 @@ def _ptx() -> Path:
 
 @cache
 def compile_kernel(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
-    """A library with ``emulated_kernel``, a ``Launch.kernel`` of machine.h, and the blocks of its clusters."""
+    """A library with ``emulated_kernel``, a ``Launch.kernel``, and ``emulated_cluster``, the blocks of a cluster."""
     kernel = translate(
         _run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, "-I", _generated(), source)
     )

@@ -70,7 +70,8 @@ void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
 void store_async(u32 target, const void* values, u32 bytes, u32 barrier) {
   Block& block = block_of(my_block(), target);  // the block that the addresses of target and barrier now refer to
   if (&block != &block_of(my_block(), barrier)) fail("st.async to 0x%x with a barrier of another block", target);
-  if (target % bytes != 0) fail("st.async of %u bytes to 0x%x, expected a multiple of their number", bytes, target);
+  if (target % bytes != 0)
+    fail("st.async of %u bytes to 0x%x, expected an address that is a multiple of the size", bytes, target);
   mbarrier_at(block, barrier, "st.async");
   std::memset(checked(block, target, bytes, "st.async"), kPoison, bytes);
   BulkCopy copy{&block, target, bytes, barrier, nullptr, {}};

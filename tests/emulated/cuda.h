@@ -95,7 +95,7 @@ T atomicAdd(T* target, std::type_identity_t<T> value) {
 
 namespace emulated {
 
-// The variable of this block that one `__shared__ float name[n];` declares; `Tag` is another type for each of them.
+// The variable of this block that one `__shared__ float name[n];` declares; each declaration has its own type `Tag`.
 template <class Variable, class Tag>
 Variable& static_shared(const Tag&) {
   static const char tag = 0;
@@ -167,7 +167,7 @@ T __shfl_xor_sync(unsigned mask, T value, int bits) {
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned distance) {
-  const auto from = [](unsigned lane, unsigned argument) { return lane - argument; };  // below 0: its own
+  const auto from = [](unsigned lane, unsigned argument) { return lane - argument; };  // below 0: keeps its own value
   return emulated::exchange("shfl.up", mask, value, distance, from);
 }
 template <class T>
@@ -183,7 +183,7 @@ inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
   const auto smaller = [](unsigned a, unsigned b) { return a < b ? a : b; };
   return emulated::reduce("redux.min", mask, value, smaller);
 }
-// Returns the mask of the lanes that have the same value.
+// Returns the mask of the lanes that have the same value as this lane.
 inline unsigned __match_any_sync(unsigned mask, int value) {
   if (mask != emulated::kAllLanes) emulated::fail("match.any of lanes 0x%x: only whole warps are supported", mask);
   struct Match {

@@ -48,7 +48,7 @@ class EmulatedLaunch:
 
 
 class Emulator:
-    """A :class:`tests.gpu.device.Machine` that runs ``num_sms`` blocks at the same time, as a GPU should."""
+    """A :class:`tests.gpu.device.Machine` that runs ``num_sms`` blocks at the same time, one for each SM."""
 
     device = "cpu"
 

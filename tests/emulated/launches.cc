@@ -117,7 +117,7 @@ void run_streams() {
   }
 }
 
-// Returns the largest number of threads that can run at the same time.
+// Adds the launches to their streams. Returns the largest number of threads that can run at the same time.
 std::size_t take_launches(const Launch* launches, u32 count) {
   std::vector<std::size_t> threads;
   for (const Launch* launch = launches; launch < launches + count; ++launch) {

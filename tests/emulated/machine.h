@@ -76,7 +76,7 @@ bool mbarrier_wait(u32 address, u32 parity);  // returns when the phase of that 
 
 // Asynchronous bulk copies and stores, which complete on an mbarrier.
 void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier);
-void store_async(u32 target, const void* values, u32 bytes, u32 barrier);  // at most 16 bytes, to a cluster's block
+void store_async(u32 target, const void* values, u32 bytes, u32 barrier);  // at most 16 bytes, to any block
 // A matrix for the copy engine, in place of the driver's tensor map; it is read in boxes with rows of 128 bytes.
 struct Matrix {
   const char* data;
@@ -91,7 +91,8 @@ void copy_box(u32 target, const Matrix& matrix, int row, int column, u32 barrier
 void copy_async(u32 target, const void* source, u32 bytes);
 void copy_commit();
 void copy_wait(u32 groups_under_way);
-void copy_arrive(u32 barrier);  // arrives when this thread's copies so far have landed; a counted arrival
+// Arrives when this thread's copies so far have landed; `barrier` counts this as one of its expected arrivals.
+void copy_arrive(u32 barrier);
 
 // Groups of the asynchronous work of a warp's tensor cores (state.h); called from within meet() only.
 void issue_commit();

@@ -30,8 +30,8 @@ void put_a(float (&matrix)[16][16], int lane, const u32 (&words)[4]) {
   for (int i = 0; i < 4; ++i) unpack<kHalf>(words[i], &matrix[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8]);
 }
 
-// The sums of a column for 16 rows at a time, which the compiler adds up side by side: each in the order of `k`.
-// a[k] has the elements of all rows.
+// Adds a column's products to the sums of 16 rows side by side, so that the compiler vectorizes the loop. Each sum is
+// in the order of `k`. a[k] has the elements of all rows.
 template <int kDepth, class Rows>
 void add_products(float (&sums)[16], const Rows& a, const float* b) {
   for (int k = 0; k < kDepth; ++k) {
@@ -90,7 +90,7 @@ template <Element kElement>
 void load(const Descriptor& matrix, int first, int count, float (*to)[kRowBytes]) {
   using Number = Numbers<kElement>;
   constexpr int kPiece = 16 / Number::kBytes;
-  if (matrix.transposed && Number::kBytes == 1) fail("wgmma: bytes lie side by side along K only");
+  if (matrix.transposed && Number::kBytes == 1) fail("wgmma: expected 8-bit operands that are contiguous along K");
   for (int piece = 0; piece < count * 2; ++piece) {
     const int k = matrix.transposed ? piece % 16 : piece % 2 * kPiece;
     const int other = matrix.transposed ? piece / 16 * 8 : piece / 2;
@@ -160,7 +160,7 @@ float computed_from_e4m3(int bits) {
   return bits & 0x80 ? -size : size;
 }
 
-// The value of each code, because the processor may not convert them itself.
+// The value of each E4M3 code: the host's processor may have no instruction that converts it.
 const auto kOfE4m3 = [] {
   std::array<float, 256> values;
   for (int bits = 0; bits < 256; ++bits) values[bits] = computed_from_e4m3(bits);

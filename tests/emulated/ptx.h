@@ -1,7 +1,7 @@
 // The PTX instructions that kernels use, as functions: ptx.py turns asm statements into calls of them. A function has
 // the instruction's name with every dot and colon replaced by an underscore; operands come in PTX's order, {...} as a
 // group, [...] as an address.
-// Each kernel is compiled with it: headers of the standard library that take long to load are included elsewhere.
+// Each kernel is compiled with this header, so it includes no header of the standard library that takes long to parse.
 #pragma once
 
 #include <array>
@@ -77,7 +77,7 @@ inline void prmt_b32(u32& to, u32 low, u32 high, u32 selector) {
   u32 picked = 0;
   for (int i = 0; i < 4; ++i) {
     const u32 which = selector >> 4 * i & 0xf;
-    if (which > 7) fail("prmt with the selector 0x%x: only bytes without their sign are supported", selector);
+    if (which > 7) fail("prmt with the selector 0x%x: sign replication is not supported", selector);
     picked |= static_cast<u32>(bytes >> 8 * which & 0xff) << 8 * i;
   }
   to = picked;
@@ -278,8 +278,8 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d,
   mma<true>(d, a, b, c);
 }
 
-// Two products of 16-bit elements, as Hopper's tensor cores compute it: one with the low two bytes of each register,
-// one with the high two.
+// Computed as two products of 16-bit elements, as Hopper's tensor cores do: one with the low two bytes of each
+// register, one with the high two.
 inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> d, Group<4, const u32> a,
                                                                 Group<2, const u32> b, Group<4, float> c) {
   for (int shift = 0; shift < 32; shift += 16) {
@@ -311,7 +311,8 @@ inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(Group<4, u32> d, Gro
 
 template <Element kElement, int kColumns>
 void wgmma(WgmmaOperands& mine, int scale_a, int scale_b) {
-  if (scale_a != 1 || scale_b != 1) fail("wgmma: operands are scaled by %d and %d", scale_a, scale_b);
+  if (scale_a != 1 || scale_b != 1)
+    fail("wgmma: expected scales of 1 for both operands, found %d and %d", scale_a, scale_b);
   together("wgmma.mma_async", mine, [](void* const* lanes) { issue_wgmma<kElement>(kColumns, lanes); });
 }
 template <Element kElement, int kColumns>

@@ -16,7 +16,7 @@ def translate(preprocessed: str) -> str:
     """C++ in which no asm statement and no ``__shared__`` variable is left.
 
     ``preprocessed`` has no macros left in its asm statements. A PTX instruction that ``ptx.h`` lacks becomes a call of
-    a function that is not declared, and asm of another form a ValueError.
+    a function that is not declared; asm of another form raises ValueError.
     """
     parts, at = [], 0
     for match in _ASM.finditer(preprocessed):
@@ -56,7 +56,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _statement(asm: str) -> str:
-    """A block for ``template : outputs : inputs : clobbers``."""
+    """The C++ block that replaces an asm statement ``template : outputs : inputs : clobbers``."""
     template, outputs, inputs, _ = (*_split(asm, ":"), "", "", "")[:4]
     ptx = "".join(_STRING.findall(template)).replace("\\n", "\n")
     lines = [f"__label__ {name};" for name in re.findall(r"^\s*(\w+):(?!:)", ptx, re.MULTILINE)]

@@ -43,7 +43,7 @@ struct Fiber : Place {
   u32 number;
   std::vector<ThreadCopy> copies;
   u32 copy_group = 0;
-  std::array<u32, kNamedBarriers + 1> rounds{};  // the last at each barrier of the block, and at the cluster's
+  std::array<u32, kNamedBarriers + 1> rounds{};  // the last round at each barrier of the block and the cluster
 };
 
 struct Work {
@@ -54,7 +54,7 @@ struct Work {
 struct Warp {
   Block* block;
   int index;
-  double pace;  // the probability that it runs at its turn
+  double pace;  // the probability that the warp runs at its turn
   std::vector<Fiber> lanes;
   bool queued = false;
   const char* meeting = nullptr;
@@ -119,7 +119,7 @@ struct Machine {
   std::vector<Stream> streams;
   std::mt19937_64 random;
   u64 turns = 0;
-  double eagerness;    // probability that an operation under way gets done at a step
+  double eagerness;    // probability that an asynchronous operation completes at a step
   bool looks = false;  // whether a thread polls, so that copies may not wait until no thread is ready
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Warp*> ready;

@@ -24,7 +24,7 @@ LENGTHS = {
     "one token": [1],
     "edges of blocks": [31, 32, 33, 63, 64, 65, 127, 128, 129],
     "ragged": [1, 700, 3, 17, 64, 1, 129],
-    "alike": [70 + 7 * i % 50 for i in range(13)],  # pairs stay whole, a team of warps each
+    "alike": [70 + 7 * i % 50 for i in range(13)],  # no pair of a sequence and a KV head is split
 }
 # The batches, by name: past and new tokens of each sequence.
 BATCHES = {
@@ -33,8 +33,8 @@ BATCHES = {
     "chunks": [(1, 31), (31, 1), (32, 33), (63, 65), (160, 40)],
     "mixed with decoding": [(300, 1), (0, 70), (77, 1), (128, 40), (1, 1)],
 }
-SEEDS = (0, 2)  # a check takes two seeds
-# Gemma 2's cap in float16, which shows small errors, and a cap that changes every score.
+SEEDS = (0, 2)  # each check runs with both
+# Caps of attention scores: Gemma 2's in float16, which shows small errors, and one that changes every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
 TEMPERATURE = (5, 1, 0.7)  # floor_scale, floor_offset and attn_scale
 
@@ -57,7 +57,7 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
 
 @pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
 def test_results_in_bytes(scales: RowScales) -> None:
-    """One warp computes whole pairs in one case; in the other, pairs are split and their parts combined."""
+    """A warp computes whole pairs of a sequence and a KV head, or pairs are split and their parts combined."""
     shape, how = attention_shape(4, 2, 64, 32), {"y_scales": scales, "machine": Emulator()}
     for lengths in (LENGTHS["alike"], LENGTHS["ragged"]):
         check_decode(shape, lengths, torch.bfloat16, **how)
@@ -67,7 +67,7 @@ def test_results_in_bytes(scales: RowScales) -> None:
 
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 def test_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    """One head size has swizzled bytes and the other has not; results have either type of activations."""
+    """Rows of 128 bytes are swizzled, those of 96 bytes are not; results have either type of activations."""
     for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
         shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
         check_decode(shape, LENGTHS[lengths], dtype, **how)
@@ -109,7 +109,7 @@ def test_decode_sinks(heads: int, kv_heads: int, window: int, softcap: float, le
 
 
 def test_decode_sinks_of_one_pair_by_many_blocks() -> None:
-    """Only one of the blocks adds the sink."""
+    """Of the blocks that share a pair of a sequence and a KV head, only one adds the sink."""
     how = {"sinks": True, "machine": Emulator(num_sms=26)}
     check_decode(attention_shape(4, 1, 16, 32), [1000, 200], torch.float16, warps=1, **how)
     check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, cache_dtype=torch.int8, **how)
@@ -136,7 +136,7 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
 
 
 def test_decode_of_sequences_of_drafts() -> None:
-    """Steps with nine draft tokens per sequence copy the last of them late."""
+    """Steps with nine new tokens per sequence copy the last of them late."""
     for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.bfloat16, num_new_tokens=9, machine=Emulator())
 
@@ -174,7 +174,7 @@ def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) ->
 
 @pytest.mark.parametrize("head_dim", [112, 176, 240])
 def test_prefill_in_short_steps(head_dim: int) -> None:
-    """Shared memory is small; the pieces of a step are not always a multiple of the threads."""
+    """Shared memory is small; the number of pieces in a step is not always a multiple of the number of threads."""
     shape, batch = attention_shape(2, 1, head_dim, 16), BATCHES["mixed with decoding"]
     check_prefill(shape, batch, torch.float16, wgmma=False, mma_step=32, machine=Emulator("sm_80"))
 
@@ -198,7 +198,7 @@ def test_prefill_from_a_later_position_on(window: int, first_position: int, wgmm
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("window", [0, 24, 64, 160])
 def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
-    """With 160 positions, some rows of a block see none of the keys of its first tile."""
+    """With chunks of 160 positions, some rows of a block see none of the keys of its first tile."""
     how = {"chunked": True, "temperature": TEMPERATURE, "wgmma": wgmma, "machine": Emulator()}
     for batch in (BATCHES["chunks"], BATCHES["mixed with decoding"]):
         check_prefill(attention_shape(4, 2, 64, 32), batch, torch.float16, window, **how)

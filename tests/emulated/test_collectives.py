@@ -51,7 +51,7 @@ def test_normed_rows_of_bytes(count: int, hidden: int, dtype: torch.dtype, y_sca
 
 @pytest.mark.parametrize(("count", "part", "features"), [(2, 12, 24), (3, 400, 1197), (8, 4, 27)])
 def test_all_gather(count: int, part: int, features: int) -> None:
-    """Ranks gather all features, an odd number that takes threads several rounds, or none from the last rank."""
+    """The output has all features, an odd number of them (in several rounds), or none of the last rank's."""
     check_all_gather(AllGather(EmulatedCards(count), part, features, MAX_ROWS, **SMALL | {"threads": 32}), 12)
 
 
@@ -61,7 +61,7 @@ def test_all_gather(count: int, part: int, features: int) -> None:
 def test_products_store_rows_on_other_ranks(count: int, dtype: torch.dtype, tiles: TileConfig | None) -> None:
     capacity = 8 if tiles is None else 64
     check_stored_on_owners(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3)
-    for leaves in (0, 7):  # whether rows begin at an even element
+    for leaves in (0, 7):  # with 7, some rows begin at an odd element
         check_stored_logits(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3, leaves)
 
 

@@ -50,7 +50,7 @@ def test_races_show(mistake: str) -> None:
     ("mistake", "message"),
     [
         ("wrong parity", r"deadlock:\n  block \(0, 0\), warp 0: 32 lanes wait at mbarrier"),
-        ("extra arrival", "an arrival more than the 1 of the mbarrier"),
+        ("extra arrival", "one arrival more than the 1 that the mbarrier"),
         ("too far", "bulk copy: 128 bytes at .* are not in one of the kernel's tensors"),
         ("outside", "bulk copy: 128 bytes at 0x1400 are outside of the 144 bytes of shared memory"),
         ("divergence", r"while other lanes of the warp are at|deadlock"),

@@ -178,7 +178,7 @@ def test_a_rank_sorts_choices_of_its_own_experts(rank: int) -> None:
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) -> None:
-    """Some rows have chosen none of the rank's experts, and a few rows have chosen only those."""
+    """Some rows have chosen none of the rank's experts, and a few rows have chosen only the rank's experts."""
     mixture, gemv = Mixture(8, 2, 128, 64, max_rows, "softmax", of_rank=2, rank=rank), max_rows <= 16
     check_router(mixture, rows, gemv=gemv, machine=Emulator())
     biased = {"biased": True, "residual": True, "device": SMALL}
@@ -200,7 +200,7 @@ def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(form: Form, widt
     [
         (ExpertChoice(128, 8, 128), 64, 64),
         (ExpertChoice(300, 3, 300), 512, 501),  # more experts than threads
-        (ExpertChoice(32, 4, 8), 8192, 1000),  # experts in several groups, of which a rank has an eighth
+        (ExpertChoice(32, 4, 8), 8192, 1000),  # several groups of experts; a rank has a quarter of the experts
         (ExpertChoice(64, 2, 16), 16, 7),  # some experts are chosen by no row
     ],
 )

@@ -20,7 +20,7 @@ struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Too many requests are outstanding. This one is valid, and may be submitted again later.
+// A valid request that is refused because too many are outstanding; it may be submitted again later.
 struct OverloadedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

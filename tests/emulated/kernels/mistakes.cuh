@@ -1,6 +1,6 @@
 // A pipeline of one stage with the mistake that TL_MISTAKE names, if any: the emulator must find it.
 //
-// A warp copies kTiles tiles of 32 words to shared memory, another adds 1 to each word. Launch: 64 threads, a block.
+// A warp copies kTiles tiles of 32 words to shared memory, another adds 1 to each word. Launch: a block of 64 threads.
 #include "cuda/async.cuh"
 
 enum Mistake { kNone, kNoWait, kEarlyRelease, kWrongParity, kExtraArrival, kTooFar, kOutside, kDivergence, kNoBarrier };

@@ -20,8 +20,8 @@ class BlockPool {
   int num_unreferenced() const { return num_blocks() - num_referenced_; }
   int refcount(std::int32_t block) const { return blocks_[block].refcount; }
 
-  // Returns a block with one reference; kNoBlock if none is ready. Evicts cached blocks last, least recently used
-  // first.
+  // Returns a block with one reference; kNoBlock if none is ready. If no block is free, evicts the least recently
+  // released cached block.
   std::int32_t allocate();
   // Adds a reference; an unreferenced block must be cached.
   void retain(std::int32_t block);

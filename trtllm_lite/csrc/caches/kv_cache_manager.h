@@ -24,7 +24,8 @@ struct KvManagerConfig {
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
-  // The attention window of each cache group (kv_geometry.h), 0 for none; and the most tokens of a sequence in a step.
+  // The attention window of each cache group (kv_geometry.h), 0 for none; then the largest number of tokens that a step
+  // computes of one sequence.
   std::vector<int> windows{0};
   int max_step_tokens = std::numeric_limits<int>::max();
 
@@ -114,7 +115,8 @@ class KvCacheManager {
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
-  // Releases the blocks before every window of the next tokens to compute. `last_step`: the last step that reads them.
+  // Releases the blocks that no attention window of the next tokens to compute reaches. `last_step`: the last step that
+  // reads them.
   void leave_behind(const KvSequence& sequence, std::uint64_t last_step) {
     if (geometry_.has_windows()) drop_behind_windows(sequence.id_, last_step);
   }

@@ -85,7 +85,7 @@ void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, in
 bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by) {
   Sequence& s = sequences_[id];
   const auto at = static_cast<std::size_t>(index);
-  // The block was computed twice. Later blocks get the first one as parent; this copy stays private.
+  // If another sequence has computed the same block, later blocks get its entry as parent; this copy stays private.
   const std::int32_t same = prefixes_.find(chain, index, s.parent);
   if (same != kNoBlock) {
     s.parent = prefixes_.id(same);

@@ -73,8 +73,8 @@ class KvGeometry {
     return num_blocks;
   }
 
-  // The most blocks of a beam search; the prompt's sequence stays open. Beams share the blocks of the prompt; those of
-  // a windowed group count once for each beam, because each beam leaves them at its own time.
+  // The most blocks that a beam search can hold; the prompt's sequence stays open. Beams share the blocks
+  // of the prompt; those of a windowed group count once for each beam, because each beam leaves them at its own time.
   int most_blocks_of_search(int num_prompt, int max_length, int num_beams) const {
     const int own = num_blocks_for(max_length) - num_prompt / tokens_per_block_;
     int num_blocks = 0;
@@ -85,7 +85,7 @@ class KvGeometry {
     return num_blocks;
   }
 
-  // The most blocks of a batch of sequences that grow to `max_length`, if one prompt is computed at a time.
+  // The most blocks that a batch of sequences that grow to `max_length` can hold, if one prompt is computed at a time.
   std::int64_t most_blocks_of_batch(int batch_size, int max_length) const {
     return std::int64_t{batch_size - 1} * most_blocks(1, max_length) + most_blocks(max_length, max_length);
   }
@@ -107,7 +107,7 @@ class KvGeometry {
  private:
   static constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // kMaxExtent: the most tokens of any sequence
 
-  // The most blocks of a group that a step needs that computes up to `num_remaining` tokens of a sequence.
+  // The most blocks of a group that a sequence can hold at once; see most_blocks().
   int most_at_once(int group, int num_remaining, int max_length) const {
     const int whole = num_blocks_for(max_length);
     if (!is_windowed(group)) return whole;

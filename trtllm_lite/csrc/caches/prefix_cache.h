@@ -14,7 +14,8 @@
 
 namespace tl {
 
-// A sequence's known tokens and the hash chain over its full blocks: hashes[i] covers tenant, tokens 0 .. (i+1)*size-1.
+// A sequence's known tokens and the hash chain over its full blocks: hashes[i] covers the
+// salt and the tokens of blocks 0 to i.
 struct TokenChain {
   std::span<const std::int32_t> tokens;
   std::vector<std::uint64_t>& hashes;  // extended on demand by PrefixCache::extend_hashes

@@ -104,12 +104,12 @@ class CpuExecutor final : public OneStageExecutor {
   HomeBound<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
-  std::vector<CacheTensor> cache_tensors_;  // without the borrowed one
+  std::vector<CacheTensor> cache_tensors_;  // without borrowed features
   std::byte* features_;                     // null: the engine has no features
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // operands of all calls, in order
   std::vector<VaryingExtent> varying_extents_;
-  std::deque<std::string> names_;  // of calls
+  std::deque<std::string> names_;  // names of the calls
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const std::int64_t rank_;

@@ -38,7 +38,7 @@ class CpuGroup final : public OneStageExecutor {
   std::vector<ExpertCounts> expert_counts() override;
 
  private:
-  // State of the ranks' threads. A rank that has been given up keeps it alive.
+  // State of the ranks' threads. The thread of a rank that was given up keeps it alive.
   struct Ranks {
     std::unique_ptr<RankRendezvous> rendezvous;
     std::vector<std::unique_ptr<CpuExecutor>> executors;

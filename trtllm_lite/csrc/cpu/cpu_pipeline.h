@@ -50,7 +50,7 @@ class CpuPipeline final : public LogitsExecutor {
     StepRequest request;
     std::vector<float> made;  // results of the previous stage, for the next one
     std::exception_ptr error;
-    std::size_t num_passed = 0;  // stages
+    std::size_t num_passed = 0;  // stages that have computed the step
   };
   // State that the threads share and keep alive.
   struct Pipe {

@@ -22,7 +22,8 @@ struct NormRow {
   }
 };
 
-// Sums terms(i) over the vectors of a row, in four chains. The order depends only on i.
+// Calls add_terms(i, sum) for each vector of a row, with four sums in turn, and adds up the sums. The order of
+// additions depends only on `size`.
 template <typename Terms>
 TL_INLINE float sum_over_row(std::int64_t size, const Terms& add_terms) {
   constexpr int kChains = 4;

@@ -1,4 +1,4 @@
-// How fast the threads of this machine read memory, as a floor for benchmarks.
+// How fast the threads of this machine read memory, which bounds how fast a step can be.
 #pragma once
 
 #include <cstddef>

@@ -43,8 +43,9 @@ class DraftCost {
   }
   int trial_len() const { return static_cast<int>(num_steps_) % 2; }
 
-  // Seconds that may be spent on catching up with requests: the time of some steps, plus a share of the time of all,
-  // plus what drafts have saved. This bounds the loss on texts whose drafts are never accepted.
+  // Seconds that may be spent on catching up with requests: the time of kAdvance mean steps, plus the share kShare of
+  // the time of all steps, plus the time that drafts have saved. This bounds the loss on texts whose drafts
+  // are never accepted.
   double catch_up_budget() const { return saved_ + kAdvance * seconds_; }
   // Mean seconds to catch up with one token; empty before the first.
   std::optional<double> seconds_to_catch_up() const {
@@ -88,8 +89,8 @@ class DraftCost {
   DecodeStep last_;
   double saved_ = 0;                                        // seconds
   double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // running means, and the number of steps in them
-  // Running means, over pairs of steps, of products of their differences: drafts * seconds and drafts^2; number of
-  // pairs.
+  // Running means, over pairs of steps, of products of their differences: drafts * seconds and drafts^2; then the
+  // number of pairs.
   double products_ = 0, squares_ = 0, num_pairs_ = 0;
   double seconds_per_place_ = 0, num_drafting_steps_ = 0;
   double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // running means, and number of catch-ups

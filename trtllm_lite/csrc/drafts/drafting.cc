@@ -36,7 +36,8 @@ SequenceDrafters::Make drafters_of(const SyntheticOptions& options) {
   const std::vector<double>& rates = options.acceptance_rates;
   const bool in_range = std::ranges::all_of(rates, [](double rate) { return rate >= 0 && rate <= 1; });
   check(in_range && std::ranges::is_sorted(rates, std::greater<>()),
-        "synthetic_acceptance_rates in 0 .. 1, none above the previous one", "others");
+        "synthetic_acceptance_rates in 0 .. 1, none above the previous one",
+        "a rate out of range or above the previous one");
   const auto outputs = std::make_shared<KnownOutputs>();
   return [options, outputs](const Request& request) {
     return std::make_unique<SyntheticDrafter>(options, outputs, request);

@@ -11,7 +11,7 @@ struct ModelDraftState : DraftState {
   std::shared_ptr<const SlotParams> params;
 };
 
-// The number of tokens for which all positions but the last have been computed.
+// The number of known tokens; all their positions but the last have been computed.
 int num_known(const DraftTask& task) { return static_cast<int>(task.request.tokens.size()); }
 
 }  // namespace
@@ -174,8 +174,8 @@ int ModelDrafter::catch_up() {
   return static_cast<int>(batch.token_ids.size());
 }
 
-// Runs a step for each place of a draft. Tokens stay on the device, so each step is launched before those of the last
-// are read.
+// Runs a step for each place of a draft. Tokens stay on the device, so each step is launched before the tokens of the
+// previous step are read.
 void ModelDrafter::propose() {
   for (Proposal& proposal : proposals_) {
     proposal.is_over =

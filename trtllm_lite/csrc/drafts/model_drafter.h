@@ -56,9 +56,9 @@ class ModelDrafter final : public Drafter {
  private:
   struct Proposal {
     DraftTask* task;
-    int num_computed;        // positions
+    int num_computed;        // positions that the draft model has computed
     bool has_table = false;  // the draft model's executor has the block table
-    bool is_over = false;    // no drafts are wanted, or none after a row that failed
+    bool is_over = false;    // no further drafts are wanted, or a row has failed
   };
 
   int num_computed(const DraftTask& task) const;

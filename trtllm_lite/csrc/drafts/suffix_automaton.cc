@@ -35,7 +35,7 @@ std::optional<SuffixAutomaton::Continuation> SuffixAutomaton::follow(Match& matc
   return Continuation{from.best, static_cast<double>(from.best_count) / from.num_continued};
 }
 
-// If a state was split since the match was made, it no longer has its shorter strings.
+// Moves the match to the state that has its string now: a split of the state moves its shorter strings to its link.
 void SuffixAutomaton::shorten(Match& match) const {
   while (match.state != 0 && match.length <= state(state(match.state).link).length) {
     match.state = state(match.state).link;

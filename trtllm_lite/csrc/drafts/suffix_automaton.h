@@ -1,6 +1,6 @@
-// A suffix automaton over texts of tokens that counts which tokens followed (Blumer et al., "The smallest automaton
-// recognizing the subwords of a text", 1985; for several texts as in Mohri et al., "General suffix automaton
-// construction algorithm", 2009).
+// A suffix automaton over texts of tokens that counts which tokens followed which strings (Blumer et al., "The
+// smallest automaton recognizing the subwords of a text", 1985; for several texts as in Mohri et al., "General suffix
+// automaton construction algorithm", 2009).
 #pragma once
 
 #include <cstddef>

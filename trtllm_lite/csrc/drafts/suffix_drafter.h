@@ -12,8 +12,8 @@
 
 namespace tl {
 
-// `max_cached_requests`: kept outputs of each cache_salt; 0, or at least 2. `max_spec_factor`: drafts for each token of
-// the matching string. `min_token_prob`: the least estimated probability of the last draft.
+// `max_cached_requests`: kept outputs of each cache_salt; 0, or at least 2. `max_spec_factor`: the most drafts for each
+// token of the matching string. `min_token_prob`: the least estimated probability of the last draft.
 struct SuffixOptions {
   int max_cached_requests = 10000;
   double max_spec_factor = 1;

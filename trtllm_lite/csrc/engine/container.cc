@@ -66,7 +66,7 @@ Entry read_entry(const JsonView& json, std::span<const std::byte> data) {
   const std::int64_t end = bounds[1].integer(entry.offset, size);
   if (end - entry.offset != num_bytes)
     bounds[1].fail("begin plus " + std::to_string(num_bytes) + " bytes of the shape");
-  // Only padding may start at any offset: it fills the bytes up to the next aligned one.
+  // Entries of dtype U8 may start at any offset; padding, for example, fills the bytes up to the next aligned offset.
   const bool is_weight = entry.dtype != "U8";
   if (is_weight && entry.offset % kAlignment != 0) bounds[0].fail("a multiple of 64");
   entry.bytes = data.subspan(static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(num_bytes));

@@ -70,7 +70,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
 
   std::string_view what_;
   Json root_;
-  std::vector<Json*> open_;  // containers
+  std::vector<Json*> open_;  // the containers that are not complete, innermost last
   Json* member_ = nullptr;   // the value of the innermost object's newest key
   std::size_t num_values_ = 0;
 };

@@ -26,7 +26,7 @@ void add_call(const ResolvedCall& call, const Plan& plan, LowRankShapes* shapes)
     throw EngineError("operator LowRank: expected max_rank " + std::to_string(shapes->max_rank) + ", found " +
                       std::to_string(value(kMaxLowRank)));
   }
-  if (x.shape[1].symbol) throw EngineError("operator LowRank: expected as many in_features in every step");
+  if (x.shape[1].symbol) throw EngineError("operator LowRank: expected the same number of in_features in every step");
   shapes->max_rank = value(kMaxLowRank);
   const std::int64_t ends[] = {value(kFirstEnd), value(kSecondEnd), value(kThirdEnd)};
   for (std::int64_t part = 0; part < value(kNumParts); ++part) {
@@ -48,7 +48,7 @@ bool has_shape(const PlanTensor& slots, std::initializer_list<std::int64_t> of_s
 void add_slots(const AdaptedProduct& product, std::size_t number, const Plan& plan, LowRankShapes* shapes) {
   const auto tensor = [&](int index) -> const PlanTensor& { return plan.tensors[static_cast<std::size_t>(index)]; };
   const PlanTensor &a = tensor(product.a), &b = tensor(product.b), &ranks = tensor(product.ranks);
-  if (a.shape.size() != 3 || b.shape.size() != 3) fail(number, "expected slots of matrices");
+  if (a.shape.size() != 3 || b.shape.size() != 3) fail(number, "expected a and b of three axes");
   const std::int64_t in = a.shape[2].value, rank = b.shape[2].value, parts = std::ssize(product.widths);
   std::int64_t out = 0;
   for (const std::int64_t width : product.widths) out += width;

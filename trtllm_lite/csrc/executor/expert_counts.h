@@ -14,7 +14,7 @@ struct ExpertCounts {
   std::vector<std::int64_t> choices;       // by expert: rows that have chosen it
   std::vector<std::int64_t> experts_read;  // by EP rank: its experts that some row has chosen
   std::int64_t steps = 0;
-  std::int64_t busiest_choices = 0;  // choices of the experts of the busiest EP rank of each step
+  std::int64_t busiest_choices = 0;  // choices of experts on each step's busiest EP rank
 };
 
 // Reads a rank's counts of its own experts from a tensor of Plan::tallies (router/tally.cuh).

@@ -7,8 +7,8 @@
 
 namespace tl {
 
-// The bytes in use at one time, modulo 2^32: glibc before 2.33 counts no further (mallinfo), and wheels support 2.28
-// on. Differences below 2 GiB are exact.
+// The bytes in use at one time, modulo 2^32: glibc before 2.33 counts no further (mallinfo), and wheels support
+// glibc 2.28 and later. Differences below 2 GiB are exact.
 class AllocatedBytes {
  public:
   static AllocatedBytes now();

@@ -105,7 +105,7 @@ struct Product {
   }
 };
 
-// Vectors of columns in a tile of `rows` rows: as many as fit in registers with all sums, at most `most`.
+// Vectors of columns in a tile of `rows` rows: as many as keep all sums in registers, at most `most`.
 constexpr int tile_vecs(int rows, int most) {
   int vecs = most;
   while (vecs > 1 && rows * vecs > kMaxAccumulators) vecs /= 2;

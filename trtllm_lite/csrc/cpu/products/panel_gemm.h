@@ -18,7 +18,7 @@ namespace tl::TL_ISA {
 
 // Bytes of a chunk of a stored panel. The chunk and the next one fit the L1 cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
-// dequantized, it fits the L2 cache
+// The depth of the longest chunk, which fits the L2 cache when dequantized.
 constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));
 // Bytes of a chunk of each panel that is streamed side by side with others: few enough that these chunks and the next
 // ones fit the L1 cache, enough to amortize the fixed cost of a chunk.
@@ -127,7 +127,7 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
   return {count, ceil_div(rows, count)};
 }
 
-// The scales or offsets in `numbers` of the blocks of panel `panel`.
+// The rows of `numbers` (scales or offsets) for the blocks of panel `panel`.
 TL_INLINE BlockRows block_rows(const Tensor& numbers, std::int64_t panel) {
   if (numbers.data == nullptr) return {};
   const std::int64_t row_bytes = kPanelWidth * bits_of(numbers.dtype) / 8;

@@ -11,7 +11,7 @@
 #endif
 
 #if defined(__AMX_BF16__)
-// Products by vectors are those of AVX-512, which the same machine has.
+// Products by vector instructions are those for AVX-512, which every machine with AMX has.
 namespace tl::avx512 {
 
 void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,

@@ -11,13 +11,13 @@
 
 namespace tl::TL_ISA::tiles {
 
-// The most rows that are multiplied in vectors.
+// The most rows that are multiplied by vector instructions instead of tiles.
 constexpr int kFewRows = 4;
 // The bytes of 32 fixed-point numbers, in 32-bit words.
 constexpr std::int64_t kWordsOfTile = 2 * kDepth / sizeof(std::int32_t);
 
 // The division of in_features: `blocks` blocks of `block` elements, each padded to `tiles` tiles. Fixed-point x has two
-// planes of each: the upper and the lower halves.
+// planes of tiles: the upper and the lower halves of its numbers.
 struct Depth {
   std::int64_t blocks;
   std::int64_t block;

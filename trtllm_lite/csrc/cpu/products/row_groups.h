@@ -8,7 +8,7 @@
 
 namespace tl {
 
-// The most rows of a group that every instruction set multiplies in vectors.
+// The most rows that a group may have: every instruction set multiplies so few by vector instructions.
 constexpr int kMostRowsOfGroup = 4;
 constexpr int kMostGroups = 32;
 

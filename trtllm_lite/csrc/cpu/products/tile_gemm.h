@@ -187,7 +187,7 @@ struct Task {
   }
 };
 
-// Like the bands of panel_gemm.h, in whole tiles.
+// Divides rows into bands as panel_gemm.h does, but of whole tiles.
 TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threads) {
   const std::int64_t fewest = ceil_div(rows, kMaxTaskRows);
   const std::int64_t wanted = ceil_div(kTasksPerThread * num_threads, panels);

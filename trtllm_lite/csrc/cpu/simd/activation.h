@@ -45,7 +45,7 @@ TL_INLINE Vec activate(Activation activation, Vec x) {
   }
 }
 
-// g sigmoid(1.702 g) (u + 1) of the clamped gate and up projections (arXiv 2508.10925).
+// g sigmoid(1.702 g) (u + 1), where g and u are the clamped gate and up projections (arXiv 2508.10925).
 TL_INLINE Vec swiglu_oai(Vec gate, Vec up) {
   const Vec limit = broadcast(7.0f), one = broadcast(1.0f);
   const Vec g = min(limit, gate), u = max(zero() - limit, min(limit, up));

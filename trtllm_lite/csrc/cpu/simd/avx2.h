@@ -84,7 +84,7 @@ TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
 
 TL_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
-// b where either is NaN.
+// max and min return b where a or b is NaN.
 TL_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 TL_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 

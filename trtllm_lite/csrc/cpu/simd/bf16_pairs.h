@@ -1,7 +1,7 @@
 // Weights and activations as pairs of bfloat16, for instructions that multiply two neighbours at a time.
 //
-// A row of pairs holds, for each column, two elements of k: 2i and 2i+1 or, of the 8 elements in a word of 4-bit
-// elements, i and i+4, which are 16 bits apart in the word as in a pair. Rows of x are paired the same way.
+// For each column, a row of pairs holds two elements along k: elements 2i and 2i+1, or, if a word holds eight 4-bit
+// elements, its elements i and i+4, which are 16 bits apart as in a pair. Rows of x are paired the same way.
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -12,7 +12,7 @@ using Pairs = __m512i;  // of 16 columns
 
 TL_INLINE void store(BFloat16* p, Pairs pairs) { _mm512_store_si512(p, pairs); }
 
-// Pairs two vectors that are exact in bfloat16: the lower halves of their float32 are zero.
+// Pairs two vectors that are exact in bfloat16: the lower 16 bits of each float32 are zero.
 TL_INLINE Pairs pair_exact(Vec first, Vec second) {
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);

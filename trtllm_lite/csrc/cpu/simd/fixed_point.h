@@ -9,7 +9,7 @@
 
 namespace tl::TL_ISA {
 
-// Longer blocks would leave too few bits.
+// The integers of longer blocks would have too few bits (largest_fixed).
 constexpr std::int64_t kMaxFixedBlock = 128;
 // The least scale; its inverse and products with it are normal numbers.
 constexpr float kLeastFixedScale = 0x1p-100f;
@@ -84,7 +84,7 @@ TL_INLINE Fixed to_fixed(const float* x, std::int64_t count, float inverse) {
           _mm512_cvtps_epi32(load_first(x + kLanes, count - kLanes) * factor)};
 }
 
-// Added to elements to make unsigned bytes of them.
+// The number that is added to elements so that they become unsigned bytes.
 template <typename Word>
 constexpr int kExcess = 0;
 template <>

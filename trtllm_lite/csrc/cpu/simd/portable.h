@@ -118,7 +118,7 @@ TL_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// b where either is NaN.
+// max and min return b where a or b is NaN.
 TL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 TL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 

@@ -94,12 +94,13 @@ class CallFlow {
     }
     if (collective.dtype != DType::kFloat32) throw EngineError("collective: expected the dtype float32 on a CPU");
     if (collective.op == CollectiveOp::kAllReduce && collective.x_features != collective.y_features) {
-      throw EngineError("collective: expected a sum of as many features as its parts");
+      throw EngineError("collective: expected an AllReduce whose x and y have equally many features");
     }
-    if (tensor(x).shape[0] != tensor(y).shape[0]) throw EngineError("collective: expected tensors of equal rows");
+    if (tensor(x).shape[0] != tensor(y).shape[0])
+      throw EngineError("collective: expected x and y of equally many rows");
     if (!is_readable(x)) throw EngineError("collective: expected a tensor that holds a value, found " + tensor(x).name);
     // ranks write into each other's y while others read their x
-    if (overlaps(x, y)) throw EngineError("collective: expected storage of its own, found an overlap");
+    if (overlaps(x, y)) throw EngineError("collective: expected y in storage of its own, found that it overlaps x");
     contents_.write(y, tensor(y).offset, end_of(y));
   }
 
@@ -108,7 +109,7 @@ class CallFlow {
     const bool matches = operand.kind == TensorKind::kArena && operand.dtype == dtype && operand.shape.size() == 2 &&
                          operand.shape[1] == Dim{features, std::nullopt} && argument.offset.constant == 0 &&
                          argument.offset.terms.empty();
-    if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
+    if (!matches) throw EngineError("collective: expected x and y to be whole arena tensors of its dtype and features");
   }
 
   // No operator of a CPU engine reads state: the KV cache is all that a step leaves for the next. (Some operators count

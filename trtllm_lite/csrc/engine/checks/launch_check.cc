@@ -141,7 +141,8 @@ class ProgramChecker {
   }
 
   void check_written(const TensorArgument& pointer) const {
-    if (tensor(pointer.tensor).kind != TensorKind::kArena) fail("expected to write to an arena tensor");
+    if (tensor(pointer.tensor).kind != TensorKind::kArena)
+      fail("expected an instruction that writes to an arena tensor");
   }
 
   // The rows of a product or collective in the largest step. Executors prepare products for steps of up to max_tokens

@@ -224,7 +224,7 @@ void check_rows(const Plan& plan, const std::string& name) {
 void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
   const auto found = plan.outputs.find(kRankTableOutput);
   if ((found != plan.outputs.end()) != (num_ranks > 1)) {
-    fail("outputs", "expected a table of ranks if there are several, and only then");
+    fail("outputs", "expected a table of ranks if and only if the engine has several ranks");
   }
   if (found == plan.outputs.end()) return;
   const PlanTensor& table = plan.tensors[static_cast<std::size_t>(found->second)];
@@ -308,7 +308,7 @@ void check_tallies(const Plan& plan) {
   }
 }
 
-// Whether the target's executor has such instructions.
+// Whether the target's executor runs instructions of this kind.
 bool runs_on(const Instruction& instruction, TargetKind target) {
   const bool is_network = std::holds_alternative<NetworkInstruction>(instruction);
   if (is_network || target == TargetKind::kTensorrt) return is_network && target == TargetKind::kTensorrt;

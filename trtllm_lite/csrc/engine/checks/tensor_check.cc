@@ -95,7 +95,7 @@ class TensorChecker {
   }
 
   void check_adapter(const PlanTensor& tensor) const {
-    if (manifest_.target.kind != TargetKind::kCuda) fail(tensor, "expected no slots of adapters but on GPUs");
+    if (manifest_.target.kind != TargetKind::kCuda) fail(tensor, "expected adapter slots on GPUs only");
     const bool is_known = is_float(tensor.dtype) || tensor.dtype == DType::kInt32;
     const bool matches = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumLoras &&
                          all_integers(std::span(tensor.shape).subspan(1));
