@@ -109,7 +109,7 @@ def test_decode_sinks(heads: int, kv_heads: int, window: int, softcap: float, le
 
 
 def test_decode_sinks_of_one_pair_by_many_blocks() -> None:
-    """Of the blocks that share a pair of a sequence and a KV head, only one adds the sink."""
+    """Only one of the blocks that share a pair of a sequence and a KV head adds the sink."""
     how = {"sinks": True, "machine": Emulator(num_sms=26)}
     check_decode(attention_shape(4, 1, 16, 32), [1000, 200], torch.float16, warps=1, **how)
     check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, cache_dtype=torch.int8, **how)

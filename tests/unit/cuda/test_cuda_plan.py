@@ -160,7 +160,7 @@ OF_ADAPTERS: dict[str, tuple[Change, str]] = {
     "b of other rows": (adapted(widths=[5]), r"adapted\[0\]: expected a \[num_loras"),
     "a of no slots": (tensor("adapter_a.0", shape=[3, 8, 4]), r"int32 \[num_loras, integers"),
     "a of 32 bits": (tensor("adapter_a.0", dtype="float32"), "of 16 bits"),
-    "a elsewhere": (adapted(a=INDEX["halves"]), "expected slots of matrices"),
+    "a elsewhere": (adapted(a=INDEX["halves"]), "expected a and b of three axes"),
     "ranks of more parts": (tensor("adapter_ranks.0", shape=["num_loras", 2]), "expected ranks"),
     "arena of slots": (tensor("x", shape=["num_loras"]), "without num_blocks and num_loras"),
     "no slots": (lambda e: e.plan["symbols"].pop("num_loras"), "symbols.num_loras: expected 1 to 256"),

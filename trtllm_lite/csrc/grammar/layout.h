@@ -40,7 +40,7 @@ class TextLayout {
 
   struct Gap {
     bool known = false;
-    std::string text;     // up to the last line break, or all if there is none
+    std::string text;     // the gap up to its last line break; all of it if it has none
     bool breaks = false;  // whether it has a line break
     int indentation = 0;  // after the line break, relative to the line before
   };

@@ -122,7 +122,7 @@ class ReasoningMatcher final : public GrammarMatcher {
   std::vector<Place> places_;                    // the place of the empty text, then the place after each token
 };
 
-// No tokens are forced within free text, nor while it is undecided whether the text thinks.
+// No tokens are forced within free text, nor while the text may still be thoughts or an answer.
 class ReasoningForcer final : public TokenForcer {
  public:
   ReasoningForcer(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<TokenForcer> answer)

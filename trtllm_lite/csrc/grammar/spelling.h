@@ -18,8 +18,8 @@ namespace tl::llguidance {
 // Returns the tokens of a text, or none if it cannot be spelled. Called by several threads at the same time.
 using Tokenize = std::function<std::vector<std::int32_t>(const std::string&)>;
 
-// Asks the tokenizer once for each piece and caches the answer, which takes longer than finding the forced bytes.
-// Threads share it.
+// Asks the tokenizer only once for each piece and caches the answer, because asking takes longer than finding the
+// forced bytes. Threads may share the object.
 class Spelling {
  public:
   Spelling(std::shared_ptr<const TokenTexts> texts, Tokenize tokenize)

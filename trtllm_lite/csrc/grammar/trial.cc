@@ -12,7 +12,7 @@ namespace tl::llguidance {
 namespace {
 
 constexpr int kMostForced = 8;
-constexpr int kTakenBackEvery = 8;  // tokens
+constexpr int kTakenBackEvery = 8;  // the number of tokens after which some are rolled back
 
 // Draws one of the mask's tokens below `vocab_size`, all equally likely; empty if there is none.
 std::optional<std::int32_t> draw(std::span<const std::uint32_t> mask, std::uint32_t vocab_size, std::mt19937& random) {

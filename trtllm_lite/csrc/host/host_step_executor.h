@@ -44,7 +44,7 @@ class HostStepExecutor : public StepExecutor {
     const StepBatch* batch;
     PackedStep* packed;
     StepResult result = {};
-    std::chrono::nanoseconds waited{};  // for masks
+    std::chrono::nanoseconds waited{};  // the time waited for masks
     std::exception_ptr error = {};
     Clock::time_point start = {};
     bool computes = false;  // the executor has begun it

@@ -43,7 +43,7 @@ struct StepLimits {
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
 
-// The limits of steps of an engine for CPUs, or of a network, whose caches have `num_blocks` blocks.
+// The limits of the steps of a CPU engine or network engine whose caches have `num_blocks` blocks.
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks);
 
 class StepInputs {
@@ -66,7 +66,8 @@ class StepInputs {
   void check_written_blocks();
   std::int64_t extent(Symbol symbol) const { return extents_[symbol]; }
   int past_len(std::int64_t seq) const { return buffers_[kPastLens][static_cast<std::size_t>(seq)]; }
-  // The end of the blocks of sequence `seq` that this step reads or writes; below, the first of those that it writes.
+  // The number of blocks of sequence `seq` that hold its tokens after this step, and the index of the first block that
+  // the step writes.
   std::int64_t blocks_used(std::int64_t seq) const;
   std::int64_t first_written(std::int64_t seq) const;
   std::int32_t block(std::int64_t table, std::int64_t index) const;

@@ -1,5 +1,5 @@
-// A fork-join pool for the parallel regions of a step. There are about 200 for each token, so a region must cost
-// microseconds.
+// A fork-join pool for the parallel regions of a step. A step has about 200 of them, so starting and
+// ending a region must take only microseconds.
 #pragma once
 
 #include <atomic>

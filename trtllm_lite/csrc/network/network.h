@@ -15,7 +15,7 @@ struct NetworkStep {
   bool generation;                               // each row gets one token
   std::int64_t first_row;                        // first row of the caches
   std::span<const std::int32_t> past_lens;       // [rows], tokens already in the caches
-  std::span<const std::int32_t> token_ids;       // [rows * tokens of each]
+  std::span<const std::int32_t> token_ids;       // [rows * tokens per row]
   std::span<const std::int32_t> logits_indices;  // tokens for which logits are computed; at least one
   std::span<const std::int32_t> outputs;         // rows of the table that receive the logits; empty: not wanted
 };

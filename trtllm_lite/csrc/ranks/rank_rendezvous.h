@@ -28,8 +28,8 @@ struct CollectiveSite {
 
 class RankRendezvous {
  public:
-  // A rank has failed if it comes to a collective later than another by more than `timeout`; this is noticed within
-  // another eighth of it.
+  // A rank has failed if it comes to a collective later than another by more than `timeout`; this is noticed at most
+  // an eighth of `timeout` later.
   RankRendezvous(int num_ranks, std::chrono::nanoseconds timeout);
   RankRendezvous(const RankRendezvous&) = delete;
   RankRendezvous& operator=(const RankRendezvous&) = delete;
@@ -68,7 +68,7 @@ class RankRendezvous {
   std::condition_variable met_, ended_or_failed_;
   std::vector<RankOperands> operands_;
   std::vector<char> here_;   // ranks at the current rendezvous
-  std::vector<char> ended_;  // the step
+  std::vector<char> ended_;  // ranks that have ended the step
   CollectiveSite site_;      // site of the current rendezvous
   Clock::time_point since_;  // when the first rank came to it
   std::uint64_t num_rendezvous_ = 0;

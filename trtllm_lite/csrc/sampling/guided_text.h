@@ -33,7 +33,7 @@ struct MaskOrder {
   std::string error;
 };
 
-// Only one thread at a time may use it. After an error, only destruction is defined.
+// Only one thread at a time may use the text. After an error, only destruction is defined.
 class GuidedText {
  public:
   explicit GuidedText(std::unique_ptr<GrammarMatcher> matcher) : matcher_(std::move(matcher)) {}

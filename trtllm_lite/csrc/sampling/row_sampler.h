@@ -42,8 +42,8 @@ struct RequestOutputs : RowOutputs {
   std::vector<RowLogprobs> logprobs;         // one for each sampled token
   std::vector<float> generation_logits;      // [sampled tokens, vocab_size], what they were sampled from
   int first_position = 0;                    // the first of the prompt positions below
-  LogitRows context_logits;                  // of prompt positions
-  std::vector<RowLogprobs> prompt_logprobs;  // one for each prompt token that follows a position
+  LogitRows context_logits;                  // rows for the wanted prompt positions
+  std::vector<RowLogprobs> prompt_logprobs;  // for the prompt token after each of these positions
   std::vector<BeamHypothesis> hypotheses;    // results of a beam search at its end, best first
 };
 
@@ -53,10 +53,10 @@ RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size);
 // The rows of logits that belong to a row of the step: first those of prompt positions, then those from which tokens
 // are sampled (of the last known token, which may be the last of the prompt, and of the drafts).
 struct RowLogits {
-  std::int64_t first = 0;  // in the step's logits
+  std::int64_t first = 0;  // index of the first row in the step's logits
   int num_rows = 0;
   int num_positions = 0;   // prompt positions whose outputs are wanted
-  int first_position = 0;  // the first of them
+  int first_position = 0;  // the first of these positions
 
   // Which of the row's tokens the row of logits number `index` belongs to.
   int token_of(int index, const StepRow& row) const {

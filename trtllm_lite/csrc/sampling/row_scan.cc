@@ -6,7 +6,8 @@
 #include <limits>
 
 // Each pass is compiled once per instruction set; the loader chooses a copy. AVX2 comes without FMA: contracted
-// multiply-adds would round differently from the baseline copy. The sanitizers start too late for the loader's choice.
+// multiply-adds would round differently from the baseline copy. There is one copy with sanitizers,
+// which start after the loader has chosen.
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TL_PER_ISA __attribute__((target_clones("avx2", "default")))
 #else

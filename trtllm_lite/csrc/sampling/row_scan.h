@@ -10,7 +10,8 @@ namespace tl {
 // A block is long enough that the work per block is negligible, and short enough that reading one for a token is cheap.
 constexpr int kScanBlock = 128;
 
-// A row of logits and the largest of each run of kScanBlock, by which later steps skip nearly all of the vocabulary.
+// A row of logits and the largest logit of each block of kScanBlock logits, with which later passes skip nearly all of
+// the vocabulary.
 struct RowScan {
   std::span<const float> logits;
   std::vector<float> block_max;

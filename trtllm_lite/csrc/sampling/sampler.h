@@ -31,8 +31,8 @@ struct SampledToken {
   RowLogprobs logprobs;  // meaningful if has_logprobs
 };
 
-// Draws one of the tokens that `mask` allows, without changing the slot. Sets `error` and `token` of `out`, and leaves
-// the scan of the raw logits in the workspace.
+// Draws one of the tokens that `mask` allows, without changing the slot. Sets `error` and `token` of `out`, and
+// workspace.raw to the scan of the raw logits.
 void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
                   TokenMask mask = {});
 
@@ -67,7 +67,7 @@ class Sampler {
   // The sequence, or the search, in the slot; null if there is none.
   const SlotState* slot(int index) const { return std::get_if<SlotState>(&slots_[index]); }
   BeamSearch* search(int index) { return std::get_if<BeamSearch>(&slots_[index]); }
-  // The parameters of the sequence or search in the slot, which is not free.
+  // The prompt of the sequence or search in the slot, which is not free.
   std::span<const TokenId> prompt(int index) const;
 
  private:

@@ -34,7 +34,7 @@ struct SamplingParams : SamplingNumbers {
   int min_tokens = 0;  // no end or stop token before this many generated tokens
   bool ignore_eos = false;
   std::vector<TokenId> end_ids;         // the model's end-of-sequence tokens
-  std::vector<TokenId> stop_token_ids;  // the request's own
+  std::vector<TokenId> stop_token_ids;  // the request's own end tokens
 
   std::vector<std::vector<TokenId>> bad_words;  // the last token of a sequence is banned after its other tokens
   std::vector<std::pair<TokenId, float>> logit_bias;

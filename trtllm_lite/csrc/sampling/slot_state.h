@@ -16,12 +16,12 @@ namespace tl {
 class SlotState {
  public:
   // `params` have no violations and the tokens lie inside the vocabulary. `generated`: tokens the sequence generated
-  // earlier, in another slot or before a preemption; the draws go on where they were. `sequence_index`: which of the n
+  // earlier, in another slot or before a preemption; the draws go on from there. `sequence_index`: which of the n
   // sequences of its request this is.
   SlotState(SamplingParams params, std::span<const TokenId> prompt, std::span<const TokenId> generated = {},
             std::uint32_t sequence_index = 0);
 
-  // Takes the token into the history. Amortized O(1) plus the counts, if a penalty needs them.
+  // Adds the token to the history and, if a penalty needs them, to the counts. Amortized O(1) but for the counts.
   void append(TokenId token);
 
   const SamplingParams& params() const { return *params_; }

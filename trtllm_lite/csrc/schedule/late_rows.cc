@@ -37,7 +37,7 @@ void Scheduler::take_back(const StepRow& row, Clock::time_point now, EventBatch&
   }
 }
 
-// Lets requests that rest in these slots have rows again.
+// Lets requests in these slots have rows again if their late masks had excluded them (Lateness::rests).
 void Scheduler::wake(std::span<const int> slots) {
   for (const Index index : running_) {
     const int slot = table_.running(index).slot().index();
@@ -45,7 +45,7 @@ void Scheduler::wake(std::span<const int> slots) {
   }
 }
 
-// Lets all requests that rest have rows again. Returns false if none rested.
+// Lets all requests that late masks had excluded (Lateness::rests) have rows again. Returns false if there were none.
 bool Scheduler::wake_late() {
   bool rests = false;
   for (const Index index : running_) rests |= std::exchange(table_.request(index).late.rests, false);

@@ -44,9 +44,9 @@ int Scheduler::num_blocks_about_to_return() const {
   return num_blocks;
 }
 
-// Chooses the request that loses the least work, the later one if equal. The first in rank is never chosen: it runs to
-// its end, so that requests cannot preempt each other in circles. (If only requests with a promise are left, it waits
-// until one ends.)
+// Chooses the request that loses the least work; of several, the one of later rank. The first in rank is never chosen:
+// it runs to its end, so that requests cannot preempt each other in circles. (If all others have a promise, the first
+// in rank waits until one of them ends.)
 std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
   std::optional<Victim> victim;
   double least = std::numeric_limits<double>::infinity();

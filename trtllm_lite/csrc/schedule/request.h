@@ -44,7 +44,7 @@ struct RequestSpec {
   std::vector<std::int32_t> end_ids;
   std::vector<std::vector<std::int32_t>> stop_sequences;
   std::optional<Clock::duration> timeout;  // from submission
-  std::string cache_salt;                  // requests of different tenants never share cached blocks
+  std::string cache_salt;                  // requests with different salts never share cached blocks
   std::shared_ptr<const SlotParams> params;
 };
 
@@ -106,7 +106,7 @@ struct alignas(64) Request {
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;
-  std::uint64_t sampling_step = 0;  // the newest step in flight that samples for it
+  std::uint64_t sampling_step = 0;  // the newest step in flight that samples for this request
   Lateness late;
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
@@ -115,7 +115,7 @@ struct alignas(64) Request {
   bool brings_forced = false;  // whether its drafts in flight are forced by the grammar
   int max_draft_len = 0;       // the most drafts of a row
   int num_holds = 0;           // times admission was postponed while a shared prefix was being computed
-  int num_passed = 0;          // short prompts admitted before it
+  int num_passed = 0;          // short prompts admitted before this request
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;

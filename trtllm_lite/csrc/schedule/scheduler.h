@@ -109,8 +109,8 @@ class Scheduler {
                EventBatch& events);
   // Takes the results of the oldest launched step, which has ended.
   void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
-  // Handles the failure of the first of these steps, which are all launched ones; later steps fail with it. Requests at
-  // fault (all running ones if `error` names none) end with its message; others in these steps wait again, keeping
+  // Handles the failure of the first of `batches`, which are all launched steps; the later ones fail with it. Requests
+  // at fault (all running ones if `error` names none) end with its message; others in these steps wait again, keeping
   // their tokens.
   void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
                EventBatch& events);

@@ -17,7 +17,7 @@ class StepPace {
       : seconds_(seconds), least_prefill_(least_prefill) {}
 
   bool is_limited() const { return seconds_ > 0; }
-  // The number of tokens for a step that computes prompts and `num_decode_tokens` other tokens.
+  // The most prompt tokens for a step that also computes `num_decode_tokens` other tokens.
   int max_prefill(int num_decode_tokens) const {
     if (!is_limited()) return std::numeric_limits<int>::max();
     return std::max(static_cast<int>(std::min(seconds_ / seconds_per_token_, kMostTokens)) - num_decode_tokens,

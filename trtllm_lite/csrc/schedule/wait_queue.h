@@ -12,7 +12,7 @@ namespace tl {
 // First come, first served, with priorities that age. A request's key is
 //     arrival number - priority * ageing_window,
 // fixed when it arrives: one level of priority is worth having arrived `ageing_window` submissions earlier. This bounds
-// waiting: of the requests that arrive after request r, the one numbered a' precedes r only if
+// waiting: after request r (number a, priority p), one with number a' and priority p' precedes r only if
 // a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do; and only finitely many arrived
 // before r. Admission follows this order and lets no request pass a head that does not fit yet; preempted requests
 // return with their old rank. So every request is served. (There are two exceptions: a request is postponed at most

@@ -26,7 +26,7 @@ class AnswerFilter {
 
   // Adds a piece; see StopFilter.
   void push(const std::string& piece, bool armed, std::string& out);
-  // Adds the name of a special token. It is not part of the text and of no stop word.
+  // Adds the name of a special token, which is part of neither the text nor any stop word.
   void push_unseen(std::string_view name, std::string& out);
   // Called at the end of the text: appends what is still held back, up to a stop word in it.
   void finish(bool armed, std::string& out);
@@ -37,7 +37,7 @@ class AnswerFilter {
   StopFilter<std::string> stops_;
   std::shared_ptr<const Thoughts> thoughts_;
   Thoughts::State state_;
-  bool is_between_ = true;  // no character of the answer has come yet, if it follows thoughts
+  bool is_between_ = true;  // whether an answer that follows thoughts has no character yet
   std::string undecided_;
 };
 

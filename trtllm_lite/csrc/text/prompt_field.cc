@@ -49,7 +49,7 @@ class JsonReader {
     return true;
   }
 
-  // Takes any value. Of brackets, only the number is checked.
+  // Takes any value. Brackets are counted, but their kinds are not compared.
   bool take_value() {
     skip_space();
     if (is_at('"')) return take_string();

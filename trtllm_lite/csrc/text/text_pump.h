@@ -25,7 +25,7 @@ struct TokenRunOf {
 struct TextPieces {
   std::string text;                                         // text of all runs
   std::vector<std::size_t> ends;                            // by token: end of its piece in `text`
-  std::vector<std::size_t> num_pieces;                      // by run: less than its tokens if its text has stopped
+  std::vector<std::size_t> num_pieces;                      // by run: fewer than its tokens if its text has stopped
   std::vector<std::size_t> stopped;                         // runs whose text was ended by a stop word
   std::vector<std::pair<std::size_t, std::string>> failed;  // failed runs, which have no pieces, and the errors
 };

@@ -58,7 +58,7 @@ class Thoughts {
 
   WordMatcher before_;
   std::vector<Part> parts_;
-  std::vector<State> behind_starts_;  // for each of `starts`
+  std::vector<State> behind_starts_;  // the state after each of `starts`
   std::vector<std::string> starts_, last_texts_;
 };
 

@@ -13,13 +13,13 @@ namespace tl {
 
 // How the tokens of a vocabulary spell bytes.
 enum class ByteSpelling : std::uint8_t {
-  kNone,      // they are text
+  kNone,      // tokens are text
   kAlphabet,  // in GPT-2's alphabet
   kFallback,  // as text, except for tokens of the form <0xE4>
 };
 
-// Replaces `pattern`, which is not empty, in each token by `content`, in the first token of a text by
-// `content_of_first`.
+// Replaces `pattern`, which is not empty, in each token by `content`, or by `content_of_first` in the first token of a
+// text.
 struct TokenReplacement {
   std::string pattern, content, content_of_first;
 };

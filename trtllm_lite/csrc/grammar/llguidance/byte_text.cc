@@ -80,8 +80,8 @@ std::string ByteText::forced() {
   return bytes;
 }
 
-// Asks first whether a line break is allowed: it is where white space is, and rarely elsewhere, so that a mask is
-// seldom needed.
+// Asks first whether a line break is allowed. It is allowed where any white space is, and rarely elsewhere, so a mask
+// is seldom needed.
 std::optional<char> ByteText::forced_but_for_space() {
   if (num_allowed("\n") == 0) return std::nullopt;
   Mask mask{};

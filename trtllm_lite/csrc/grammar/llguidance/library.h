@@ -1,5 +1,5 @@
 // The functions of llguidance's C interface that are used here; the library is found in its Python wheel at run time.
-// Declared after its documentation: https://github.com/guidance-ai/llguidance, parser/llguidance.h.
+// The declarations follow its documentation: https://github.com/guidance-ai/llguidance, parser/llguidance.h.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 
 namespace tl::llguidance {
 
-// Threads may share it.
+// The texts of a model's tokens; threads may share the object.
 class TokenTexts {
  public:
   TokenTexts(const TokenizerHandle& tokenizer, std::uint32_t vocab_size);

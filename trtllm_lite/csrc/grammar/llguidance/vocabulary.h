@@ -14,7 +14,7 @@
 
 namespace tl::llguidance {
 
-// Threads may share it.
+// A model's tokens; threads may share the object.
 class Vocabulary {
  public:
   Vocabulary(const Functions& functions, const std::string& tokenizer_json, std::uint32_t num_tokens,

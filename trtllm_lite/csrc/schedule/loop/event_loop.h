@@ -50,7 +50,7 @@ class EventLoop {
   // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.
   PollStatus poll(EventBatch& out, Clock::duration timeout);
   LoopStats stats() const;
-  // Any thread may record steps with it.
+  // The log of steps, which any thread may use.
   StepLog& step_log() { return step_log_; }
   // Starts the shutdown and returns at once; poll() tells when it is done.
   void shut_down(Shutdown how) { inbox_.shut_down(how); }

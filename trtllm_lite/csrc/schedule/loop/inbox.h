@@ -25,8 +25,9 @@ struct Mail {
 };
 
 // A request is outstanding from submit() until its end has been given to the consumer. At most max_requests requests
-// are, which bounds the mailbox, the scheduler and the event queue however slow the consumer is. At most half of them
-// may be extra sequences (RequestSpec::extra), so that a few users who ask for many sequences leave room for others.
+// are outstanding, which bounds the mailbox, the scheduler and the event queue however slow the consumer is. At most
+// half of them may be extra sequences (RequestSpec::extra), so that a few users who ask for many sequences leave room
+// for others.
 class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}

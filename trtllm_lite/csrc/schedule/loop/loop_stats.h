@@ -17,7 +17,7 @@ struct LoopStats {
   std::int64_t num_generated_tokens = 0;
   std::array<std::int64_t, 6> num_ended{};  // by FinishReason
   double step_seconds = 0;                  // total of the times from one step's results to the next one's
-  double host_seconds = 0;                  // the part of them that the loop itself spent, not waiting for the device
+  double host_seconds = 0;                  // the part of step_seconds in which the loop did not wait for the device
   DurationCounts decode_host_times;         // the loop's own time in each step that only decodes
   // Sums over ended requests that had a first token. Divide by num_timed for means.
   double queue_seconds = 0, first_token_seconds = 0, seconds_per_token = 0;
