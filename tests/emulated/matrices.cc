@@ -52,12 +52,11 @@ struct Descriptor {
         swizzled(bits >> 62 == 1),
         transposed(transposed) {
     if (bits >> 62 > 1 || (bits >> 49 & 7) != 0) {
-      fail("wgmma: descriptor 0x%llx, of which only the 128-byte swizzle or none and base offset 0 are supported",
-           bits);
+      fail("wgmma: descriptor 0x%llx, expected the 128-byte swizzle or none, and base offset 0", bits);
     }
   }
   u32 address(int k, int other) const {
-    // In submatrices of 8 rows, `row` is the row and `column` the element in it.
+    // The place within a submatrix of 8 rows: `row` is the index of the row, `column` that of the element in the row.
     const int row = transposed ? k % 8 : other % 8;
     if (!swizzled) {
       const int column = transposed ? other % 8 : k % 8;

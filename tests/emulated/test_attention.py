@@ -33,7 +33,7 @@ BATCHES = {
     "chunks": [(1, 31), (31, 1), (32, 33), (63, 65), (160, 40)],
     "mixed with decoding": [(300, 1), (0, 70), (77, 1), (128, 40), (1, 1)],
 }
-SEEDS = (0, 2)  # each check runs with both
+SEEDS = (0, 2)  # a check launches twice: with a seed and with the next one
 # Caps of attention scores: Gemma 2's in float16, which shows small errors, and one that changes every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
 TEMPERATURE = (5, 1, 0.7)  # floor_scale, floor_offset and attn_scale

@@ -38,8 +38,8 @@ struct Float16 {
     const std::uint32_t sign = (std::uint32_t{bits} & 0x8000) << 16;
     const std::uint32_t magnitude = (std::uint32_t{bits} & 0x7fff) << 13;
     const float normal = std::bit_cast<float>(magnitude + kBiasChange);
-    // A float16 below 2^-14 is its fraction times 2^-24. This computes it as the excess over 2^-14 of a number with
-    // that exponent.
+    // A float16 below 2^-14 is its fraction times 2^-24. This computes it as a number with the exponent
+    // of 2^-14 and the same fraction, minus 2^-14.
     const float small = std::bit_cast<float>(magnitude + kBiasChange + (1u << 23)) - 0x1p-14f;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>((bits & kExponent) == 0 ? small : normal));
   }

@@ -14,8 +14,8 @@
 
 namespace tl {
 
-// A sequence's known tokens and the hash chain over its full blocks: hashes[i] covers the
-// salt and the tokens of blocks 0 to i.
+// A sequence's known tokens and the hash chain over its full blocks: hashes[i] covers the salt and the tokens of blocks
+// 0 to i.
 struct TokenChain {
   std::span<const std::int32_t> tokens;
   std::vector<std::uint64_t>& hashes;  // extended on demand by PrefixCache::extend_hashes
@@ -73,7 +73,7 @@ class PrefixCache {
 
   int tokens_per_block_;
   std::uint64_t hash_seed_;
-  std::vector<Entry> entries_;        // by block
+  std::vector<Entry> entries_;        // the entry of each block
   std::vector<std::int32_t> tokens_;  // [num_blocks, tokens_per_block]
   std::vector<std::int32_t> buckets_;
   EntryId last_id_ = kRoot;

@@ -100,7 +100,7 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
         cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
         break;
       case TensorKind::kAdapter:
-        break;  // check_plan has refused it
+        break;  // check_plan refuses such tensors
     }
   }
   return places;

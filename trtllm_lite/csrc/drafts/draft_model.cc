@@ -73,8 +73,9 @@ std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const Sl
   return params;
 }
 
-// The batch size up to which steps are captured as CUDA graphs. Where all drafts of a sequence were accepted, the draft
-// model computes two tokens of the sequence in a step. An engine built for drafts has several rows for each sequence.
+// The batch size up to which steps are captured as CUDA graphs. After all drafts of a sequence were accepted, the draft
+// model computes two tokens of the sequence in one step. In an engine built for drafts, each sequence of a captured
+// batch has 1 + max_draft_len rows.
 int captured_batch_size(const Manifest& own, int max_batch_size) {
   if (own.borrows_features || own.limits.max_draft_len == 0) return max_batch_size;
   const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);

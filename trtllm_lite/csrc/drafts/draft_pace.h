@@ -87,7 +87,7 @@ class DraftCost {
   }
 
   DecodeStep last_;
-  double saved_ = 0;                                        // seconds
+  double saved_ = 0;                                        // seconds that drafts have saved, less those of catching up
   double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // running means, and the number of steps in them
   // Running means, over pairs of steps, of products of their differences: drafts * seconds and drafts^2; then the
   // number of pairs.
@@ -148,7 +148,7 @@ class DraftPace {
     return std::exchange(rest_, std::min(2 * rest_, kMostRest));
   }
 
-  static constexpr int kLeastRest = 32, kMostRest = 512;  // steps; powers of two
+  static constexpr int kLeastRest = 32, kMostRest = 512;  // lengths of pauses in steps; powers of two
 
  private:
   static constexpr double kMemory = 32;

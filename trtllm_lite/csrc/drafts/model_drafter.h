@@ -26,7 +26,7 @@ struct ModelDrafterConfig {
   int max_num_tokens = 0;    // the most tokens in a step of the draft model; at least most_at_once() for each row
   // Returns the sampling parameters for a request's drafts: its own, without those that only concern its output.
   std::function<std::shared_ptr<const SlotParams>(const std::shared_ptr<const SlotParams>&)> params;
-  std::function<double()> seconds;  // a clock
+  std::function<double()> seconds;  // tells the time
   // The most drafts of a row, if the draft model reads the target model's features (EAGLE-3, arXiv 2503.01840); 0 if it
   // does not. Features that the draft model made itself for a draft are computed again once the draft is accepted.
   int max_kept = 0;

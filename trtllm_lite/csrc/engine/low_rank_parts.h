@@ -17,7 +17,7 @@ struct LowRankShape {
 };
 
 struct LowRankShapes {
-  std::vector<LowRankShape> parts;  // by number
+  std::vector<LowRankShape> parts;  // the projections by number
   std::int64_t max_rank = 0;        // the largest rank of an adapter; 0 if the engine takes no adapters
   friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
 };

@@ -27,8 +27,8 @@ struct ExtentSpec {
 
 struct ArgumentSpec {
   std::string_view name;
-  std::uint32_t dtypes = 0;   // bits of DType
-  std::uint32_t layouts = 0;  // bits of Layout
+  std::uint32_t dtypes = 0;   // a bit for each DType that is allowed
+  std::uint32_t layouts = 0;  // a bit for each Layout that is allowed
   bool optional = false;
   int alias = -1;               // for outputs: the input whose storage the output shares
   std::string_view step_input;  // for int32 inputs: the step input that must be passed here
@@ -46,7 +46,7 @@ enum class AttributeKind : std::uint8_t { kInt, kFloat, kChoice, kText };
 struct AttributeSpec {
   std::string_view name;
   AttributeKind kind;
-  std::span<const std::string_view> choices;  // the choices of kChoice
+  std::span<const std::string_view> choices;  // for kChoice: the names that are allowed
 };
 
 // The kinds of text that a text attribute may hold.
@@ -58,7 +58,7 @@ struct TextRules {
 // A relation between extents (by symbol) and attributes (by position) that a valid call satisfies.
 struct ConstraintSpec {
   std::string_view text;
-  std::uint32_t symbol_mask;  // the symbols it reads
+  std::uint32_t symbol_mask;  // a bit for each symbol that the constraint reads
   bool (*holds)(const std::int64_t* extents, const AttributeValue* attributes);
 };
 

@@ -119,7 +119,7 @@ struct StepRow {
 // A step. The executor carries it out in this order: copies, table_updates, rows. Steps run one after the other in
 // launch order. The batch must not change until wait() has returned its results.
 struct StepBatch {
-  std::uint64_t step = 0;  // greater than the one before
+  std::uint64_t step = 0;  // the step's number, greater than the previous step's
   std::vector<CopyOrder> copies;
   std::vector<TableUpdate> table_updates;
   std::vector<StepRow> rows;  // may be empty when there are copies

@@ -47,7 +47,7 @@ class HostStepExecutor : public StepExecutor {
     std::chrono::nanoseconds waited{};  // the time waited for masks
     std::exception_ptr error = {};
     Clock::time_point start = {};
-    bool computes = false;  // the executor has begun it
+    bool computes = false;  // the executor has begun the step
   };
   void work();
   void begin_steps(Lock& lock);

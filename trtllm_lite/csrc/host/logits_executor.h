@@ -55,7 +55,7 @@ class LogitsExecutor : public DeviceExecutor {
 
  private:
   HomeProcess home_;
-  std::mutex turn_;  // held by step()
+  std::mutex turn_;  // held during step()
 };
 
 // An executor of one stage, which computes a step in finish().

@@ -11,7 +11,7 @@
 namespace tl {
 namespace {
 
-constexpr int kMinThreads = 2;  // while one text takes long, others go on
+constexpr int kMinThreads = 2;  // two, so that other texts go on while one takes long
 constexpr int kMaxThreads = 8;
 
 // The most threads for slow texts, beside the others. While all of them are busy, a late text keeps its thread.

@@ -39,7 +39,7 @@ struct MaskThread {
   bool is_slow = false;     // it makes masks of slow texts
 };
 
-// One thread gives all orders.
+// Makes the masks that one thread orders.
 class MaskThreads {
  public:
   struct Order {

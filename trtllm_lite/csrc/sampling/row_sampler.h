@@ -67,7 +67,7 @@ struct RowLogits {
 // The masks of a row that a grammar guides, as GuidedText::fill_masks leaves them.
 struct RowMasks {
   std::span<const std::uint32_t> words;
-  bool is_late = false;    // they were not there in time
+  bool is_late = false;    // the masks were not ready in time
   std::string error = {};  // the grammar cannot be followed any further
 };
 

@@ -38,7 +38,7 @@ void choose_token(const SlotState& slot, std::span<const float> logits, SamplerW
 
 class Sampler {
  public:
-  // Both numbers are at least 1.
+  // num_slots and vocab_size must be at least 1.
   Sampler(int num_slots, int vocab_size);
 
   // Puts a sequence into a free or occupied slot; its next token is the one after `prompt` and `generated`. Returns

@@ -38,7 +38,7 @@ struct SamplingParams : SamplingNumbers {
 
   std::vector<std::vector<TokenId>> bad_words;  // the last token of a sequence is banned after its other tokens
   std::vector<std::pair<TokenId, float>> logit_bias;
-  std::optional<std::vector<TokenId>> allowed_token_ids;  // all others are impossible
+  std::optional<std::vector<TokenId>> allowed_token_ids;  // if set, all other tokens are impossible
 
   std::optional<int> logprobs;         // how many of the most likely tokens to report; 0 = the chosen one only
   std::optional<int> prompt_logprobs;  // likewise for each prompt token but the first

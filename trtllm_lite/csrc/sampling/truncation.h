@@ -3,8 +3,8 @@
 // TopPLogitsWarper and MinPLogitsWarper, with sums in float64 instead of float32.
 //
 // Ties. top_k keeps every token that ties with the k-th. top_p keeps the smallest set of most likely tokens whose mass
-// reaches top_p, at least one; of tokens that tie at its border, those of lower id stay (in transformers as many stay,
-// but its sort does not define which). min_p is a threshold, so ties need no rule.
+// reaches top_p, at least one; of tokens that tie at its border, those of lower id stay (in transformers the
+// same number stay, but its sort does not define which). min_p is a threshold, so ties need no rule.
 #pragma once
 
 #include <vector>

@@ -23,7 +23,7 @@ void BeamGroup::move(std::span<const BeamMove> moves, const KvSequence& prompt, 
   }
   std::vector<const KvSequence*> sources(num_parents, beams_.empty() ? &prompt : nullptr);
   std::vector<Beam> next;
-  next.reserve(moves.size());  // sources point into it
+  next.reserve(moves.size());  // `sources` point into `next`
   for (const BeamMove& move : moves) {
     const KvSequence*& source = sources[static_cast<std::size_t>(move.parent)];
     if (source == nullptr) {

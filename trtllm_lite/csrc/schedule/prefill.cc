@@ -26,7 +26,7 @@ void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
 // times.
 void Scheduler::pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   if (!pace_.is_limited()) return;
-  const int kept = prefill_budget(batch) - prefill_budget(batch) / 2;  // for the other prompts
+  const int kept = prefill_budget(batch) - prefill_budget(batch) / 2;  // the part of the budget for other prompts
   const auto num_left = [&] { return prefill_budget(batch) - kept; };
   for (const Index index : running_) {
     const int num_tokens = remaining(table_.running(index));

@@ -43,7 +43,7 @@ struct RequestSpec {
   bool prompt_outputs = false;
   std::vector<std::int32_t> end_ids;
   std::vector<std::vector<std::int32_t>> stop_sequences;
-  std::optional<Clock::duration> timeout;  // from submission
+  std::optional<Clock::duration> timeout;  // counted from submission
   std::string cache_salt;                  // requests with different salts never share cached blocks
   std::shared_ptr<const SlotParams> params;
 };
@@ -75,14 +75,14 @@ struct RequestTimings {
   double total_seconds = 0;
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;     // tokens of the prompt that were cached at first admission
-  int num_generated_tokens = 0;  // by each beam in a beam search
+  int num_generated_tokens = 0;  // in a beam search, those of each beam
   int num_preemptions = 0;
 };
 
 // Consecutive steps in which the masks of the request's rows were late (StepExecutor::late_rows).
 struct Lateness {
   int num_steps = 0;
-  bool rests = false;  // the request gets no rows
+  bool rests = false;  // the request gets no rows for now
   Clock::time_point since;
 };
 

@@ -33,9 +33,9 @@ enum class CapacityPolicy : std::uint8_t {
 
 struct SchedulerConfig {
   CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
-  int max_batch_size = 0;              // sequences running at once; a beam search counts as its beams
-  int max_num_tokens = 0;              // tokens of one step
-  int max_seq_len = 0;                 // prompt and generated tokens of one request
+  int max_batch_size = 0;              // the most sequences that run at once; a beam search counts as its beams
+  int max_num_tokens = 0;              // the most tokens of one step
+  int max_seq_len = 0;                 // the most tokens of a request, prompt and generated
   bool enable_chunked_context = true;  // a prompt may be spread over several steps
   int ageing_window = 64;              // see WaitQueue
   double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none

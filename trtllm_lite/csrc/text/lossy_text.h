@@ -21,7 +21,7 @@ class LossyText {
  private:
   void replace(std::string& text);
 
-  std::string unfinished_;  // at most 3 bytes
+  std::string unfinished_;  // the bytes of an unfinished character: at most 3
   bool shown_ = false;
 };
 

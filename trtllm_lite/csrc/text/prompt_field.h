@@ -21,7 +21,7 @@ struct PromptField {
   std::size_t begin, end;
   bool is_list;
   std::size_t num_prompts;
-  std::vector<FoundPrompt> prompts;  // the first ones, as many as wanted
+  std::vector<FoundPrompt> prompts;  // the first prompts, as many as the caller wants
 };
 
 // Finds the field `name` of the object in `body`, with its first `most` prompts. Empty if the body has no such field or

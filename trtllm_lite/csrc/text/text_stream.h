@@ -63,7 +63,7 @@ class TextStream {
   AnswerFilter texts_;
   int num_tokens_ = 0;
   std::vector<std::int32_t> passed_;  // tokens that are not part of a stop sequence and not yet detokenized
-  std::string piece_, unreturned_;    // members to reuse their memory
+  std::string piece_, unreturned_;    // members, so that their memory is reused
   TokenGaps::Mark gap_mark_;
 };
 

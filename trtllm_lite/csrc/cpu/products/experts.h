@@ -52,7 +52,7 @@ struct Experts {
  private:
   struct Few {
     RowGroups rows;
-    std::int32_t members[kMostGroups];  // members of the rows
+    std::int32_t members[kMostGroups];  // the member of each row
   };
 
   std::int64_t depth() const { return packed.weight.shape[packed.weight.rank - 1]; }

@@ -48,7 +48,7 @@ inline constexpr bool kHasScales<Scaled> = true;
 struct Scaled {
   BlockRows scale;
   BlockRows offset;
-  std::int64_t block;             // its length
+  std::int64_t block;             // elements of k in a block
   const float* x_sums = nullptr;  // [rows][blocks]: x summed over the block; for offsets
   std::int64_t x_blocks = 0;      // stride of x_sums
   float* partial = nullptr;       // null: whole blocks; strides as for `sums`

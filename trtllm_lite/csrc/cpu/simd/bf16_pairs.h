@@ -8,7 +8,7 @@
 
 namespace tl::TL_ISA {
 
-using Pairs = __m512i;  // of 16 columns
+using Pairs = __m512i;  // the pairs of 16 columns
 
 TL_INLINE void store(BFloat16* p, Pairs pairs) { _mm512_store_si512(p, pairs); }
 

@@ -43,7 +43,7 @@ TL_INLINE Pairs lower_pairs(const Fixed& numbers) {
 }
 
 // The bytes in the order in which words of 4-bit elements are multiplied. For each 8 integers, 16 bytes: the upper
-// halves of integers 0 2 4 6, then 1 3 5 7, then the lower halves likewise.
+// halves of integers 0 2 4 6, then 1 3 5 7, then the lower halves in the same order.
 TL_INLINE __m512i bytes_of(const Fixed& numbers) {
   const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(numbers.first)),
                                           _mm512_cvtepi32_epi16(numbers.second), 1);

@@ -31,7 +31,7 @@ class ArenaContents {
     std::int64_t end;
     int tensor;
   };
-  std::map<std::int64_t, Range> live_;  // disjoint, by begin
+  std::map<std::int64_t, Range> live_;  // disjoint ranges of the arena, by their begin
 };
 
 class CallFlow {

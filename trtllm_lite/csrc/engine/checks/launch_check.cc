@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
 constexpr std::int64_t kChunkBytes = 16;    // the unit that the copy engine addresses
-constexpr std::int64_t kMaxBoxBytes = 128;  // the width of the swizzle of boxes
+constexpr std::int64_t kMaxBoxBytes = 128;  // the width of a swizzled box
 
 // The largest extents of the steps that a program may run.
 Extents bounds_of(const Plan& plan, const Program& program) {

@@ -7,7 +7,7 @@ namespace tl::llguidance {
 
 struct Refusal {
   bool is_limit;
-  std::string reason;  // "it …: remedy" for a limit
+  std::string reason;  // for a limit: "it" with what exceeds the limit, a colon and a remedy
 };
 
 // `message`: the library's message; null if there is none.
