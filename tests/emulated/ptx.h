@@ -265,7 +265,7 @@ inline void movmatrix_sync_aligned_m8n8_trans_b16(u32& to, u32 from) {
 
 template <bool kHalf>
 void mma(Group<4, float> d, Group<4, const u32> a, Group<2, const u32> b, Group<4, float> c) {
-  if (d != c) fail("mma.sync: only sums in place are supported");
+  if (d != c) fail("mma.sync: expected c and d in the same registers");
   MmaOperands mine{{d[0], d[1], d[2], d[3]}, {*a[0], *a[1], *a[2], *a[3]}, {*b[0], *b[1]}};
   together("mma.sync", mine, multiply_m16n8k16<kHalf>);
 }
@@ -297,7 +297,7 @@ inline u32 convert_int8x2(u32 bytes) {
 }
 inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(Group<4, u32> d, Group<4, const u32> a,
                                                             Group<2, const u32> b, Group<4, u32> c) {
-  if (d != c) fail("mma.sync: only sums in place are supported");
+  if (d != c) fail("mma.sync: expected c and d in the same registers");
   float part[4] = {};
   const Group<4, float> sums{&part[0], &part[1], &part[2], &part[3]};
   for (int shift = 0; shift < 32; shift += 16) {

@@ -362,7 +362,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "received by the first stage": (
         lambda e: receive(e, "x"),
-        r"plan\.received: expected something in every stage but the first",
+        r"plan\.received: expected values from the previous stage in every stage but the first",
     ),
     "received as a step input": (
         lambda e: last_stage(e) or receive(e, "past_lens"),
@@ -434,7 +434,10 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         lambda e: e.manifest["mapping"].update(moe_ep_size=2),
         r"mapping\.moe_ep_size: expected a divisor of tp_size = 1, found 2",
     ),
-    "a last stage that receives nothing": (lambda e: last_stage(e), "received: expected something in every stage but"),
+    "a last stage that receives nothing": (
+        lambda e: last_stage(e),
+        "received: expected values from the previous stage",
+    ),
     "a first stage with logits": (
         lambda e: e.manifest["mapping"].update(pp_size=2),
         r"outputs\.logits: expected a row of floats of 32 bits for each token",

@@ -58,7 +58,7 @@ void add_slots(const AdaptedProduct& product, std::size_t number, const Plan& pl
   }
   if (ranks.dtype != DType::kInt32 || !has_shape(ranks, {parts})) fail(number, "expected ranks [num_loras, parts]");
   if (rank % 8 != 0 || (shapes->max_rank != 0 && shapes->max_rank != rank)) {
-    fail(number, "expected one max_rank, a multiple of 8, found " + std::to_string(rank));
+    fail(number, "expected the same max_rank for all projections, a multiple of 8, found " + std::to_string(rank));
   }
   shapes->max_rank = rank;
   for (const std::int64_t width : product.widths) shapes->parts.push_back({in, width, a.dtype});

@@ -24,12 +24,12 @@ std::vector<std::string> violations(const BeamSearchParams& beams, const Samplin
               "; 0 ignores the length, 1 compares the mean log-probability");
   require(params.temperature == 0.0f || params.temperature == 1.0f,
           "temperature must be 0 or 1 with beam search, not " + std::to_string(params.temperature) +
-              ": it draws nothing; leave it out");
+              ": a beam search draws nothing; leave it out");
   if (!keeps_all(params, vocab_size)) {
     visit_numbers([&](auto member, const auto& rule) {
       require(!rule.cuts || params.*member == rule.off, std::string(rule.name) + " must be off with beam search, not " +
                                                             std::to_string(params.*member) +
-                                                            ": it draws nothing; leave it out");
+                                                            ": a beam search draws nothing; leave it out");
     });
   }
   require(!params.logprobs, "logprobs must not be set with beam search, which reports scores; leave it out");

@@ -1,4 +1,4 @@
-// The product of activations and a weight in panels (products.h) by vectors.
+// The product of activations and a weight in panels (products.h) by vector instructions.
 //
 // Few rows are limited by memory: several panels are streamed side by side, once, and dequantized in registers. Many
 // rows are limited by arithmetic: all rows pass over a chunk of one panel while it is in the L1 cache. Between chunks,

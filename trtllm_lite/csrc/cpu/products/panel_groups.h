@@ -1,4 +1,5 @@
-// Groups of a few rows (row_groups.h) times panels, by vectors. A task has some panels of every group's weight.
+// Groups of a few rows (row_groups.h) times panels, by vector instructions. A task has some panels of every group's
+// weight.
 #pragma once
 
 #include <string.h>

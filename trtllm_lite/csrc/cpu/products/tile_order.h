@@ -1,5 +1,5 @@
-// A few rows times panels in vectors, with results bit-equal to those of tiles (tiles.h). Memory is the limit, and
-// elements are dequantized in registers as panels are streamed.
+// A few rows times panels by vector instructions, with results bit-equal to those of tiles (tiles.h). Memory is the
+// limit, and elements are dequantized in registers as panels are streamed.
 //
 // A task has several panels side by side and prefetches lines of each in turn (streams.h).
 #pragma once

@@ -112,8 +112,8 @@ class CallFlow {
     if (!matches) throw EngineError("collective: expected x and y to be whole arena tensors of its dtype and features");
   }
 
-  // No operator of a CPU engine reads state: the KV cache is all that a step leaves for the next. (Some operators count
-  // in state.)
+  // No operator of a CPU engine reads state: the KV cache is all that a step leaves for the next. (Some operators only
+  // add to counts in the state.)
   static void check_reads_no_state(const OpSchema& schema) {
     const auto kept = std::ranges::find_if(schema.inputs, &ArgumentSpec::state);
     if (kept == schema.inputs.end()) return;

@@ -274,7 +274,8 @@ void check_link(const Plan& plan, const Manifest& manifest, const std::string& n
 // The first stage receives nothing. The last sends nothing: it has logits and, on GPUs, draws tokens.
 void check_links(const Plan& plan, const Manifest& manifest) {
   const bool is_first = is_first_stage(manifest.mapping);
-  if (plan.received.empty() != is_first) fail("received", "expected something in every stage but the first");
+  if (plan.received.empty() != is_first)
+    fail("received", "expected values from the previous stage in every stage but the first");
   for (const auto& [name, index] : plan.received) check_link(plan, manifest, "received." + name, index);
   if (is_last_stage(manifest.mapping)) return;
   const std::map<std::string, int> sent = sent_by(plan);
@@ -349,7 +350,7 @@ void check_kinds(const Plan& plan, TargetKind target) {
 // Checks that there are programs for prompts and for generation, and that each runs one existing network.
 void check_networks(const Plan& plan, const Container& container) {
   const bool has_both = plan.programs.size() == 2 && !plan.programs[0].decode_only && plan.programs[1].decode_only;
-  if (!has_both) fail("programs", "expected one for prompts and one for generation");
+  if (!has_both) fail("programs", "expected a program for prompts and one for generation");
   for (const Program& program : plan.programs) {
     if (program.instructions.size() != 1) fail("programs", "expected one network in " + program.name);
     const auto& network = std::get<NetworkInstruction>(program.instructions.front());

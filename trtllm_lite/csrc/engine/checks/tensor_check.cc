@@ -124,7 +124,7 @@ class TensorChecker {
     const bool is_cpu = manifest_.target.kind == TargetKind::kCpu;
     const bool has_panels = tensor.layout == Layout::kPanel64 || tensor.layout == Layout::kGatedPanel64;
     const bool is_plain = tensor.layout == Layout::kRowMajor;
-    if (!is_plain && has_panels != is_cpu) fail(tensor, "expected a layout of its device");
+    if (!is_plain && has_panels != is_cpu) fail(tensor, "expected a layout that its device uses");
     std::vector<std::int64_t> logical;
     for (const Dim& dim : tensor.shape) logical.push_back(dim.value);
     const std::vector<std::int64_t> stored = stored_shape(tensor.layout, tensor.dtype, logical);
