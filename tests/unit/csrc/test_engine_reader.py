@@ -252,7 +252,7 @@ PLANS: dict[str, tuple[Change, str]] = {
             }
             | {key: {"tensor": e.plan["tensors"].index(e.tensor("qkv")), "offset": 0} for key in "xy"}
         ),
-        "collective: expected whole arena tensors",
+        "collective: expected x and y to be whole arena tensors",
     ),
     "settings of a GPU": (
         lambda e: e.plan.update(

@@ -141,7 +141,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "product rows": (product(rows=extent("num_tokens", 26)), "expected at most 24 rows"),
     "product columns": (product(in_features=2**29, out_features=2**29), "to lie inside tensor key_cache.0"),
     "product dtype": (product(dtype="float32"), "expected tensor key_cache.0 to be float32|dtype bfloat16 or float16"),
-    "product writes a cache": (product(y=pointer("key_cache.0"), out_dtype="bfloat16"), "write to an arena tensor"),
+    "product writes a cache": (product(y=pointer("key_cache.0"), out_dtype="bfloat16"), "writes to an arena tensor"),
     "product algorithm": (product(algorithms=[{"max_rows": 1, "algo": "0g" * 64}]), "128 hexadecimal digits"),
     "algorithms out of order": (
         product(algorithms=[{"max_rows": rows, "algo": "00" * 64} for rows in (2, 2)]),

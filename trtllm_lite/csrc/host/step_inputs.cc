@@ -187,7 +187,7 @@ void StepInputs::check_written_blocks() {
     for (std::int64_t i = written(table); i < end; ++i) is_written_[static_cast<std::size_t>(block(table, i))] = false;
   });
   if (shared == kNobody) return;
-  fail("block_tables", "each block that this step writes in the table of one sequence only", shared,
+  fail("block_tables", "every block that this step writes to be used once", shared,
        "give each sequence blocks of its own");
 }
 
