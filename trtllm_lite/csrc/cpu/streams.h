@@ -8,7 +8,7 @@
 namespace tl::TL_ISA {
 
 constexpr int kLineBytes = 64;
-// The most panels side by side: their lines in use and their prefetched lines fit the L1 cache.
+// The most panels that are streamed side by side: their lines in use and their prefetched lines fit the L1 cache.
 constexpr std::int64_t kMaxStreams = 5;
 
 // Streams that begin `stride` bytes apart. Lines are prefetched from each in turn.

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-// Tokens of a long prompt that one call indexes, so that no step waits long for it.
+// The most tokens of a prompt that one call indexes, so that no step waits long.
 constexpr std::int32_t kMostIndexedAtOnce = 1024;
 constexpr std::size_t kLeastPlaces = 64;
 

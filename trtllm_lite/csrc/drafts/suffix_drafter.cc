@@ -5,7 +5,7 @@
 namespace tl {
 namespace {
 
-// Tokens of a long prompt, and of earlier outputs, that one call adds, so that no step waits long for them.
+// The most tokens of a prompt, and of earlier outputs, that one call adds, so that no step waits long.
 constexpr std::size_t kMostAtOnce = 1024;
 constexpr int kMostOfOutputs = 64;
 // The most tokens of a string that is searched for in an automaton that the request has not searched before.

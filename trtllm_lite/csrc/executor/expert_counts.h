@@ -12,7 +12,7 @@ namespace tl {
 // The counts of one router, summed over steps.
 struct ExpertCounts {
   std::vector<std::int64_t> choices;       // by expert: rows that have chosen it
-  std::vector<std::int64_t> experts_read;  // by EP rank: its experts that some row has chosen
+  std::vector<std::int64_t> experts_read;  // by EP rank: the number of its experts that rows chose
   std::int64_t steps = 0;
   std::int64_t busiest_choices = 0;  // choices of experts on each step's busiest EP rank
 };

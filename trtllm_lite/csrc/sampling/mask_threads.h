@@ -21,7 +21,7 @@
 
 namespace tl {
 
-// Orders whose masks are not made yet: all, and those of texts that are not known to be slow.
+// The numbers of orders whose masks are not made yet: of all orders, and of those whose texts are not known to be slow.
 struct MasksLeft {
   std::size_t all = 0, fresh = 0;
 };

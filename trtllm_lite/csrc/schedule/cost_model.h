@@ -10,7 +10,7 @@ class CostModel {
   // Estimated seconds to recompute `num_tokens`, and to copy `num_blocks` to the host and back.
   double recompute_seconds(int num_tokens) const { return num_tokens * seconds_per_token_; }
   double swap_seconds(int num_blocks) const { return 2.0 * num_blocks * seconds_per_block_; }
-  // Mean over all prefill so far, without an initial estimate; 0 before any prefill.
+  // Mean seconds per token over all prefill so far, without an initial estimate; 0 before any prefill.
   double prefill_seconds_per_token() const { return prefill_tokens_ > 0 ? prefill_seconds_ / prefill_tokens_ : 0; }
 
   void observe(const StepBatch& batch, const StepResult& result) {

@@ -114,7 +114,7 @@ TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* dequantiz
                                 &next);
 }
 
-// Bands of rows. Each band with each panel is a task.
+// Bands of rows. Each pair of a band and a panel is a task.
 struct Bands {
   std::int64_t count;
   std::int64_t rows;
@@ -208,7 +208,7 @@ struct PanelTask {
     return all;
   }
 
-  // Calls use(product) for chunks of up to `most` elements of k: first for all panels, then for the next chunk.
+  // Calls use(product) for each chunk of up to `most` elements of k, and for each panel within the chunk.
   template <typename Use>
   TL_INLINE void for_chunks(std::int64_t most, Plain, const Use& use) const {
     Products all = products();

@@ -139,7 +139,7 @@ TL_INLINE void round_rows(const float* x, const Depth& depth, const RoundedRows&
   }
 }
 
-// sums += scale * products + offset * x_sums, for kBlocks blocks one after the other, the rows of a tile and 64
+// sums += scale * products + offset * x_sums, for kBlocks blocks one after the other, in `rows` rows and 64
 // columns. For fixed-point x, each term is multiplied by the scale of the row's block. `products` of blocks are
 // `stride` floats apart; x_sums and x_scales are those of the first row.
 template <int kBlocks>

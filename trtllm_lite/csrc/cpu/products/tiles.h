@@ -1,8 +1,8 @@
 // AMX tiles: 16 rows of 64 bytes each. A product adds 16 x 32 of x times 32 x 16 of w, both bfloat16, to 16 x 16 sums.
 //
-// Element [r][c] of the sums gets two chains of fused multiply-adds, over the even and the odd k, whose sum is added to
-// it. It depends on row r and column c alone, so a row's bits do not depend on how many rows a tile has. Subnormal
-// float32 numbers count as zero, also in x and w.
+// For element [r][c] of the sums, two chains of fused multiply-adds, over the even and the odd k, are added together
+// and then to the element. It depends on row r and column c alone, so a row's bits do not depend on how many rows a
+// tile has. Subnormal float32 numbers count as zero, also in x and w.
 #pragma once
 
 #include "cpu/simd/simd.h"

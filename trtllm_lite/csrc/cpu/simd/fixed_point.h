@@ -55,8 +55,8 @@ TL_INLINE __m512i bytes_of(const Fixed& numbers) {
   return _mm512_or_si512(_mm512_shuffle_epi8(rounded_up, upper), _mm512_shuffle_epi8(both, lower));
 }
 
-// The scale of a block: the least power of two with which its integers are in range, so that elements which fit are
-// exact. NaN if an element is not finite. Elements are multiplied by `inverse`.
+// The scale of a block: the least power of two with which its integers are in range, so that elements that are
+// multiples of it are exact. NaN if an element is not finite. Elements are multiplied by `inverse`.
 struct FixedScale {
   float scale;
   float inverse;

@@ -235,7 +235,8 @@ void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
     fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
 }
 
-// Checks what ranks that communicate by NCCL share, which is possible within one stage only.
+// Checks an engine whose ranks communicate by NCCL: it must be one stage of several GPUs, and its ranks share the last
+// tokens.
 void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
   if (manifest.allreduce_strategy != AllreduceStrategy::kNccl) return;
   if (manifest.target.kind != TargetKind::kCuda || manifest.mapping.tp_size == 1 || manifest.mapping.pp_size > 1) {
