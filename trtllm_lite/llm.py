@@ -42,7 +42,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
 from trtllm_lite.stages.wanted_engine import WantedEngine, open_tokenizer
 
-# The most sequences that one call of generate() queues at a time; the event loop bounds those of all callers.
+# The most sequences that one call of generate() queues at a time; the event loop bounds the sequences of all callers.
 _MAX_QUEUED = 512
 
 
@@ -59,10 +59,10 @@ class LLM:
     """Generates text with one model, or embeds texts with an encoder. Threads and coroutines may share it.
 
     ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Unless
-    it is an engine, an engine is made of it, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``, of
-    at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
+    it is an engine, an engine is made from it and kept for later calls in the cache ``$XDG_CACHE_HOME/trtllm_lite``,
+    which is limited to ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
-    - ``tokenizer``: a directory with another tokenizer than the engine's own, read as that of a model
+    - ``tokenizer``: a directory with the files of a tokenizer that replaces the engine's own
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
       on either); default ("auto"): the target that a given engine was built for, or else this machine's NVIDIA GPUs, or
       its CPU if it has none
@@ -70,9 +70,9 @@ class LLM:
       float32 (see ``trtllm-lite convert``)
     - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
       engines
-    - ``qformat``: how the matrices of a model that is stored plain are quantized, as in `trtllm-lite build`: "int8_wo",
-      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8", …; schemes that need calibration, and KV
-      caches of 8 bits, are calibrated on a text that comes with the package. A given engine must be quantized in this
+    - ``qformat``: how the matrices of an unquantized model are quantized, as in `trtllm-lite build`: "int8_wo",
+      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8", …; schemes that need calibration, and
+      8-bit KV caches, are calibrated on a text that comes with the package. A given engine must be quantized in this
       way
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built, by
       default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
@@ -80,7 +80,7 @@ class LLM:
     - ``ignore_config_keys``: keys of the model's config.json, and FILE.KEY of other files, that are not supported and
       that you know not to matter; they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
-    - ``deterministic``: what the engine gives a request must not depend on what shares its steps, bit for bit
+    - ``deterministic``: the engine must give a request the same bits whatever other requests share its steps
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
     - ``speculative_config`` (a SpeculativeConfig or a dictionary of its fields): proposes draft tokens
@@ -295,7 +295,7 @@ class LLM:
         return embed_prompts(self.embedder, prompts)
 
     def encode(self, *_: Any, **__: Any) -> NoReturn:
-        """vLLM's name of what :meth:`embed` does; raises ArgumentError that says so."""
+        """Raise ArgumentError, which names :meth:`embed` to those who know vLLM's ``encode``."""
         raise ArgumentError("LLM.encode: use LLM.embed for embeddings, or get_tokenizer().encode for token ids")
 
     def get_tokenizer(self) -> Tokenizer | None:

@@ -182,12 +182,12 @@ def _with_versions(versions: object) -> dict[str, Any]:
     [
         ({"_type": "https://in-toto.io/Statement/v0.1"}, "is no in-toto statement"),
         ({"predicateType": "https://spdx.dev/Document"}, "is no in-toto statement"),
-        ({"predicate": {}}, "lacks a field, or one has another type"),
+        ({"predicate": {}}, "lacks a field, or a field has the wrong type"),
         ({"subject": [{"name": "rank0.engine"}]}, "lacks a field"),
         ({"subject": 3}, "lacks a field"),
         (_with_versions([]), "lacks a field"),
         (_with_versions({}), "lacks a field"),
-        ({"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}}, "is about 'other', expected"),
+        ({"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}}, "has buildType 'other', expected"),
     ],
 )
 def test_other_statements_are_refused(engine: Path, change: dict[str, Any], message: str) -> None:

@@ -83,7 +83,7 @@ def is_there(path: Path) -> bool:
     """Whether ``path`` exists; no file has a NUL in its name.
 
     Raises OSError where that cannot be said, such as for a name that is too long or below a directory that may not be
-    read; ``Path.exists`` says False to that from Python 3.14 on.
+    read; ``Path.exists`` returns False in these cases from Python 3.14 on.
     """
     try:
         path.stat()

@@ -19,8 +19,8 @@ from trtllm_lite.common.vocabulary import MAX_BYTES
 def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> BufferedReader:
     """Open a plain file of at most ``most_bytes`` for reading.
 
-    Links are followed, as those in Hugging Face's cache must be, unless the file that they lead to is not ``inside``
-    the directory given. Raises OSError.
+    Links are followed, as Hugging Face's cache requires. Raises OSError, also if ``inside`` is a directory and the
+    file lies outside of it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe's writer
@@ -66,7 +66,7 @@ def is_plain_file(path: Path) -> bool:
 
 
 def _place_of(descriptor: int, path: Path) -> Path:
-    """The place of the file that was opened as ``path``, even if links on the way have changed since."""
+    """The path without links of the file that was opened as ``path``, even if links have changed since."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:  # systems other than Linux

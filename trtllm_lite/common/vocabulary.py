@@ -25,7 +25,7 @@ MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block t
 CPU = "cpu"  # the target, its kind, and the arch of its program
 AUTO, AUTO_16_BITS = "auto", "auto_16_bits"  # a model's own dtype of matrices, and bfloat16 instead of float32
 AUTO_TARGET = "auto"  # the GPUs of this machine, or its CPU
-GPU_MEMORY_FRACTION = 0.9  # share of the memory beside weights and workspace that the KV cache takes
+GPU_MEMORY_FRACTION = 0.9  # share of the memory left by weights and workspace that the KV cache takes
 MAX_DRAFT_LEN = 8  # draft tokens of a sequence in a step
 DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
@@ -33,7 +33,7 @@ MAX_TP_SIZE = 16  # ranks, each with an engine of its own, among which every lay
 MAX_PP_SIZE = 16  # pipeline stages; each has tp_size ranks and some of the layers
 # How the ranks of a GPU engine exchange data: by kernels that access peer memory, or by NCCL.
 ALLREDUCE_STRATEGIES = ("AUTO", "NCCL")
-MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's, and of a model's JSON files
+MAX_JSON_BYTES = 1 << 26  # bound of manifests, plans and JSON files of models, far above their usual sizes
 MAX_TOKENIZER_BYTES = 1 << 27  # several times the largest tokenizer files known
 
 
@@ -120,15 +120,15 @@ SYMBOLS = {
     "num_decode_seqs": "sequences of one new token each, which come first",
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
-    "num_tables": "rows of block_tables: one of each cache group for each sequence",
+    "num_tables": "rows of block_tables: for each sequence one row per cache group",
     "num_logits": "rows of logits",
     "max_blocks_per_seq": "columns of block_tables",
     "num_blocks": "blocks of the KV cache; chosen when an engine is loaded",
     "num_slots": "requests that may hold a slot: a full batch, and those whose last step has not ended yet",
     "num_sms": "multiprocessors of the GPU",
-    "num_adapter_tokens": "num_tokens in a step of which a request has an adapter, or else 0",
-    "num_adapter_logits": "num_logits in a step of which a request has an adapter, or else 0",
-    "num_loras": "slots of adapters in a step of which a request has an adapter; chosen when an engine is loaded",
+    "num_adapter_tokens": "num_tokens if any request of the step has an adapter, else 0",
+    "num_adapter_logits": "num_logits if any request of the step has an adapter, else 0",
+    "num_loras": "slots of adapters if any request of the step has an adapter; chosen when an engine is loaded",
 }
 
 
@@ -149,8 +149,8 @@ STEP_INPUTS = (
     StepInput("past_lens", ("num_seqs",), "tokens of each sequence that the cache holds already"),
     StepInput("logits_indices", ("num_logits",), "rows of token_ids whose logits are wanted"),
     StepInput("sample_slots", ("num_logits",), "slot whose parameters a row is sampled with; -1: nothing is drawn"),
-    StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
-    StepInput("sample_drafts", ("num_logits",), "the draft token that the next row of logits is for"),
+    StepInput("sample_counter", ("num_logits",), "index of the random draw for each row"),
+    StepInput("sample_drafts", ("num_logits",), "draft token that follows the row; the next row has its logits"),
     StepInput("sample_masks", ("num_logits",), "the mask of tokens that may be drawn from a row; -1: all may"),
     StepInput("adapter_tokens", ("num_adapter_tokens",), "tokens by slots of their adapters, then tokens without one"),
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
@@ -166,9 +166,9 @@ NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
 # padded. The output is EMBEDDING, a row for each text, see network/contract.py.
 SEQ_LENS, EMBEDDING = "seq_lens", "sentence_embedding"
 ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
-# Names of features: a network may make FEATURES, a row of each token from which a head drafts. The head reads the
-# features of the previous token as its input of that name, and makes HIDDEN, which replace the features of draft
-# tokens.
+# Names of features: a network may output FEATURES, one row per token, from which a drafting head predicts tokens. The
+# head has the features of the previous token as its input FEATURES, and outputs HIDDEN, which takes the place of
+# features for draft tokens.
 FEATURES, HIDDEN = "features", "hidden"
 # The key of a checkpoint's and an engine's tokenizer_config.json for the prefix of every text of an encoder.
 PROMPT_SETTING = "embedding_prompt"

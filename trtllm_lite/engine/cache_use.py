@@ -9,7 +9,7 @@ from trtllm_lite.engine.manifest import KvCache
 
 @dataclass(frozen=True)
 class GroupUse:
-    """The use of one cache group: ``num_blocks`` are the blocks of a sequence of full length during generation."""
+    """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation."""
 
     name: str
     window: int
@@ -28,7 +28,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """The use of one sequence of ``max_seq_len`` tokens; ``full_bytes`` are its bytes without windows."""
+    """The KV cache that a sequence of ``max_seq_len`` tokens uses; without windows it would be ``full_bytes``."""
 
     max_seq_len: int
     groups: tuple[GroupUse, ...]
@@ -54,7 +54,7 @@ class CacheUse:
 
 
 def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
-    """The use of a sequence of ``max_seq_len`` tokens after its prompt; an encoder's is zero."""
+    """The KV cache that a sequence of ``max_seq_len`` tokens uses after its prompt; an encoder has no cache."""
     if not kv_cache.groups:
         return CacheUse(max_seq_len, (), 0)
 

@@ -38,8 +38,8 @@ class WeightGroup:
 class KernelUse:
     """A compiled kernel for one architecture, and the instructions that launch it.
 
-    ``threads`` and ``shared_bytes`` are per block; ``cubin_bytes`` is the size of the code in the file, whose key is
-    ``cubin``.
+    ``threads`` and ``shared_bytes`` are per block; ``cubin`` is the key of the code in the file, ``cubin_bytes`` its
+    size.
     """
 
     name: str

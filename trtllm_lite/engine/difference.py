@@ -81,7 +81,7 @@ def compare_engines(a: EngineFile, b: EngineFile) -> tuple[Difference, ...]:
       summed; but the number of blocks is only capacity.
     - ``target``, ``kernels``, ``tactics``, ``fusions``, ``expansions``: other code, or another choice among kernels,
       rounds in another order. Kernels are compared by the CRC-32C of their cubins and by their launch configuration,
-      programs by that of their instructions with the tensors and kernels that these name. The key of a cubin and the
+      programs by the CRC-32C of their instructions, tensors and kernels. The key of a cubin and the
       reason for a choice are compared, too, but change nothing. Two arguments of GPU kernels follow max_seq_len alone
       and are no difference: the width of block tables (``max_blocks_per_seq``; offsets into tables count in rows), and
       the room for edits of logits, which is listed with the limits.

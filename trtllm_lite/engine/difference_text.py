@@ -88,7 +88,7 @@ def _apart(parts: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _short(value: Any) -> Any:
-    """The first and last parts of a long list that the other engine lacks."""
+    """``value``, shortened to the first and last parts if it is a long list that only one engine has."""
     if not isinstance(value, str) or value.count(", ") < 2 * _FEW_PARTS:
         return value
     parts = value.split(", ")

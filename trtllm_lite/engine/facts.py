@@ -22,7 +22,7 @@ _KEY_DIGITS = 16  # digits of a cubin's key, enough to tell two apart
 
 
 class Fact(NamedTuple):
-    """A fact; ``note`` explains ``value``: another note alone does not change results."""
+    """A fact; ``note`` explains ``value``: facts that differ only in their notes change no results."""
 
     section: str
     name: str
@@ -133,8 +133,8 @@ def _named(plan: Plan, instruction: Instruction) -> Any:
 def _room_for_edits(plan: Plan) -> int | None:
     """The edits that a request's sampling record has room for (None on a CPU, whose sampler has no records).
 
-    It follows max_seq_len. Requests with more edits are sampled on the host, where the same rounding draws the same
-    token: the room is a matter of capacity, like the cache's.
+    The number follows from max_seq_len. Requests with more edits are sampled on the host, where the same rounding draws
+    the same token, so the number is a capacity and does not change results.
     """
     index = plan.outputs.get(_SAMPLING_SLOTS)
     words = None if index is None else plan.tensors[index].shape[-1]

@@ -1,4 +1,4 @@
-"""Describes an engine: model, limits, operators, fusions made and refused, memory, size; checkpoints share the form."""
+"""Describes an engine: model, limits, operators, fusions made and refused, memory, size; or a checkpoint likewise."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Inspection:
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
-    CRC-32C of files in the manifest; ``provenance`` is the unchecked content of the file beside the engine. For a
+    CRC-32C that the manifest has of files; ``provenance`` is the unchecked content of the file beside the engine. For a
     checkpoint ``limits``, ``expansions``, most of ``memory`` and all fields with defaults are empty,
     ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
     """

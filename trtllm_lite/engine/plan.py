@@ -103,7 +103,8 @@ class FloatArgument:
 class BoxedTensor:
     """A row-major matrix [rows, columns] of 16-bit elements, from byte ``offset`` of an arena or weight tensor on.
 
-    The copy engine reads the matrix in boxes of ``box_rows`` x ``box_columns``, whose rows are swizzled by 128 bytes.
+    The Tensor Memory Accelerator (TMA) reads the matrix in boxes of ``box_rows`` x ``box_columns`` elements with the
+    128-byte swizzle.
     """
 
     tensor: TensorIndex
@@ -176,8 +177,9 @@ class MatmulInstruction:
 class CollectiveInstruction:
     """``collective``: the ranks together compute y[rows, y_features], on every rank, from their x[rows, x_features].
 
-    ``all_reduce`` sums x of all ranks, on CPUs in their order. ``all_gather`` (on CPUs) concatenates their features, in
-    the order of ranks, up to y_features. ``all_gather_rows`` (on GPUs) concatenates their rows, in the order of ranks.
+    ``all_reduce`` sums x of all ranks, on CPUs in the order of ranks. ``all_gather`` (on CPUs) concatenates the
+    features of all ranks in order, up to y_features. ``all_gather_rows`` (on GPUs) concatenates the rows of all ranks
+    in order.
     """
 
     kind: Literal["collective"]
@@ -277,8 +279,8 @@ class Plan:
     ``sampling_slots`` and ``token_masks``, too. In a program, the first instruction that reads ``token_masks`` and all
     after it sample tokens; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
 
-    A stage of a pipeline that is not the last has no ``logits``: its outputs are the values that the next stage has
-    ``received``, rows of all tokens under the same names, in the arena before the first instruction runs.
+    A pipeline stage that is not the last has no ``logits``: its outputs, which have a row for each token, are sent to
+    the next stage, where ``received`` has the same names; these tensors are in the arena before the first instruction.
 
     ``tallies`` are the tensors in the state in which routers count their choices, in order of layers
     (plugins/router/tally.cuh).

@@ -81,7 +81,7 @@ def write_provenance(
 
 
 def read_provenance(directory: Path) -> Provenance:
-    """The statement in ``directory``. Raises EngineError if there is none, or one of another kind."""
+    """The statement in ``directory``. Raises EngineError if the statement is absent or of another kind."""
     path = directory / PROVENANCE_FILE
     statement = parse_json(read_statement(directory), str(path))
     try:
@@ -89,7 +89,7 @@ def read_provenance(directory: Path) -> Provenance:
             raise EngineError(f"{path} is no in-toto statement with SLSA's provenance of version 1: {REMEDY}")
         definition, run = (statement["predicate"][key] for key in ("buildDefinition", "runDetails"))
         if definition["buildType"] != BUILD_TYPE:
-            raise EngineError(f"{path} is about {shown(definition['buildType'])}, expected {BUILD_TYPE}: {REMEDY}")
+            raise EngineError(f"{path} has buildType {shown(definition['buildType'])}, expected {BUILD_TYPE}: {REMEDY}")
         versions = run["builder"]["version"]
         return Provenance(
             files={str(item["name"]): str(item["digest"]["sha256"]) for item in statement["subject"]},
@@ -101,7 +101,7 @@ def read_provenance(directory: Path) -> Provenance:
             versions={_OWN_VERSION: versions[_OWN_VERSION], **_texts(versions)},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EngineError(f"{path} lacks a field, or one has another type ({error}): {REMEDY}") from error
+        raise EngineError(f"{path} lacks a field, or a field has the wrong type ({error}): {REMEDY}") from error
 
 
 def described_files(directory: Path) -> dict[str, Path]:

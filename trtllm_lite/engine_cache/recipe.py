@@ -36,8 +36,8 @@ class Conversion:
 class Recipe:
     """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
 
-    ``device_memory`` is that of each GPU, in bytes, or None if limits are not fitted to it. ``quantization`` holds the
-    fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type.
+    ``device_memory`` is the memory of each GPU in bytes; None if limits are not fitted to it. ``quantization`` has
+    those fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type.
     """
 
     target: str

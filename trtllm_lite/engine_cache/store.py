@@ -37,7 +37,7 @@ class Entry:
 
 
 def cache_limit() -> int:
-    """The most bytes that entries of all kinds take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
+    """The limit in bytes of all entries together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
 
     Raises ArgumentError if the variable is no size.
     """

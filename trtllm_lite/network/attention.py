@@ -43,9 +43,9 @@ class Attention:
     head on its own, or with ``norms_all_heads`` all query heads together, and all key heads together. ``window`` is in
     tokens: a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With
     ``chunked``, sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk.
-    Queries from ``first_position`` on see no earlier key (this excludes a window). ``softcap`` bounds scores to softcap
-    * tanh(score / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks``
-    give each head one more key, whose value is zero.
+    Queries from ``first_position`` on see no key before that position (not combined with a window). ``softcap`` bounds
+    scores to softcap * tanh(score / softcap); with 0 they are not bounded. ``temperature`` scales queries by their
+    position. ``sinks`` give each head one more key, whose value is zero.
     """
 
     query: Linear

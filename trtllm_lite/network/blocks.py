@@ -2,7 +2,7 @@
 
 A matrix [rows, depth] is scale * (element - zero point) + offset. Its parts are separate tensors: ``weight`` [rows,
 depth], ``weight_scale`` [rows, blocks] ([rows] if a row is one block), perhaps ``weight_zero_point`` of the same shape,
-perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] multiplies activations before the matrix,
+perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] scales the features of input activations,
 ``input_order`` [depth] lists the features of activations in the order of the matrix's columns.
 """
 
@@ -25,7 +25,7 @@ AddConstant = Callable[[str, NDArray], ir.Value]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rounding of activations to numbers of dtype ``to`` times ``scale``; None: each token has its own."""
+    """The rounding of activations to numbers of dtype ``to`` times ``scale``; if None, each token has its own scale."""
 
     to: str
     scale: float | None = None

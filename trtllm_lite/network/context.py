@@ -79,7 +79,7 @@ class DecoderContext(NetworkContext):
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
     def open_cache(self, kv_heads: int, head_dim: int, value_dim: int | None = None) -> None:
-        """Declare the cache pair of the next attention; ``value_dim`` is the size of values if that is not keys'."""
+        """Declare the caches of the next attention; ``value_dim`` is the size of its values, ``head_dim`` if None."""
         number, dims = len(self.past) // 2, {"key": head_dim, "value": value_dim or head_dim}
         for what, dim in dims.items():
             self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
@@ -108,7 +108,7 @@ class DecoderContext(NetworkContext):
         return self.once("nonpad", make)
 
     def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
-        """The frequencies for long texts if caches are that long; only layers that have opened their cache may ask."""
+        """The frequencies of ``rope``, or ``rope.long`` if caches are long; called once a layer has opened a cache."""
         graph, usual = self.graph, super()._inverse_frequencies(rope, name)
         if rope.long is None:
             return usual

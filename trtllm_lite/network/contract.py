@@ -91,7 +91,7 @@ def _cache_like(value: ir.Value) -> tuple[int | str, ...]:
 
 
 def _rows_of_tokens(name: str, found: _Signature) -> _Signature:
-    """The expected shape of the rows ``found``, whose extent the network may choose."""
+    """The expected signature of ``found``, a row for each token whose size the network may choose."""
     return name, "FLOAT", ("batch", "seq", *found[2][2:3])
 
 

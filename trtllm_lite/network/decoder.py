@@ -41,8 +41,8 @@ class Decoder:
     """A decoder-only language model.
 
     ``features`` computes the features of each token for a drafting head. Such a head ``reads_features``, and replaces
-    them by the output of its last layer, or, with ``hidden_is_normed``, of its final norm. The residual stream is that
-    of training divided by ``stream_scale``.
+    them by the output of its last layer, or, with ``hidden_is_normed``, of its final norm. The residual stream is
+    smaller than in training by the factor ``stream_scale``.
     """
 
     sizes: Sizes
@@ -72,8 +72,8 @@ def build_network(
     Matrices made of rows of source tensors in ``blocks`` stay in these blocks. ``cache`` is each layer's rounding of
     the keys and values that it appends to its caches, empty if they are not rounded.
 
-    Inputs and outputs are listed in :mod:`trtllm_lite.network.verifier`; the pattern of nodes that each block leaves is
-    what the builder's passes recognise.
+    Inputs and outputs are listed in :mod:`trtllm_lite.network.contract`; the builder's passes recognise each block by
+    the pattern of its nodes.
     """
     graph = GraphBuilder(dtype, blocks)
     context = DecoderContext(graph, cache)

@@ -56,7 +56,7 @@ class Features:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer of a drafting head: attention over embeddings and features, then an MLP, on the features' stream.
+    """The layer of a drafting head: attention over embeddings and features, then an MLP; features are the residuals.
 
     The projections of ``attention`` are [out, 2 * hidden]: the first columns are for normalised embeddings, the others
     for normalised features. With ``norm_before_residual`` the residual stream begins with the normalised features.

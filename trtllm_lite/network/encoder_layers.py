@@ -1,4 +1,4 @@
-"""Builds the layers of encoders: attention in both directions, and the places of attention and MLP on the residual
+"""Builds the layers of encoders: attention in both directions, and how attention and MLP read and add to the residual
 stream."""
 
 from dataclasses import dataclass

@@ -103,7 +103,7 @@ class GraphBuilder:
         return output
 
     def of_module(self, expression: WeightExpression, name: str) -> None:
-        """Record which outputs of a module of the source the product ``name`` makes, if its weight consists of rows of
+        """Record which rows of a module of the source the product ``name`` computes, if its weight consists of rows of
         one module."""
         rows = rows_of(expression)
         if rows is not None:
@@ -157,7 +157,7 @@ class GraphBuilder:
         return self.as_float32(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
-        """``x`` as the product ``name`` multiplies it: scaled, reordered or rounded, if the source requires it."""
+        """The input of the product ``name``: ``x``, scaled, reordered or rounded if the source requires it."""
         blocks = self._stored_as(expression)
         if blocks is None or not blocks.changes_input:
             return x
@@ -184,9 +184,8 @@ class GraphBuilder:
     def matrix(self, expression: WeightExpression, name: str, *, plain_input: bool = False) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower.
 
-        It is in blocks if the source has it in blocks. With ``plain_input`` activations are multiplied unchanged: the
-        matrix is not in blocks then if it needs scaled or reordered activations, and activations that the source rounds
-        are not rounded.
+        A matrix that the source stores in blocks stays in blocks. With ``plain_input`` activations are not scaled,
+        reordered or rounded, and a matrix that needs scaled or reordered ones is therefore not in blocks.
         """
         blocks = self._stored_as(expression, plain_input)
         if blocks is not None and not (plain_input and blocks.changes_input):

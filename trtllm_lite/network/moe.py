@@ -1,7 +1,7 @@
 """Builds mixtures of experts: a router chooses a few of many gated MLPs per token (arXiv 2101.03961, 2401.04088).
 
 In standard operators all experts are one gated MLP with concatenated inner features: the features of each expert are
-multiplied by the token's share of the expert, which is zero unless the expert is chosen. The builder replaces this by
+multiplied by its share (routing weight), which is zero unless the expert is chosen. The builder replaces this by
 operators that compute only the chosen experts. Matrices of experts in blocks multiply unrounded activations, whatever a
 source or a scheme rounds elsewhere.
 """

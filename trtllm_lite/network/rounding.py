@@ -28,8 +28,8 @@ def round_per_tensor(add: AddOperator, x: ir.Value, to: str, scale: ir.Value) ->
 
 
 def round_per_token(add: AddOperator, constant: SharedConstant, x: ir.Value, to: str, features: int) -> ir.Value:
-    """Like :func:`round_per_tensor`, with a scale for each token [features] that maps its largest magnitude to
-    ``to``'s."""
+    """Like :func:`round_per_tensor`, with a scale for each token that maps the largest magnitude of its ``features`` to
+    the largest number of ``to``."""
     last_axis = constant("quantize.last_axis", np.array([-1], np.int64))
     factor = constant(f"quantize.{to}.factor", np.array(1 / LARGEST[to], np.float32))
     least = constant("quantize.min_scale", np.array(_MIN_SCALE, np.float32))

@@ -1,6 +1,6 @@
 """Builds attention sinks: an additional key per head, with a learned score and a value of zero (arXiv 2508.10925).
 
-Every query sees it, so that a head may attend to nothing. In standard operators it is a token of zeros before the
+Every query sees the sink, so that a head may attend to nothing. In standard operators it is a token of zeros before the
 caches' first token, and the mask adds its score.
 """
 
@@ -51,7 +51,7 @@ class Sinks:
 
 
 def without_sink(value: ir.Value | None) -> ir.Value | None:
-    """The cache without the token of zeros in ``value``, or ``value`` itself if it has none."""
+    """The cache to which ``value`` adds a token of zeros, or ``value`` itself if it adds none."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Pad" or len(node.inputs) > 2 or node.attributes:
         return value

@@ -15,7 +15,7 @@ from trtllm_lite.errors import EngineError
 
 
 class Computed(ir.LazyTensor):
-    """A tensor whose evaluation is mostly arithmetic, and so worth a thread; other tensors are mostly read."""
+    """A tensor whose evaluation is mostly arithmetic, which threads speed up; other tensors are mostly read."""
 
 
 class Stored(ir.LazyTensor):
@@ -31,7 +31,7 @@ class Stored(ir.LazyTensor):
 def lazy(
     load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int], of: Sequence[ir.TensorProtocol] = ()
 ) -> ir.LazyTensor:
-    """A tensor that ``load`` makes from the tensors ``of``, with that type and shape; Computed if one of them is."""
+    """A tensor that ``load`` makes from the tensors ``of``; it is a :class:`Computed` one if one of these is."""
     if any(isinstance(tensor, Computed) for tensor in of):
         return computed(load, dtype, shape)
     return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))

@@ -33,7 +33,7 @@ class WeightExpression(ABC):
         """The result, in the floating type of its sources or in float32; if possible a view of ``read``'s result."""
 
     def by_rows(self, replacement: "Replacement") -> "WeightExpression | None":
-        """The same expression over other tensors with equally many rows, or None unless it takes only whole rows.
+        """The same expression over other tensors with as many rows; None if it takes anything but whole rows.
 
         ``replacement`` returns the replacement of a source tensor, or of its transpose; None if there is none.
         """
@@ -50,7 +50,7 @@ class WeightExpression(ABC):
         return tuple(Slice(self, start, start + extent, axis) for start, extent in zip(starts, extents, strict=True))
 
     def split_heads(self, heads: int, *extents: int) -> tuple["RowsOfHeads", ...]:
-        """The rows of every head, split: ``extents`` rows may be the query, key and value of each of ``heads``."""
+        """Parts of ``extents`` rows of each of ``heads``, such as the queries, keys and values of a fused tensor."""
         starts = [sum(extents[:number]) for number in range(len(extents))]
         return tuple(RowsOfHeads(self, heads, start, start + n) for start, n in zip(starts, extents, strict=True))
 

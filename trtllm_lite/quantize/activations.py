@@ -41,7 +41,7 @@ def quantize_per_tensor(graph: ir.Graph, x: ir.Value, to: str, scale: float) -> 
 
 
 def quantize_per_token(graph: ir.Graph, x: ir.Value, to: str) -> ir.Value:
-    """Like :func:`quantize_per_tensor`, with a scale for each token, whose largest magnitude becomes that of ``to``."""
+    """Like :func:`quantize_per_tensor`, but a token's scale maps its largest magnitude to the largest of ``to``."""
     features = None if x.shape is None else x.shape[-1]
     assert isinstance(features, int)
     return round_per_token(_adder(graph, x), partial(_constant, graph), x, to, features)

@@ -95,4 +95,4 @@ def _gain(step: _Step) -> float:
 
 def _reason(before: Candidate, after: Candidate, site: Site) -> str:
     more, less = (after.bits - before.bits) / site.num_weights, before.divergence - after.divergence
-    return f"{more:.2f} bits more than {before.qformat} take away {less:.6f}"
+    return f"{more:.2f} bits more than {before.qformat} reduce the divergence by {less:.6f}"

@@ -8,7 +8,7 @@ from trtllm_lite.pages.charts import NUM_COLORS
 
 _ROW = 26
 _TOP = 8
-_CHARACTER = 6.5  # mean width of one in a name
+_CHARACTER = 6.5  # mean width of a character in a name
 _NUMBER = 46  # room for the number of a step, and for its circle
 _LANE = 18
 _TIMES = 64  # room for "32 times" at the right

@@ -1,4 +1,4 @@
-"""Reads the timings out of the reasons of tactics: ``fastest on NVIDIA H200: 64 rows 1.5 us (2 us by cublaslt)``."""
+"""Parses the timings in the reasons of tactics: ``fastest on NVIDIA H200: 64 rows 1.5 us (2 us by cublaslt)``."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _TIMING = re.compile(
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of the choice at a number of rows; ``others`` are the times of alternatives."""
+    """The time of the chosen tactic for products of ``rows`` rows; ``others`` are the times of alternatives."""
 
     rows: int
     microseconds: float

@@ -63,6 +63,6 @@ def what_if(found: Inspection) -> WhatIf | None:
 
 
 def _doubling(least: int, most: int) -> Iterator[int]:
-    """The last ``_MOST - 1`` numbers below ``most`` of ``least``, 2 ``least``, 4 ``least``, …, then ``most`` itself."""
+    """``least``, 2 ``least``, 4 ``least``, … below ``most``, only the last ``_MOST - 1``; then ``most`` itself."""
     doubles = [least << power for power in range(most.bit_length()) if least << power < most]
     yield from [*doubles[-_MOST + 1 :], most]

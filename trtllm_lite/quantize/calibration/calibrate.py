@@ -1,4 +1,4 @@
-"""Gathers statistics of the inputs of products, of as many inputs in one pass over the text as fit a budget."""
+"""Gathers statistics of the inputs of products; each pass over the text takes as many inputs as fit in a budget."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The inputs to observe, with their features; ``gram`` adds the means of outer products."""
+    """The inputs to observe, with their numbers of features; with ``gram`` also means of outer products."""
 
     features: Mapping[str, int]
     gram: bool
@@ -50,8 +50,9 @@ def calibrate(
 ) -> None:
     """Put statistics of all wanted inputs into ``store``, except those that it has already.
 
-    Accumulators take at most the observer's budget, or the bytes of one input. The same sequences and seed give the
-    same statistics, whatever the budget is and however often the run was interrupted. Raises BuildError.
+    Accumulators take at most the observer's budget, except that a pass observes at least one input. The same sequences
+    and seed give the same statistics, whatever the budget is and however often the run was interrupted. Raises
+    BuildError.
     """
     sampled = _sampled(sum(map(len, sequences)), wanted.seed)
     passes = list(_passes(store.missing(list(wanted.features)), wanted, len(sampled), observer))

@@ -23,7 +23,7 @@ _EXPECTED = 'expected a text in quotes, or an object with the key "text", on eac
 class CalibrationText:
     """The texts for calibration and the sequences that are drawn from them.
 
-    Without a ``dataset`` it is the text that comes with this package. At most ``size`` sequences of at most
+    Without a ``dataset`` they are the text that comes with this package. At most ``size`` sequences of at most
     ``max_seq_length`` tokens are taken, drawn by ``seed``; None for ``size`` means up to 512.
     """
 

@@ -34,7 +34,7 @@ class Statistics:
         dead = np.flatnonzero(self.abs_max == 0)
         if dead.size:
             raise BuildError(
-                f"{layer}: {dead.size} of the {self.abs_max.size} channels that it multiplies, the first number "
+                f"{layer}: {dead.size} of its {self.abs_max.size} input channels, of which the first is number "
                 f"{dead[0]}, are zero throughout the calibration text, and {scheme} scales channels by their size: "
                 "calibrate with a longer text, or keep the products there in full precision (--quantize_override "
                 f"'{f'{above}.*' if above else layer}=full_prec')"
@@ -42,7 +42,7 @@ class Statistics:
 
 
 def placeholder(name: str) -> Statistics:
-    """Made-up statistics of any input, for engines without weights, and to ask only which inputs a network has.
+    """Made-up statistics of any input, for engines without weights, or if only the names of inputs are asked for.
 
     The largest magnitude is one that normalised rows reach.
     """
@@ -99,7 +99,7 @@ class Accumulator:
         largest, sums = rows.magnitudes()
         if not np.isfinite(largest).all():
             raise BuildError(
-                f"{self._name}: what it multiplies is not finite in the calibration text (channel "
+                f"{self._name}: its input is not finite in the calibration text (channel "
                 f"{np.flatnonzero(~np.isfinite(largest))[0]}): the checkpoint's weights are damaged, or overflow; "
                 "convert again, or calibrate with another text"
             )

@@ -1,7 +1,7 @@
 """Writes and recognises standard ONNX for scale * element + offset.
 
-Recognised are DequantizeLinear with a scale for the matrix, for each row (axis 0) or for each block of a row (axis 1),
-with zero points or without, and after it an Add of an offset for each row or block. A Cast converts 16-bit scales and
+DequantizeLinear is recognised with a scale for the matrix, for each row (axis 0) or for each block of a row (axis 1),
+with or without zero points; an Add of an offset for each row or block may follow it. A Cast converts 16-bit scales and
 offsets to float32. The operands of a fused operator are made from these tensors when they are read.
 """
 
@@ -92,7 +92,7 @@ def _with_offset(value: ir.Value | None) -> dict[str, ir.Value] | None:
 
 
 def _is_cut(node: ir.Node, rows: int, blocks: int) -> bool:
-    """Whether a Reshape makes [rows, blocks, block]."""
+    """Whether a Reshape makes [rows, blocks, block size]."""
     return _dims(node.outputs[0])[:2] == (rows, blocks) and len(_dims(node.outputs[0])) == 3
 
 
@@ -115,7 +115,7 @@ def _numbers(value: ir.Value | None) -> ir.Value | None:
 
 
 def _in_blocks(node: ir.Node, scale: ir.Value, weight: ir.Value) -> ir.Value | None:
-    """``scale`` as [out, blocks], whichever way the DequantizeLinear applies it; None for any other way."""
+    """``scale``, which is for the matrix, each row or each block, as [out, blocks]; None for any other scale."""
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     (rows, depth), shape = _shape(weight), _shape(scale)
     if shape == () and not block:

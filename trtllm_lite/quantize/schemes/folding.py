@@ -29,7 +29,7 @@ class Source:
     """The layer that makes the channels of an input of ``products``.
 
     Channel i comes from element ``owners[i]`` of the layer's output, and channels of one owner share a factor.
-    ``divide`` divides the elements.
+    ``divide`` divides the elements of the output by their factors.
     """
 
     products: list[Product]

@@ -13,10 +13,11 @@ from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 from trtllm_lite.quantize.threads import Once
 
-# Shares of the difference between channels that go to the weights (section 4.2); the best is chosen for each input.
+# Migration strengths (section 4.2): how much of the difference between channels moves from activations to weights. The
+# best is chosen for each input.
 _ALPHAS = np.arange(10) / 10
 _MIN_FACTOR = np.float32(1e-5)
-_SEARCHED_ROWS = 4096  # rows that the search looks at, at most, of the matrices of an input
+_SEARCHED_ROWS = 4096  # limit of the rows that the search reads of all matrices of an input
 _FORMAT = Int8()
 Shared = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 

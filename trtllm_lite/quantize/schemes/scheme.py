@@ -21,7 +21,7 @@ class Needs(IntEnum):
 class Scheme(ABC):
     """One way to quantize products; ``in_groups``: with a scale for each group of weights, of a size that users choose.
 
-    ``folds``: it scales the inputs of products, and their weights inversely. Inputs of experts stay unquantized in all
+    ``folds``: the scheme scales inputs of products, and weights inversely. Inputs of experts stay unquantized in all
     schemes, and need no calibration: the elements of their matrices are rounded to nearest in the format ``experts``.
     """
 
@@ -33,10 +33,10 @@ class Scheme(ABC):
 
     @abstractmethod
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """Quantize ``products``, none of them experts, of ``work``'s network. Weights are read when results are."""
+        """Quantize ``products`` (no experts) of ``work``'s network. A weight is read only when its result is read."""
 
     def quantize_experts(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """Quantize ``products`` of experts in ``work``'s network. A weight is read only when a result is."""
+        """Quantize ``products`` of experts in ``work``'s network. A weight is read only when its result is read."""
         for product in products:
             size = work.check_groups(product, self.name) if self.in_groups else 0
             work.store(product, replace(self.experts, block_size=size))

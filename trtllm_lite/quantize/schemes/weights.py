@@ -29,7 +29,7 @@ class Weights(ABC):
 
     @abstractmethod
     def store(self, work: Workpiece, product: Product) -> None:
-        """Store the product's matrix, with all its factors. The matrix is read only when the result is."""
+        """Store the product's matrix, with all its factors. The matrix is read only when the result is read."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class _Rescaled(Rows):
 
 
 class Workpiece:
-    """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives;
+    """``graph`` is changed in place; ``statistics`` returns those of an input by its name in :func:`by_input`;
     ``group_size`` neighbouring weights of a row share a scale in 4-bit schemes.
 
     Factors of a matrix's rows and columns may be added even after its format is chosen: they are applied when the
