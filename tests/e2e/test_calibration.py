@@ -191,7 +191,7 @@ class MadeUpRows:
 
 def test_a_value_that_is_not_finite_names_the_layer() -> None:
     accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
-    with pytest.raises(BuildError, match=r"layers.1.mlp.down_proj: what it multiplies is not finite .*channel 2"):
+    with pytest.raises(BuildError, match=r"layers.1.mlp.down_proj: its input is not finite .*channel 2"):
         accumulator.add(MadeUpRows([[1, 2, np.nan]]))
 
 

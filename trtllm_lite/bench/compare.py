@@ -136,7 +136,7 @@ def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: 
 
 
 def _is_report(entry: Any) -> bool:
-    """Whether an entry of a baseline file has the parts of a report, with numbers for figures and over time."""
+    """Whether an entry of a baseline file has the parts of a report, with numbers as figures and in the timeline."""
     if not isinstance(entry, dict) or not set(entry) >= _REQUIRED:
         return False
     figures = entry["figures"]

@@ -71,9 +71,9 @@ def latency_floors(
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
-    weights if that is longer. Each stage of a pipeline is a device: a token passes all of them, and each computes for
-    as many parts of the batch as there are stages. Without ceilings only numbers of bytes are reported, for a rank of
-    each stage. Of the experts of a mixture only the ``shares`` that were read are counted.
+    weights if that is longer. Each stage of a pipeline is a device: a token passes all stages, which compute for the
+    parts of the batch in turn (one part per stage). Without ceilings only numbers of bytes are reported, for a rank of
+    each stage. In a mixture of experts only the ``shares`` of experts that were read are counted.
     """
     rows = shape.batch_size / min(shape.batch_size, _num_devices(stages))
     weights = [weight_bytes_per_step(engine, rows, shares.step) for engine in stages]
@@ -105,7 +105,7 @@ def _work(stages: Stages, shape: LatencyShape, ceilings: Ceilings, share_read: f
 
 
 def _prompts_reading(stages: Stages, shape: LatencyShape, share_read: float | None) -> int:
-    """Bytes of weights that all prompts together must read at least: each once."""
+    """The least bytes of weights that all prompts together have to read: each weight once."""
     tokens = shape.batch_size * shape.input_len
     return sum(weight_bytes_per_step(engine, tokens, share_read) for engine in stages)
 
@@ -197,7 +197,7 @@ def _received_bytes(engine: EngineFile) -> int:
 
 
 def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings, share_read: float | None) -> float:
-    """Seconds of a decode step without attention: the time to read weights, or of the products if it is longer."""
+    """Seconds of a decode step without attention: to read the weights, or to compute products if that is longer."""
     assert ceilings.bandwidth is not None
     reading = weight_bytes_per_step(engine, rows, share_read) / ceilings.bandwidth
     if ceilings.flops is None:
@@ -255,7 +255,7 @@ def _operands(plan: Plan, instruction: Instruction) -> list[int]:
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
     """Bytes of keys and values that a decode step of ``shape`` reads, as the mean over all of its decode steps.
 
-    Step k of output_len - 1 attends to the prompt and k tokens after it.
+    Decode step k (of output_len - 1 steps) attends to the prompt and k tokens after it.
     """
     cache = engine.manifest.kv_cache
     context = shape.input_len + shape.output_len / 2

@@ -69,7 +69,7 @@ def measure_server(
     requests that succeeded, as the client saw them.
     """
     if not asking.stream and {"ttft", "tpot"} & set(objectives):
-        raise ArgumentError("goodput has objectives of single tokens, which only a stream shows: use stream, or e2el")
+        raise ArgumentError("the goodput objectives ttft and tpot need a stream of tokens: use stream, or only e2el")
     planned = workload.requests(prompts.vocab_size, prompts.limits)
     asked = _asked(server, planned, prompts, asking)
     warm_up = _warm_up(server, workload, prompts, asking, num_warmups)

@@ -24,8 +24,8 @@ def measure_llama_cpp(
 ) -> dict[str, Any]:
     """Figures of llama.cpp for the GGUF file ``model``, measured by the interpreter ``python`` in a new process.
 
-    ``num_threads`` None is one for each core. Raises ArgumentError if the interpreter has no llama_cpp, or the process
-    fails, or ``shape`` has several sequences.
+    ``num_threads`` None means one thread per core. Raises ArgumentError if the interpreter has no llama_cpp, or the
+    process fails, or ``shape`` has several sequences.
     """
     from trtllm_lite.bench.machine import num_cores
     from trtllm_lite.errors import ArgumentError

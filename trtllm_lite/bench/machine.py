@@ -21,7 +21,7 @@ _PROBE_PASSES = 8
 
 
 def describe(target: str) -> dict[str, Any]:
-    """The entries by which reports are compared: commit, date, versions, machine.
+    """The entries of a report about the origin of its figures: commit, date, versions, machine.
 
     ``target`` is the kind of device that the engine is for; a GPU is named. Raises DeviceError if a GPU is needed and
     missing.

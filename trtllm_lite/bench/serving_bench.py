@@ -41,7 +41,7 @@ def measure_serving(
 ) -> dict[str, Any]:
     """Run ``workload`` on the engine, loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``).
 
-    ``tokenizer`` is a directory with another tokenizer.json than the engine's own, which engines without weights lack.
+    ``tokenizer`` is a directory whose tokenizer.json replaces the engine's own; engines without weights have none.
     ``trace`` collects the run, with its steps.
 
     Returns parts of a report: ``figures`` by name, ``by_priority`` with the latencies of each priority, if there are

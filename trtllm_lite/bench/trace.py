@@ -1,4 +1,4 @@
-"""Writes runs as a trace for https://ui.perfetto.dev: requests, steps, the device's share of these, and kernels.
+"""Writes runs as a trace for https://ui.perfetto.dev: requests, steps, the device's part of each step, and kernels.
 
 Source of the form: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.

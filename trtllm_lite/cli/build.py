@@ -89,8 +89,8 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: Any) -> None:
     """Compile a checkpoint into an engine.
 
-    A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
-    fails.
+    A build takes seconds and needs no GPU. The same checkpoint and flags give the same bytes. Nothing is written if
+    anything fails.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: An
             _build(checkpoint_dir, checkpoint_dir, **options)
             return
         if checkpoint_dir is not None or options["model_config"] is not None:
-            raise click.UsageError("there is a section model: leave checkpoint_dir and model_config out")
+            raise click.UsageError("the build file has a section model: leave checkpoint_dir and model_config out")
         _convert_and_build(config.conversion(), options)
 
 

@@ -77,7 +77,7 @@ def read_build_file(path: Path, build: click.Command) -> BuildFile:
     except OSError as error:
         raise BuildError(f"cannot read the build file {path}: {error.strerror}: check the path") from error
     if len(data) > _MAX_BYTES:
-        raise BuildError(f"{path} is larger than a build file may be, {_MAX_BYTES:,} bytes: pass another")
+        raise BuildError(f"{path} is larger than the limit of build files, {_MAX_BYTES:,} bytes: pass another")
     try:
         root = yaml.compose(data, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:

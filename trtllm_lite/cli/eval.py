@@ -43,8 +43,8 @@ def evaluate(
 ) -> None:
     """Perplexity of a text: how well an engine predicts each token from the tokens before it.
 
-    The text is cut into windows that do not overlap. With a reference engine also the mean KL divergence of the
-    engine's predictions from the reference's, and how often both find the same token likeliest.
+    The text is cut into windows that do not overlap. A reference engine adds the mean KL divergence of the engine's
+    predictions from the reference's, and how often both find the same token likeliest.
 
     \b
     Examples:

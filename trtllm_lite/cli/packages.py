@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trtllm_lite.engine.sbom import Package
 
 _ALWAYS = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "tokenizers")
-_MAX_LICENCE = 100  # characters; some packages have the whole licence text there
+_MAX_LICENCE = 100  # characters; some packages have the whole text of the licence in this field
 
 
 def packages_of(files: Sequence[str], target: str) -> "Iterator[Package]":

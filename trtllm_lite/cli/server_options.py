@@ -27,7 +27,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="A name that several models share, and their shares of its requests, such as chat=v1:90,v2:10; "
         "may be given several times.",
     ),
-    click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
+    click.option("--tokenizer", metavar="DIR", help="Directory whose tokenizer.json replaces the model's own."),
     click.option(
         "--target",
         help="Target, cpu or sm_90, of the engine that is built if a model is not one. "
@@ -104,7 +104,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--lora_modules",
         multiple=True,
         metavar="NAME=DIR",
-        help="An adapter, or vLLM's JSON; may be given several times.",
+        help="An adapter and its directory, or vLLM's JSON for one; may be given several times.",
     ),
     click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]"),
     click.option(
@@ -168,7 +168,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--admin_key_file",
         metavar="FILE",
-        help="File of keys, one a line, of requests that load adapters. These keys open all other endpoints, too.",
+        help="File of keys, one a line, with which requests may load adapters. These keys open all endpoints.",
     ),
     click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key."),
     click.option(

@@ -10,7 +10,7 @@ from trtllm_lite.cli.framework import Command, Decorated
 
 def key_option(function: Decorated) -> Decorated:
     """The option of the commands that check signatures."""
-    help_text = "Public key (PEM) by which the provenance must be signed."
+    help_text = "Public key (PEM) that must verify the signature of the provenance."
     return click.option("--key", metavar="FILE", help=help_text)(function)
 
 

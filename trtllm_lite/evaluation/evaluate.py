@@ -38,7 +38,7 @@ class AgainstReference:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result: ``num_tokens`` were predicted, in each window of ``window`` tokens all but the first.
+    """The result: ``num_tokens`` tokens were predicted, all but the first in each window of ``window`` tokens.
 
     ``dataset`` names the text.
     """

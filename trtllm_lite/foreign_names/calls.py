@@ -138,7 +138,7 @@ SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
             "prompt_logprobs are those of all tokens of the prompt",
             (0,),
         ),
-        same("stream_interval", "every token is there as it comes", (1,), harmless=True),
+        same("stream_interval", "each token is delivered at once", (1,), harmless=True),
         same("skip_clone", "parameters are never changed", harmless=True),
         same("thinking_token_budget", "use max_tokens, which counts thoughts, too"),
         same("repetition_detection", "use frequency_penalty"),

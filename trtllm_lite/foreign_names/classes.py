@@ -18,7 +18,7 @@ from trtllm_lite.foreign_names.entry import Foreign, merge, same
 
 @dataclass(frozen=True)
 class Made:
-    """A class that makes a ``trtllm_lite.<own>`` of the fields ``fixed`` and of ``arguments`` by its own names."""
+    """A class that makes ``trtllm_lite.<own>`` with the fields ``fixed``; ``arguments`` translates its arguments."""
 
     own: str
     fixed: Mapping[str, Any]

@@ -49,7 +49,7 @@ _QUANTIZED = merge(
         same("smoothquant use_smooth_quant", "use --qformat int8_sq of `trtllm-lite quantize` or `build`", OFF),
         same("int8_kv_cache", "use --kv_cache_dtype int8 of `trtllm-lite quantize` or `build`", OFF),
         same("fp8_kv_cache", "use --kv_cache_dtype fp8 of `trtllm-lite quantize` or `build`", OFF),
-        same("per_group", "use a --qformat of 4 bits, and --group_size, of `trtllm-lite quantize` or `build`", OFF),
+        same("per_group", "use a 4-bit --qformat, and --group_size, of `trtllm-lite quantize` or `build`", OFF),
         same("quant_mode quant_config", remedies.SCHEMES, OFF),
         same("quant_ckpt_path modelopt_quant_ckpt_path", remedies.QUANTIZED_CHECKPOINT),
         same("awq_block_size", "use --group_size of `trtllm-lite quantize` or `build`"),

@@ -97,7 +97,7 @@ _RUNNING = merge(
         same("max_logprobs", "a request may have at most 20 log probabilities; leave it out", harmless=True),
         same("logprobs_mode", _LOGPROBS, ("raw_logprobs",)),
         same(
-            "stream_interval", "every token is there as it comes; slow readers get larger chunks", (1,), harmless=True
+            "stream_interval", "each token is delivered at once; slow readers get larger chunks", (1,), harmless=True
         ),
         same("num_postprocess_workers api_server_count", _WORKERS, (0, 1), harmless=True),
         same("postprocess_tokenizer_dir workspace garbage_collection_gen0_threshold", _WORKERS, harmless=True),

@@ -9,11 +9,11 @@ MEDUSA = (
     "suffix, draft_model, eagle3 and mtp instead"
 )
 QUANTIZE = (
-    "qformat quantizes a model that is stored plain, as `trtllm-lite build --qformat` does; a model that is stored "
-    "quantized is converted as it is"
+    "qformat quantizes an unquantized model, as `trtllm-lite build --qformat` does; a model that is quantized already "
+    "is converted as it is"
 )
 SCHEMES = "`trtllm-lite quantize --help` lists the schemes; choose one with --qformat"
-QUANTIZED_CHECKPOINT = "`trtllm-lite convert` takes the directory of a model that is stored quantized, as it is"
+QUANTIZED_CHECKPOINT = "`trtllm-lite convert` takes the directory of a quantized model as it is"
 NO_CODE = "code that comes with a model is never run; leave it out"
 TEXT_ONLY = "only models of text are supported; leave it out"
 SINKS = "only attention sinks of the model itself are supported; leave it out"

@@ -77,7 +77,7 @@ SERVE = merge(
         same("uvicorn_log_level disable_uvicorn_access_log disable_access_log_for_endpoints", "use --no_access_log"),
         same("allowed_methods allowed_headers", "pages of --allowed_origins may use all methods and headers"),
         same("allow_credentials", "keys come in a header, never in cookies; leave it out", OFF),
-        same("quantization", "use --qformat; a model that is stored quantized is served as it is"),
+        same("quantization", "use --qformat; a model that is quantized already is served as it is"),
         same("block_size", _BOTH, becomes="tokens_per_block"),
         same("chat_template", "the model has its template; convert it again with another tokenizer_config.json"),
         same("default_chat_template_kwargs", "requests have chat_template_kwargs", ("{}",)),

@@ -35,7 +35,7 @@ def pull_engine(
     """Pull ``reference`` into ``output_dir``, which appears whole and checked, or not at all.
 
     Every file is checked against its digest in the artifact, and the artifact against the reference's digest, if it has
-    one; then the engine is checked, by ``check_engine`` with the last arguments.
+    one; then ``check_engine`` checks the engine with ``require_provenance`` and ``key_file``.
 
     Raises EngineError (not an engine, or a wrong digest), RegistryError, OutputError.
     """

@@ -23,7 +23,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class Reference:
-    """An artifact ``name`` of the registry ``host`` (with its port, if any), by tag, or by digest, which is used first.
+    """An artifact ``name`` of the registry ``host`` (with its port, if any); a digest takes precedence over the tag.
 
     ``digest`` is ``sha256:`` and 64 hexadecimal digits.
     """

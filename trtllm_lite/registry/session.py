@@ -133,7 +133,7 @@ class _Login(TokenAuth):
 
     def _bearer(self, challenge: dict[str, str], credentials: tuple[str, str] | None, is_secret: bool) -> str | None:
         realm = urlsplit(challenge["realm"])
-        # A registry behind a proxy that encrypts may not know that it does.
+        # A registry behind a proxy that terminates TLS may give an http address.
         realm = realm._replace(scheme="https") if is_secret else realm
         wanted = authHeader({**challenge, "realm": urlunsplit(realm)})
         if credentials is None:

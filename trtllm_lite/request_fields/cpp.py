@@ -24,11 +24,11 @@ def rules_header() -> str:
     return (
         f'{_HEADER}#include <optional>\n\n#include "sample/numbers.cuh"\n\nnamespace tl {{\n\n'
         "// A number lies from `low` to `high`. `off` changes nothing; -1 means the same if `minus_one_is_off`. With\n"
-        "// `or_zero`, 0 is taken, too, which is what lies between 0 and `low`. `cuts`: it leaves tokens out of a\n"
-        "// draw.\n"
+        "// `or_zero`, 0 is valid, too, and numbers between 0 and `low` become 0. `cuts`: the number leaves tokens out\n"
+        "// of a draw.\n"
         "template <class T>\nstruct NumberRule {\n  const char* name;\n  T off, low;\n  std::optional<T> high;\n"
         "  bool minus_one_is_off, or_zero, cuts;\n  const char* remedy;\n};\n\n"
-        "// visit(member, rule) for each number, in the order in which those that cut do so.\n"
+        "// Calls visit(member, rule) for each number; numbers that cut come in the order in which they do so.\n"
         "template <class Visit>\nvoid visit_numbers(const Visit& visit) {\n"
         f"{visits}}}\n\n}}  // namespace tl\n"
     )

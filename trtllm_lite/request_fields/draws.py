@@ -185,7 +185,7 @@ class Draws:
     ] = None
     allowed_token_ids: Annotated[
         Sequence[int] | None,
-        Field(doc="Tokens beside which all others are impossible.", expected=TOKENS, http=Http(list[int] | None)),
+        Field(doc="The only tokens that may be generated.", expected=TOKENS, http=Http(list[int] | None)),
     ] = None
 
 

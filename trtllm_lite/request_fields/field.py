@@ -59,7 +59,7 @@ class Number(Field):
 
     It lies from ``low`` to ``high`` (None: any int32), and ``remedy`` says what to do about another value. ``off`` is
     the value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0,
-    too, which is what lies between 0 and ``low``.
+    too, and values between 0 and ``low`` become 0.
 
     ``draws``: a request that gives such a number samples its tokens, and takes the other numbers with ``draws`` from
     the model's defaults; ``draws_in_runner``: the same for ModelRunner, which is greedy without them. ``cuts``: it

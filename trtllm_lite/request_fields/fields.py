@@ -78,7 +78,7 @@ class Continuations:
     length_penalty: Annotated[
         float,
         Field(
-            doc="A sequence of a search is scored by the sum of its log probabilities over its length to this power.",
+            doc="A beam's score is the sum of its log probabilities, divided by its length to this power.",
             http=Http(float, 1.0),
             option=Option(float, "With --num_beams: above 1 favours long answers. [default: 1]"),
         ),

@@ -33,7 +33,7 @@ _NOTE = "trtllm_lite.autoq"
 def choose_formats(
     checkpoint: Checkpoint, base: Recipe, formats: Sequence[str], bits: float, calibration: Calibration, report: Report
 ) -> tuple[Recipe, list[Choice]]:
-    """``base`` with an override for each site, of one of ``formats`` or none, and why; ``bits`` are the budget.
+    """Return ``base`` with an override (or none) for each site, and the choices; ``bits`` per weight is the budget.
 
     A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
     format is measured over the first 2,048 tokens of the calibration text, on its device. With a directory for

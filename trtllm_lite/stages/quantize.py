@@ -97,7 +97,7 @@ def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
-    """Quantize ``checkpoint`` by ``recipe`` with made-up statistics, if no weight is read."""
+    """Quantize ``checkpoint`` by ``recipe`` with made-up statistics, for uses that read no weights."""
     network, _ = quantize_network(checkpoint.model, recipe, placeholder)
     return replace(checkpoint, model=network)
 

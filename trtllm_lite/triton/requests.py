@@ -136,7 +136,7 @@ def _sequences(name: str, arrays: Arrays) -> list[list[int]]:
     ids, ends = arrays[name].reshape(2, -1).tolist()
     places = [0, *(end for end in ends if end >= 0)]
     if any(left >= right for left, right in pairwise(places)) or places[-1] > len(ids):
-        raise ArgumentError(f"the second row of {name} is {shown(ends)}: expected rising places, then -1")
+        raise ArgumentError(f"the second row of {name} is {shown(ends)}: expected ascending ends of words, then -1")
     return [ids[left:right] for left, right in pairwise(places)]
 
 

@@ -103,7 +103,7 @@ def test_failures_end_with_an_error_unless_they_are_allowed(tmp_path):
     [
         ((), "give the model's vocab_size, or its tokenizer"),
         (("--endpoint", "/v1/chat/completions"), "prompts as text need a tokenizer"),
-        (("--endpoint", "/v1/chat/completions", "--prompt_type", "ids"), "takes text: leave it out"),
+        (("--endpoint", "/v1/chat/completions", "--prompt_type", "ids"), "takes text: leave prompt_type out"),
         (("--vocab_size", 40, "--model", "other"), "model is 'other'"),
         (("--vocab_size", 40, "--max_seq_len", 50), "take 131 tokens (128 + 3), above max_seq_len 50"),
         (("--vocab_size", 40, "--num_client_processes", 9), "num_client_processes is 9, above num_requests 4"),

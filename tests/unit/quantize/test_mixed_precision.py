@@ -41,7 +41,7 @@ def test_a_step_that_does_not_fit_leaves_room_for_others() -> None:
 
 def test_reasons_say_what_a_step_was_worth() -> None:
     first, *others = choose(SITES, 4.7)
-    assert first.reason == "4.00 bits more than int4_wo take away 0.499000"
+    assert first.reason == "4.00 bits more than int4_wo reduce the divergence by 0.499000"
     assert {choice.reason for choice in others} == {"the fewest bits; other sites gained more"}
 
 

@@ -117,7 +117,7 @@ def test_values_out_of_range_are_errors(values: dict[str, Any], message: str) ->
 def test_places_of_words_must_rise(ends: list[int]) -> None:
     given = arrays()
     given["bad_words_list"] = np.array([[[4, 8], ends]], np.int32)
-    with pytest.raises(ArgumentError, match=r"the second row of bad_words_list is .* expected rising places"):
+    with pytest.raises(ArgumentError, match=r"the second row of bad_words_list is .* expected ascending ends of words"):
         parse_request(given)
 
 

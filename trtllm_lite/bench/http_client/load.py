@@ -78,8 +78,8 @@ async def _outcome(client: Client, asked: Asked) -> Outcome:
         answer = read_answer(await client.ask(asked.request), asked.stream)
         if asked.output_len is not None and answer.num_tokens != asked.output_len:
             raise ServerError(
-                f"the server made {answer.num_tokens} tokens instead of {asked.output_len}: it does not know "
-                "ignore_eos, which --no-ignore_eos leaves out, or its limits are smaller",
+                f"the server made {answer.num_tokens} tokens instead of {asked.output_len}: it does not support "
+                "ignore_eos (pass --no-ignore_eos), or has lower limits",
                 "another output length",
             )
     except ServerError as error:

@@ -33,8 +33,8 @@ def roofline(reports: Sequence[Report], earlier: Sequence[Report]) -> Iterator[C
         Axis("operations for each byte read", partial(short, unit=""), log=True),
         Axis("operations per second", partial(short, unit="FLOPS"), log=True),
         curves,
-        "Left of the bend memory bounds the rate, right of it arithmetic. Bytes are those of weights and KV cache that "
-        "must be read at least.",
+        "Left of the bend the memory bounds the rate, right of it the arithmetic. Bytes are the least that has to be "
+        "read: weights and KV cache.",
     )
 
 

@@ -108,7 +108,7 @@ def latency(
     (time from when all sequences have their first token to the last token of all) / (output_len - 1). The floor of the
     time per token is the time to read the weights once (or to compute the products, if that is longer) plus the time to
     read the KV cache. The floor of the first token is the time of its arithmetic, or the time to read the weights if
-    that is longer. In an engine of stages a token passes all of them, while each stage computes for a part of the
+    that is longer. In an engine with pipeline stages a token passes all stages, and each computes for a part of the
     batch; the slowest may hold up the others. In a mixture of experts floors count the experts that the rows are
     expected to choose if all are equally likely: an expectation, not measured; real choices are skewed and read less.
     """

@@ -55,7 +55,7 @@ result_options = together(
         "--tolerance",
         multiple=True,
         metavar="[METRIC=]SHARE",
-        help="Change for the worse that --compare allows, of all metrics or of one; may be given several times. "
+        help="Share by which --compare lets figures get worse, for all metrics or one; may be given several times. "
         "[default: 0.05]",
     ),
 )

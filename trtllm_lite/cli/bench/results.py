@@ -109,7 +109,7 @@ def warn_if_busy() -> float:
 
     busy = busy_cores()
     if busy > _BUSY_SHARE * num_cores():
-        click.echo(f"Warning: {busy:.1f} of {num_cores()} cores were busy just now; figures will be too low", err=True)
+        click.echo(f"Warning: {busy:.1f} of {num_cores()} cores were busy just now; speeds will be too low", err=True)
     return busy
 
 

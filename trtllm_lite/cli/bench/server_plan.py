@@ -83,7 +83,7 @@ def _prompts(
 
     chat = asking.endpoint == CHAT
     if chat and prompt_type == "ids":
-        raise ArgumentError(f"prompt_type is 'ids', and {CHAT} takes text: leave it out")
+        raise ArgumentError(f"prompt_type is 'ids', and {CHAT} takes text: leave prompt_type out")
     found = None if tokenizer is None else Tokenizer.from_files(Path(tokenizer))
     as_text = chat or prompt_type == "text"
     if as_text and found is None:
