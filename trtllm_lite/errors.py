@@ -46,7 +46,7 @@ class RegistryError(TrtllmLiteError):
 
 
 class ServerError(TrtllmLiteError):
-    """A server that cannot be reached, refuses a request, or answers otherwise than its protocol says.
+    """A server that cannot be reached, refuses a request, or violates its protocol.
 
     ``kind`` is the same for errors that are counted together.
     """

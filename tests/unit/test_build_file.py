@@ -158,7 +158,11 @@ def test_a_file_says_what_the_command_line_says_and_the_command_line_counts_more
         ("max_seq_len: 16", "max_seq_len: 9999", r"job\.yaml:10: max_seq_len is 9999"),
         ("max_seq_len: 16", "group_size: 64", r"job\.yaml:10: --group_size is given, and full_prec"),
         ("target: cpu", "target: sm_1", r"job\.yaml:7: .*sm_1"),
-        ("target: cpu", "model_config: a.json", r"job\.yaml:7: the build file has a section model: leave checkpoint_dir and"),
+        (
+            "target: cpu",
+            "model_config: a.json",
+            r"job\.yaml:7: the build file has a section model: leave checkpoint_dir and",
+        ),
         ("  sha256", "  revision: v1\n  sha256", r"job\.yaml:4: revision 'v1' is given, and .* is here"),
         ("model.safetensors: ", "model.safetensors: 0", r"job\.yaml:4: sha256 of model\.safetensors: expected 64"),
         ("model.safetensors: ", "config.json: ", r"job\.yaml:4: sha256 has .* none for its weights model\.saf"),

@@ -187,7 +187,10 @@ def _with_versions(versions: object) -> dict[str, Any]:
         ({"subject": 3}, "lacks a field"),
         (_with_versions([]), "lacks a field"),
         (_with_versions({}), "lacks a field"),
-        ({"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}}, "has buildType 'other', expected"),
+        (
+            {"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}},
+            "has buildType 'other', expected",
+        ),
     ],
 )
 def test_other_statements_are_refused(engine: Path, change: dict[str, Any], message: str) -> None:

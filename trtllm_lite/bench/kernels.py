@@ -9,7 +9,7 @@ from trtllm_lite.runtime.core import core
 
 
 def traced_steps(executor: Any, limits: Limits, batch_size: int, input_len: int) -> Iterator[TracedStep]:
-    """A step that prefills a batch of prompts, as far as one step can, and one that decodes behind the prompts.
+    """A step that prefills as much of a batch of prompts as a step can hold, and a step that decodes after the prompts.
 
     ``executor`` is a ``_core.DeviceExecutor`` whose event loop is idle and whose KV cache nobody needs any more: it is
     overwritten. Executors of several ranks and of compiled networks are not timed: nothing is yielded for them.

@@ -157,8 +157,8 @@ class LatencyBench:
 
 
 def _routings(runs: Sequence[tuple[Run, Run]]) -> tuple[Routing | None, Routing | None]:
-    """The routing of the steps up to the first tokens, and of later steps. A pair has a run for one token and one for
-    all."""
+    """The routing of the steps up to the first tokens, and of later steps. Each pair has a run that ends with the first
+    token and a run that generates all tokens."""
     firsts = [layer for first, _ in runs for layer in first.experts]
     behind = [layer for first, whole in runs for layer in counted_since(whole.experts, first.experts)]
     return routing(firsts), routing(behind)

@@ -125,7 +125,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Name, part and value of every number in ``figures``; a part is such as ``p95``, or empty for a plain figure."""
+    """Name, part and value of every number in ``figures``; the part is ``p95``, for example, or empty for a plain figure."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             for part, number in value.items():

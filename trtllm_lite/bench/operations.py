@@ -9,7 +9,7 @@ from trtllm_lite.engine.reader import EngineFile
 
 
 def products_flops(engine: EngineFile, rows: float) -> float:
-    """A rank's operations in the matrix products of a decode step of this many ``rows``, each of which has logits."""
+    """A rank's operations in the matrix products of a decode step of ``rows`` rows, which all have logits."""
     model = _model_of(engine)
     dense = (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine)
     return rows * (dense + 2 * _chosen_weights(engine))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _request_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that are arguments of ``ModelRunner.generate`` as they are."""
+    """A decorator that adds the options that ``ModelRunner.generate`` takes unchanged."""
     for name, field in reversed(fields_of(RequestFields).items()):
         if (option := field.option) is not None:
             add = click.option(f"--{field.runner or name}", type=option.type, help=option.help or field.doc)

@@ -59,7 +59,7 @@ def quantize(
 ) -> None:
     """Write a checkpoint whose products or KV cache are quantized, which `build` takes as any other.
 
-    Calibration runs the model on a text and notes what its products multiply and its caches hold.
+    Calibration runs the model on a text and measures the inputs of its products and the content of its caches.
 
     \b
     Example:

@@ -12,7 +12,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 def available_host_memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Bytes of host memory that can be allocated without swapping, and within the limits of control groups.
 
-    ``groups`` and ``own_groups`` are the paths where Linux lists control groups, and those of this process.
+    ``groups`` is the directory in which Linux lists control groups, ``own_groups`` the list of this process's groups.
     """
     return min([_available_on_machine(), *_available_in_groups(groups, own_groups)])
 

@@ -7,7 +7,7 @@ TYPES = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4), np.dtype(ml_dtypes
 
 
 def paired(array: np.ndarray) -> np.ndarray:
-    """The elements of ``array`` [..., n] as bytes [..., n/2], if they have 4 bits; other arrays as they are."""
+    """The elements of ``array`` [..., n] as bytes [..., n/2], if they have 4 bits; other arrays unchanged."""
     if array.dtype not in TYPES:
         return array
     bits = np.ascontiguousarray(array).view(np.uint8) & 0xF

@@ -1,4 +1,4 @@
-"""Computes the KV cache of a sequence of full length, by cache group, and the savings by windows of layers."""
+"""Computes the KV cache that a sequence of full length takes by cache group, and what attention windows save."""
 
 from dataclasses import dataclass
 

@@ -24,7 +24,7 @@ def engine_file(rank: int) -> str:
 
 # An engine of one rank has only the first of these files.
 ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
-ENGINE_FILE = ENGINE_FILES[0]  # the manifest in this file is that of the directory
+ENGINE_FILE = ENGINE_FILES[0]  # its manifest describes the whole directory
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 # A tokenizer_config.json consists mostly of a chat template.

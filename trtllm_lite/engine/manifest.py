@@ -55,7 +55,7 @@ class CacheGroup:
     """Layers that share a block table, because their attention keeps the same positions.
 
     ``window``: a query at position p attends to positions > p - window, and earlier blocks are freed; 0 for none.
-    ``layers`` are numbers of layers: the i-th one has place i of every block of the group.
+    ``layers`` are numbers of layers: the i-th layer of the list has place i in every block of the group.
     """
 
     name: Name

@@ -196,7 +196,7 @@ class CollectiveInstruction:
 class NetworkInstruction:
     """``network``: run the entry ``network.<network>``, an engine that ``library`` serialized, with the given profile.
 
-    The engine names its inputs and outputs itself: those of a checkpoint's network, and ``logits_indices``.
+    The entry contains the names of its inputs and outputs: those of a checkpoint's network, and ``logits_indices``.
     """
 
     kind: Literal["network"]

@@ -96,9 +96,7 @@ _RUNNING = merge(
         same("max_beam_width", "a search may have up to max_batch_size beams", (1,), harmless=True),
         same("max_logprobs", "a request may have at most 20 log probabilities; leave it out", harmless=True),
         same("logprobs_mode", _LOGPROBS, ("raw_logprobs",)),
-        same(
-            "stream_interval", "each token is delivered at once; slow readers get larger chunks", (1,), harmless=True
-        ),
+        same("stream_interval", "each token is delivered at once; slow readers get larger chunks", (1,), harmless=True),
         same("num_postprocess_workers api_server_count", _WORKERS, (0, 1), harmless=True),
         same("postprocess_tokenizer_dir workspace garbage_collection_gen0_threshold", _WORKERS, harmless=True),
         same("disable_log_stats", _METRICS, harmless=True),

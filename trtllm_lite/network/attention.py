@@ -24,7 +24,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Temperature:
-    """A scale of late queries: 1 + attn_scale * log(1 + floor((p + floor_offset) / floor_scale)) at position p.
+    """A scale of queries at position p: 1 + attn_scale * log(1 + floor((p + floor_offset) / floor_scale)).
 
     It serves long sequences (arXiv 2501.19399). Llama 4 counts positions from 1 (``floor_offset``), Ministral 3 from 0.
     """

@@ -150,7 +150,7 @@ class GraphBuilder:
         return self._weight(expression, name, ir.DataType.INT32)
 
     def rows(self, expression: WeightExpression, ids: ir.Value, name: str) -> ir.Value:
-        """Rows of a weight in float32; ``name`` is that of the node that takes them."""
+        """The rows ``ids`` of a weight in float32; ``name`` is the name of the node that gathers them."""
         if self._stored_as(expression) is not None:
             return self.op("Gather", [self.matrix(expression, name), ids], name, {"axis": 0})
         table = self._weight(expression, f"{name}.weight", self.dtype)

@@ -24,8 +24,8 @@ def rules_header() -> str:
     return (
         f'{_HEADER}#include <optional>\n\n#include "sample/numbers.cuh"\n\nnamespace tl {{\n\n'
         "// A number lies from `low` to `high`. `off` changes nothing; -1 means the same if `minus_one_is_off`. With\n"
-        "// `or_zero`, 0 is valid, too, and numbers between 0 and `low` become 0. `cuts`: the number leaves tokens out\n"
-        "// of a draw.\n"
+        "// `or_zero`, 0 is valid, too, and numbers between 0 and `low` become 0. A number that `cuts` leaves tokens\n"
+        "// out of a draw.\n"
         "template <class T>\nstruct NumberRule {\n  const char* name;\n  T off, low;\n  std::optional<T> high;\n"
         "  bool minus_one_is_off, or_zero, cuts;\n  const char* remedy;\n};\n\n"
         "// Calls visit(member, rule) for each number; numbers that cut come in the order in which they do so.\n"

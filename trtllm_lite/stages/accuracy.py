@@ -1,4 +1,4 @@
-"""Measures the accuracy of a quantized network: it and the network that it was made from both read a text."""
+"""Measures the accuracy of a quantized network beside the network that it was made from: both read the same text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -16,7 +16,7 @@ def check_device(device: str) -> None:
 
 
 def target_of(device: Device) -> str:
-    """The target of engines for the device: for ``cuda`` the first GPU's. Raises DeviceError if there is none."""
+    """The target of engines for ``device``; the first GPU's for ``cuda``. Raises DeviceError if there is no GPU."""
     if device == "cpu":
         return device
     try:

@@ -24,7 +24,7 @@ def engine_observer(runner: SequenceRunner) -> Observer:
 
 
 class StepRows:
-    """The observed rows of one input in the last step of ``runner``, as :class:`ShownRows`."""
+    """The observed rows of one input in the last step of ``runner``. Implements :class:`ShownRows`."""
 
     def __init__(self, runner: SequenceRunner, name: str, size: int) -> None:
         self._runner, self._name, self._size = runner, name, size
@@ -90,7 +90,7 @@ class CudaObserver(_EngineObserver):
 
 
 class HostGram:
-    """A float64 sum on the host, as :class:`Gram`."""
+    """A float64 sum on the host. Implements :class:`Gram`."""
 
     def __init__(self, features: int) -> None:
         self._sum = np.zeros((features, features))
@@ -106,7 +106,7 @@ class HostGram:
 
 
 class DeviceGram:
-    """A float32 sum on the card, as :class:`Gram`; ``matrix`` is a ``_core.GramMatrix``."""
+    """A float32 sum on the GPU, in ``matrix``, a ``_core.GramMatrix``. Implements :class:`Gram`."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix

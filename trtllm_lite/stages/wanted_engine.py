@@ -109,7 +109,7 @@ class WantedEngine:
 
 
 def open_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model's or a checkpoint's directory, as conversions read it, or that of an engine.
+    """The tokenizer in the directory of a model or a checkpoint, read as in conversions, or of an engine.
 
     Raises ConvertError for damaged or unsupported files, EngineError if there is no tokenizer, or no package that
     conversions need.

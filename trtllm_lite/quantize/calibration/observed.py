@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Observed:
     """Rows of ``features`` numbers, found by the names of nodes of the network.
 
-    ``paths`` are those of products with the same input, or the path of one attention, whose rows are the keys and the
-    values that it appends to its caches.
+    ``paths`` are the paths of products that read these rows, or of one attention that appends them, as keys and
+    values, to its caches.
     """
 
     features: int

@@ -10,7 +10,7 @@ _COLUMNS = 128  # columns whose compensation for all earlier errors is computed 
 
 
 def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[Matrix, Grid]:
-    """Numbers [out, blocks, size] for ``matrix`` [out, in], and their grid, which is that of rounding to nearest.
+    """Numbers [out, blocks, size] for ``matrix`` [out, in], and their grid, the same as for rounding to nearest.
 
     ``gram`` [in, in] is the mean of x x^T over the matrix's inputs x. Columns are rounded in the order of the magnitude
     of their inputs ("act-order" in the code of the paper). Before column k is rounded, the compensation for the errors

@@ -13,7 +13,7 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of ``size`` columns, whose elements become ``numbers``."""
+    """Blocks of ``size`` columns, whose elements are rounded to ``numbers``."""
 
     size: int
     numbers: Numbers = INT4
@@ -50,7 +50,7 @@ class Grid:
 
 
 def grid_of(split: Matrix, blocks: Blocks, shrink: float | NDArray[np.float32] = 1.0) -> Grid:
-    """The grid that reaches ``shrink`` times the extremes of each row of a block of ``split`` [out, blocks, size]."""
+    """The grid up to ``shrink`` times the extremes of each row in each block of ``split`` [out, blocks, size]."""
     numbers = blocks.numbers
     if numbers.zero_points:
         least, largest = np.minimum(split.min(-1), 0) * shrink, np.maximum(split.max(-1), 0) * shrink

@@ -47,8 +47,8 @@ class Nearest(Weights):
 class Gptq(Weights):
     """Lets the errors of a row compensate each other (arXiv 2210.17323); ``numbers`` are the elements of the format.
 
-    Inputs of a matrix are those of the unquantized network. A scale serves ``size`` elements of a row, or the whole row
-    if ``size`` is 0.
+    The errors are those for inputs from the unquantized network. A scale serves ``size`` elements of a row, or the
+    whole row if ``size`` is 0.
     """
 
     format: Scaled

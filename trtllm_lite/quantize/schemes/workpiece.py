@@ -94,15 +94,15 @@ class Workpiece:
         return next((product for product in self.products if product.node is node), None)
 
     def scale_columns(self, product: Product, factors: Factors) -> None:
-        """Multiply the matrix's columns, one for each input feature."""
+        """Multiply the matrix's columns by ``factors``, one for each input feature."""
         self._columns.setdefault(product, []).append(factors)
 
     def divide_rows(self, product: Product, factors: Factors) -> None:
-        """Divide the matrix's rows, one for each output feature."""
+        """Divide the matrix's rows by ``factors``, one for each output feature."""
         self._rows.setdefault(product, []).append(factors)
 
     def divide_vector(self, node: ir.Node, position: int, factors: Factors) -> None:
-        """Divide a constant vector that ``node`` reads, for this reader only."""
+        """Divide the constant vector at input ``position`` of ``node`` by ``factors``, for this reader only."""
         value = initializer(node.inputs[position])
         assert value is not None
         tensor = value.const_value
