@@ -43,7 +43,7 @@ def num_cores() -> int:
 
 
 def busy_cores() -> float:
-    """The number of cores that were busy over the last minute. Other work makes measured figures too low."""
+    """The number of cores that were busy over the last minute. Other work makes measured speeds too low."""
     return os.getloadavg()[0]
 
 

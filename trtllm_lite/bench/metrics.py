@@ -125,7 +125,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Name, part and value of every number in ``figures``; the part is ``p95``, for example, or empty for a plain figure."""
+    """Name, part (such as ``p95``; empty for a plain figure) and value of every number in ``figures``."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             for part, number in value.items():

@@ -1,4 +1,4 @@
-"""Computes how many experts the rows of a step choose, which the step reads, and how they are spread over ranks."""
+"""Computes how many experts a step's rows choose, and so the step reads, and how these are spread over ranks."""
 
 from dataclasses import dataclass
 

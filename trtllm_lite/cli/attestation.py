@@ -71,7 +71,7 @@ def _parameters(given: dict[str, Any], source: Path | None) -> dict[str, dict[st
 
 
 def _origin(source: Path) -> "Material | None":
-    """The repository and the commit of the hub that a model was downloaded from."""
+    """The hub's repository, with the commit, from which a model was downloaded."""
     from packageurl import PackageURL
 
     from trtllm_lite.convert.sources.hugging_face import hub_origin

@@ -1,4 +1,4 @@
-"""``trtllm-lite build`` and ``trtllm-lite plan``: the same flags, one compiles and one predicts."""
+"""``trtllm-lite build`` and ``trtllm-lite plan``: with the same flags one compiles, the other predicts memory."""
 
 import json
 import shlex

@@ -30,7 +30,7 @@ def each_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 
 
 class Finite(click.FloatRange):
-    """A number in a range that is neither infinite nor NaN, which would pass comparisons."""
+    """A finite number in a range. NaN is refused explicitly, because click's comparisons would let it pass."""
 
     name = "number"
 

@@ -1,4 +1,4 @@
-"""Computes when the tensors of an arena hold their values, as far as a plan tells."""
+"""Computes when the tensors of an arena hold their values, as far as a plan shows."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ SPREAD = "*"
 
 @dataclass(frozen=True)
 class Foreign:
-    """A name of other engines that nothing here has.
+    """A name that other engines use and this project does not.
 
     A value among ``neutral`` changes nothing and is accepted. Every other value is an error that ends with ``remedy``;
     if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.

@@ -56,7 +56,7 @@ class Features:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer of a drafting head: attention over embeddings and features, then an MLP; features are the residuals.
+    """A drafting head's layer: attention over embeddings and features, then an MLP; its residual stream is features.
 
     The projections of ``attention`` are [out, 2 * hidden]: the first columns are for normalised embeddings, the others
     for normalised features. With ``norm_before_residual`` the residual stream begins with the normalised features.

@@ -79,7 +79,7 @@ def _smallest(site: Site) -> Candidate:
 
 
 def _steps(choice: Choice, left: float) -> list[_Step]:
-    """Steps to candidates of more bits, by at most ``left``, that have less divergence."""
+    """Steps to candidates that take up to ``left`` more bits and have less divergence."""
     now = choice.candidate
     return [
         (now, candidate, choice.site)

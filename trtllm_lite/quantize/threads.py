@@ -62,7 +62,7 @@ class Parts(Generic[_T]):
         self._left: dict[str, _T] = {}
 
     def take(self, name: str) -> _T:
-        """The part of that name."""
+        """The part called ``name``."""
         with self._lock:
             if name not in self._left:
                 self._left = dict(self._compute())

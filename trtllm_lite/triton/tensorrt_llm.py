@@ -39,7 +39,7 @@ class TritonPythonModel:
             parameters = Parameters(args, ("engine_dir", "cancellation_check_period_ms", *SETTINGS))
             period = whole_number_of(parameters, "cancellation_check_period_ms") or _DEFAULT_CHECK_PERIOD_MS
             self._llm = open_engine(parameters)
-        self._running: dict[Generation, Any] = {}  # maps to the sender of responses
+        self._running: dict[Generation, Any] = {}  # the senders of responses of running requests
         self._ends = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="responses", daemon=True)

@@ -29,7 +29,7 @@ class Answer:
 
 
 def read_answer(response: Response, streamed: bool) -> Answer:
-    """The answer in ``response``, to a request for a stream or not. Raises ServerError if it has none."""
+    """The answer in ``response``, a stream if ``streamed``. Raises ServerError if the response has no answer."""
     if response.status != 200:
         raise ServerError(_refusal(response), f"HTTP {response.status}")
     if streamed and response.events is None:

@@ -98,7 +98,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class _started:  # noqa: N801 - used as a function in with
-    """A process with a share, which ends with the block; yields the parent's end of the pipe to it."""
+    """A process that works on a share until the ``with`` block ends; yields the parent's end of the pipe to it."""
 
     def __init__(self, share: Share) -> None:
         context = multiprocessing.get_context("spawn")

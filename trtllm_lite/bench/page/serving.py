@@ -27,11 +27,11 @@ def serving_charts(report: Report, earlier: Report | None) -> Iterator[Chart]:
 
 
 def _one_in(rank: float) -> float:
-    """The number of requests of which one is slower than the percentile ``rank``: 2 for the 50th, 100 for the 99th."""
+    """N, where one of N requests is slower than the percentile ``rank``: 2 for the 50th, 100 for the 99th."""
     return 100 / (100 - rank)
 
 
-# The axis is logarithmic in the number of requests of which one is slower than the percentile.
+# The axis is logarithmic in N, where one of N requests is slower than the percentile.
 _RANKS = Axis(
     "percentile", lambda one_in: f"p{100 - 100 / one_in:.0f}", log=True, ticks=tuple(map(_one_in, PERCENTILES))
 )

@@ -123,6 +123,6 @@ def derived(name: str, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    """The standard operator that makes ``value``, if it is ``op_type``."""
+    """The standard operator that makes ``value``, if its type is ``op_type``; else None."""
     node = None if value is None else value.producer()
     return node if node is not None and node.domain == "" and node.op_type == op_type else None

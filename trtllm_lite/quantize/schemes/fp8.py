@@ -18,7 +18,7 @@ _FP8 = "float8_e4m3fn"
 
 
 class Fp8(Scheme):
-    """The largest magnitude in calibration becomes the largest number of FP8; larger activations are clipped."""
+    """Activations have one scale: calibration's largest magnitude becomes FP8's largest; larger ones are clipped."""
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, max(Needs.CHANNELS, weights.needs), weights
@@ -33,7 +33,7 @@ class Fp8(Scheme):
 
 
 class Fp8Rowwise(Scheme):
-    """The largest magnitude of a token becomes the largest number of FP8."""
+    """Each token is scaled so that its largest magnitude becomes the largest number of FP8."""
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, weights.needs, weights

@@ -32,7 +32,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Rescaled(Rows):
-    """``stored`` [out, in] in float32, divided by ``divisors`` [out] and multiplied by ``factors`` [in] one by one."""
+    """``stored`` [out, in] in float32 with rows divided by ``divisors`` [out] and columns multiplied by ``factors``."""
 
     name: str
     stored: np.ndarray
@@ -172,7 +172,7 @@ class Workpiece:
         self.decisions.append(Decision(site, text, kind))
 
     def finish(self) -> None:
-        """Apply the factors of matrices that keep their type."""
+        """Apply the factors to matrices that keep their type."""
         for product in {**self._rows, **self._columns}:
             if product not in self._stored:
                 self._rescale(product)
