@@ -198,7 +198,7 @@ def test_a_value_that_is_not_finite_names_the_layer() -> None:
 def test_a_channel_that_is_always_zero_names_layer_and_scheme() -> None:
     accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
     accumulator.add(MadeUpRows([[1, 0, 3], [2, 0, 0]]))
-    message = r"^layers.0.mlp.up_proj: 1 of the 3 channels .* number 1, .*int8_sq scales .* 'layers.0.mlp.\*=full_prec'"
+    message = r"^layers.0.mlp.up_proj: 1 of its 3 input .* number 1, .*int8_sq scales .* 'layers.0.mlp.\*=full_prec'"
     with pytest.raises(BuildError, match=message):
         accumulator.finish().check_channels("layers.0.mlp.up_proj", "int8_sq")
 

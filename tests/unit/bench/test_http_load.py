@@ -276,7 +276,7 @@ def test_without_a_stream_there_are_no_figures_of_tokens():
     asking = Asking(MODEL, stream=False)
     with fake_server() as server:
         figures = measured(server, asking=asking)["figures"]
-        with pytest.raises(ArgumentError, match="which only a stream shows"):
+        with pytest.raises(ArgumentError, match="need a stream of tokens"):
             measured(server, asking=asking, objectives={"ttft": 1.0})
     assert figures["end_to_end_latency_s"]
     absent = {"time_to_first_token_s", "inter_token_latency_s", "time_per_output_token_s", "output_tokens_per_chunk"}
