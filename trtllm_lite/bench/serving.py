@@ -51,7 +51,7 @@ class Run:
 
     @property
     def seconds_behind_first_tokens(self) -> float:
-        """Seconds from the step that gave the last of the first tokens to the last token of all.
+        """Seconds from the step after which all requests have their first tokens to the last token of all requests.
 
         The former time comes from the engine's own clock, so that a thread that wakes up late does not shorten the
         result.

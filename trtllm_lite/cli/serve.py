@@ -25,8 +25,8 @@ from trtllm_lite.serve.http.limits import HttpLimits
 def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None:
     """Serve engines over HTTP, with the API of OpenAI.
 
-    MODEL is an engine, or a model of which an engine is made as LLM does: a checkpoint, a Hugging Face or GGUF model.
-    Several are told apart by NAME, which requests give as their model.
+    MODEL is an engine, or a model from which LLM makes an engine: a checkpoint, a Hugging Face or GGUF model. If there
+    are several, requests choose one by its NAME, in their field model.
 
     \b
     Examples:

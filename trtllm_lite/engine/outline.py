@@ -48,7 +48,7 @@ class Stretch:
 class ArenaBox:
     """A tensor that holds ``num_bytes`` of the arena from ``offset`` on, from step ``first`` to step ``last``.
 
-    Steps are numbered over all stretches, from 0; steps of a stretch count only the first time.
+    Steps are numbered over all stretches, from 0; the steps of a repeated stretch are numbered once.
     """
 
     tensor: str

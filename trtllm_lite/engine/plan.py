@@ -280,7 +280,7 @@ class Plan:
     after it sample tokens; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
 
     A pipeline stage that is not the last has no ``logits``: its outputs, which have a row for each token, are sent to
-    the next stage, where ``received`` has the same names; these tensors are in the arena before the first instruction.
+    the next stage. There ``received`` maps their names to tensors of the arena that are filled before a program runs.
 
     ``tallies`` are the tensors in the state in which routers count their choices, in order of layers
     (plugins/router/tally.cuh).

@@ -1,7 +1,7 @@
 """Writes a software bill of materials of an engine, in CycloneDX's form, beside the engine.
 
-It has no time and no serial number, so that the same build gives the same bytes. https://cyclonedx.org/docs/1.6/json/
-describes the fields.
+The bill has no time stamp and no serial number, so that the same build gives the same bytes.
+https://cyclonedx.org/docs/1.6/json/ describes the fields.
 """
 
 import json
@@ -38,7 +38,7 @@ class Package:
 class Bill:
     """The parts of an engine.
 
-    ``code`` is trtllm_lite's own. ``origin`` is the hub's repository of the model, None for a local model; ``model``
+    ``code`` is trtllm_lite itself. ``origin`` is the hub's repository of the model, None for a local model; ``model``
     are its files; ``licence`` is None if they do not state it. ``data`` are other files, such as a timing cache.
     """
 

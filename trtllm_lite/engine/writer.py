@@ -1,6 +1,6 @@
 """Writes an engine file in one pass over its data.
 
-The header's size depends on names, shapes and the width of a checksum, not on their values, so that its size is known
+The header's size depends on names, shapes and the width of a checksum, not on the values of checksums, so it is known
 before the first weight is read. Data is streamed after it, one entry in memory at a time; the header is written last,
 when the checksums are known. A file whose writing was interrupted therefore never has a valid header.
 """

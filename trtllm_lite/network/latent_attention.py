@@ -49,7 +49,7 @@ class LatentAttention:
     ``latent_norm`` normalises, then the rotated part of its key, which all heads share. ``key_up`` is [heads,
     plain_dim, latent_dim], ``value_up`` is [heads, value_dim, latent_dim]. The caches hold latents (as values) and
     rotated parts of keys (as keys), and not the keys and values of heads: queries, instead of latents, are multiplied
-    with key_up (absorbed), and value_up multiplies the mean of latents.
+    with key_up (absorbed), and value_up multiplies the weighted mean of latents.
     """
 
     query: Linear | LowRankLinear

@@ -30,7 +30,7 @@ LEAST_TOTAL = 1e-20  # added to the sum of sigmoids, so that it is not 0
 class Router:
     """Chooses ``top_k`` experts for each token; ``weight`` is [experts, hidden], stored and multiplied in float32.
 
-    A ``bias`` [experts] is added to the products. ``correction`` [experts] is added to scores for the choice of
+    A ``bias`` [experts] is added to the logits. ``correction`` [experts] is added to scores for the choice of
     experts, but not to their shares (arXiv 2408.15664); ``groups`` restricts the choice; ``scale`` is a factor of all
     shares. Among experts with equal scores the one with the lower number is chosen.
     """

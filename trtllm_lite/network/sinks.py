@@ -36,7 +36,7 @@ class Sinks:
     def mask(self, context: DecoderContext, mask: ir.Value | None) -> ir.Value:
         """The addend of scores, float32 [batch or 1, num_heads, seq, 1 + max_seq]: the sinks, and ``mask`` if given.
 
-        ``mask`` is bool [batch, 1, seq, max_seq]. Only layers that have opened their cache may ask.
+        ``mask`` is bool [batch, 1, seq, max_seq]. Only layers that have opened their cache may call this.
         """
         graph, (heads,) = context.graph, self.scores.shape
         by_head = graph.constant(f"sink.shape_{heads}", np.array([1, heads, 1, 1]))

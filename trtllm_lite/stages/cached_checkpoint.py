@@ -37,8 +37,8 @@ def use_checkpoint(
 ) -> _Result:
     """Call ``use`` with the checkpoint of ``source``, called ``model``; a missing or damaged checkpoint is made first.
 
-    ``sha256`` has the digests, by name, of files that were checked: another file has another checkpoint. Other large
-    files are identified by their ends, size and date only.
+    ``sha256`` has the digests, by name, of files that were checked: another digest leads to another checkpoint. Other
+    large files are identified by their ends, size and date only.
 
     The checkpoint is locked meanwhile: nobody removes it, and other processes that need it wait. Raises ConvertError,
     OutputError, and the errors of ``use``.

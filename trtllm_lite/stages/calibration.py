@@ -55,7 +55,7 @@ def statistics_of(
     gram: bool,
     report: Report,
 ) -> Iterator[StatisticsStore]:
-    """Statistics of ``inputs``, the inputs of products or of caches of attentions in the checkpoint's network, by name.
+    """Statistics, by name, of ``inputs``: inputs of products or of KV caches in the checkpoint's network.
 
     Raises BuildError, ArgumentError (the text), OutputError, EngineError (a model without weights or tokenizer).
     """

@@ -15,7 +15,7 @@ Join = Callable[[Sequence[ir.TensorProtocol]], ir.TensorProtocol]
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A matrix [..., out, in] in one format: the initializers that fused operators take as operands of these names.
+    """A matrix [..., out, in] in one format; ``operands`` are initializers by their names in fused operators.
 
     An operand that a format derives from the network's tensors becomes an initializer only in :meth:`within`.
     """
@@ -108,7 +108,7 @@ class QuantizedFormat(Format):
     ) -> ir.Value:
         """The float32 value of ``tensors``, by operand, made by standard operators in front of ``before``.
 
-        :meth:`recognise` recognises it.
+        :meth:`recognise` recognises this value.
         """
 
 

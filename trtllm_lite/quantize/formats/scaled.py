@@ -22,8 +22,8 @@ class Scaled(QuantizedFormat):
     """weight [..., out, in] of one of ``weight_dtypes``, weight_scale and maybe weight_offset [..., out, blocks].
 
     Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
-    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is the greatest element of a
-    block. Blocks are a multiple of ``granule`` elements, which kernels read at once.
+    a row is one block) with scales of ``scale_dtype`` and without offsets; the largest magnitude of a block becomes
+    ``largest``. Blocks are a multiple of ``granule`` elements, which kernels read at once.
     """
 
     operands = ("weight", "weight_scale", "weight_offset")

@@ -2,7 +2,7 @@
 
 A product's columns are multiplied by the factors, and the layer that makes x divides by them: in the weight and bias of
 a norm, or in the rows of the projection that each channel comes from (equation 3 of SmoothQuant, arXiv 2211.10438).
-Where several query heads share a head of values, channels that come from one row of its projection take one factor.
+Where several query heads share a value head, channels that come from one row of its projection share one factor.
 """
 
 from collections.abc import Callable

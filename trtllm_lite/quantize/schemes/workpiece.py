@@ -22,8 +22,8 @@ Factors = Callable[[], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Decision:
-    """A scheme's decision at ``site``, a path in the model, for people; ``kind`` says what the site is, in the
-    plural."""
+    """A scheme's decision at ``site``, a path in the model, for people; ``kind`` is a plural noun for its sort, such
+    as ``inputs``."""
 
     site: str
     text: str
