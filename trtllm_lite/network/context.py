@@ -108,7 +108,7 @@ class DecoderContext(NetworkContext):
         return self.once("nonpad", make)
 
     def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
-        """The frequencies of ``rope``, or ``rope.long`` if caches are long; called once a layer has opened a cache."""
+        """The frequencies of ``rope``, or ``rope.long`` if caches are long; a layer must have opened a cache before."""
         graph, usual = self.graph, super()._inverse_frequencies(rope, name)
         if rope.long is None:
             return usual
