@@ -273,7 +273,7 @@ def test_a_head_does_not_run_alone(models: Models) -> None:
 @pytest.mark.parametrize("name", ["checkpoint", "head-checkpoint"])
 def test_tensorrt_is_refused_by_name(models: Models, name: str, tmp_path: Path) -> None:
     limits = BUILT | {"max_draft_len": 0}
-    with pytest.raises(BuildError, match=r"features for a head that drafts, which engines of TensorRT neither keep"):
+    with pytest.raises(BuildError, match=r"features for a draft head, which engines of TensorRT neither keep"):
         build_engine(models.root / name, tmp_path / "engine", **limits, target="sm_89", backend="tensorrt")
 
 
@@ -281,7 +281,7 @@ def test_models_with_windows_are_refused(tmp_path: Path) -> None:
     save_tiny_model("mistral", tmp_path / "model", num_hidden_layers=NUM_LAYERS)
     save_tiny_head(tmp_path / "head")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))
-    with pytest.raises(BuildError, match=r"features for a head that drafts .* and attention windows"):
+    with pytest.raises(BuildError, match=r"features for a draft head .* and attention windows"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", **BUILT)
 
 

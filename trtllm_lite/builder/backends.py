@@ -17,7 +17,7 @@ NATIVE, TENSORRT = "native", "tensorrt"  # this project's own kernels, or NVIDIA
 
 
 class Backend(Protocol):
-    """A kind of target. ``kind`` is its name in the manifest, by which the C++ runtime finds its executor."""
+    """Builds engines for one kind of device. ``kind`` names it in the manifest; the runtime picks its executor by it."""
 
     kind: str
     defaults: DefaultLimits
@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Return the quantized standard ``network`` fused for this kind of device. Raises BuildError."""
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
-        """Make everything that goes into the engine files of a stage's ``ranks``, whose plans are one and the same.
+        """Make everything that goes into the engine files of the ``ranks`` of one pipeline stage, which share a plan.
 
         Raises BuildError.
         """

@@ -66,22 +66,24 @@ def build_engine(
     chosen so that the engine fits into GPUs of ``device_memory`` bytes (:mod:`trtllm_lite.builder.fitting`). ``target``
     is ``cpu``, or one or several GPU architectures (``sm_90``); ``backend`` chooses the kernels: ``native`` (this
     project's) or ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers
-    are stored: as in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
+    are stored: as in the checkpoint (``full_prec``), or quantized by a scheme that needs no calibration
     (:mod:`trtllm_lite.quantize.schemes`), 4-bit weights in blocks of ``group_size``. ``kv_cache_dtype`` is the type of
     the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that), or
     else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
-    keys and values unrounded, even if the network rounds them. ``fp8`` and ``int8`` round keys and values here, which
-    takes one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every machine.
+    keys and values unrounded, even if the network rounds them. With ``fp8`` and ``int8`` this build makes the network
+    round them, by one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every
+    machine.
     Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
-    fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
+    fewer sizes and candidates, each too briefly for a GPU to reach its power limit. With ``strip_plan`` the engine has
+    no weights, for
     benchmarks: the runtime makes random ones on the GPU. ``observed`` makes the inputs of matrix products outputs of
     each step (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` holds the measured accuracy
-    of this network, which the manifest records. ``attest`` is called with the finished engine's directory before it
-    takes its place, and writes SBOM_FILE and PROVENANCE_FILE there.
+    of this network, which the manifest records. ``attest`` is called with the finished engine's directory before that
+    becomes ``output_dir``, and writes SBOM_FILE and PROVENANCE_FILE there.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -213,7 +215,7 @@ def choose_limits(
 
 
 def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., BuildLimits]:
-    """Fills in limits of the checkpoint's model that are not given."""
+    """Return a function that makes limits for the checkpoint's model, with defaults for those that are not given."""
     positions, whole = checkpoint.config.max_position_embeddings, is_encoder(checkpoint.model.graph)
     return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=whole)
 
@@ -279,7 +281,7 @@ def _fuse(
         )
     if has_features(checkpoint.model.graph) and backend.kind == "tensorrt":
         raise BuildError(
-            "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
+            "the network has features for a draft head, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
     if is_encoder(checkpoint.model.graph):

@@ -12,7 +12,7 @@ AUTO_DTYPE = "auto"  # the network's type, or the usual type of the target
 
 
 def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
-    """Return ``wanted``, or the dtype of caches in the fused ``graph`` whose elements are multiples of a scale.
+    """Return the dtype of the caches in the fused ``graph`` if they are quantized, else ``wanted``.
 
     Raises BuildError if layers differ, or if a layer's cache cannot be quantized.
     """

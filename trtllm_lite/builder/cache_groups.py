@@ -1,8 +1,8 @@
 """Divides the layers into cache groups: which state each layer keeps of a sequence, and where it lies in the blocks.
 
-Layers whose attention has the same window keep the same positions. A group has as many layers as a block has places, so
-that all blocks are alike and one pool serves every group, as in the hybrid allocator of vLLM. A network with one kind
-of attention has one group.
+Layers whose attention has the same window keep the same positions. Every KV cache block has the same number of places,
+each for one layer of a group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A
+network with one kind of attention has one group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-_MOST_IDLE = 1 / 8  # largest idle share of all places; blocks of fewer places idle less, but make more groups
+_MOST_IDLE = 1 / 8  # largest share of places without a layer; fewer places per block leave fewer empty, but make more groups
 OPS = ("PagedAttention", "LatentAttention")
 CACHES = ("key_cache", "value_cache")  # inputs of attention that it updates
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
-    """Let each attention of ``graph`` read the tables of its group, and layers of equal place share their caches.
+    """Let each attention of ``graph`` read its group's block tables, and layers of equal place in groups share a cache.
 
     A window as long as the longest sequence counts as no window. Groups without a window come first, then by descending
     window. Raises BuildError for a network without attention.
@@ -46,9 +46,9 @@ def attention_nodes(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
-    """Divides ``layers`` of equal window into groups of at most as many layers as a block has places.
+    """Divide the layers of each window into groups of at most as many layers as a block has places.
 
-    Layers of a window take turns in its groups, so that a stage of a pipeline has about equally many of each group.
+    Successive layers of a window go to its groups in turn, so that a pipeline stage has about equally many of each.
     """
     num_places = places_of_block([len(of_kind) for of_kind in layers.values()])
     groups = []
@@ -62,9 +62,9 @@ def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
 
 
 def places_of_block(counts: Sequence[int]) -> int:
-    """How many layers a block holds, given the number of layers of each kind: the smallest number or a divisor of it.
+    """How many layers a block holds, given the number of layers of each kind: the smallest of these or a divisor of it.
 
-    The result is the largest for which at most an eighth of the places idle in groups that are not full.
+    The result is the largest for which at most an eighth of all places are without a layer.
     """
 
     def num_idle(places: int) -> int:

@@ -43,7 +43,7 @@ def broken_constraints(
 
 
 def implied_extents(schema: Schema, names: Mapping[str, int]) -> dict[str, int]:
-    """The extents of symbols that ``symbol == expression`` constraints give if ``names`` has all terms."""
+    """The symbols' values by constraints ``symbol == expression``, where ``names`` has all names of the expression."""
     implied = {}
     for constraint in schema.constraints:
         match ast.parse(constraint, mode="eval").body:

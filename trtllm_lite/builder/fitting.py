@@ -38,7 +38,7 @@ def fit_limits(
             f"room for a KV cache in {GPU_MEMORY_FRACTION:.0%} of {format_bytes(device_memory)}: build with a "
             "--qformat of fewer bits, or share the model out with --tp_size"
         )
-    if given.get("max_seq_len") is not None:  # longer sequences than the cache holds fail on request
+    if given.get("max_seq_len") is not None:  # not shortened: requests that exceed the cache fail
         return limits
     windows = [group.window for group in memory.cache_use.groups]
     geometry = KvGeometry(limits.tokens_per_block, windows, limits.num_tokens)

@@ -55,8 +55,9 @@ class BuildLimits:
 
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
-    logits of every token of a step instead of one per sequence; ``max_draft_len`` for the logits of up to that many
-    draft tokens of each. With ``deterministic`` a sequence's results are bit for bit independent of the other sequences
+    logits of every token of a step instead of one per sequence; ``max_draft_len`` is the maximum number of draft tokens
+    per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for bit
+    independent of the other sequences
     in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are set when the network is known.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
@@ -135,10 +136,10 @@ class BuildLimits:
         whole_prompts: bool = False,
         **given: Unpack[GivenLimits],
     ) -> "BuildLimits":
-        """The limits of an engine for a model with this many positions.
+        """The limits of an engine for a model of ``max_position_embeddings`` positions.
 
-        A limit of None takes the default, or less if that does not fit. With ``whole_prompts`` a step holds the longest
-        prompt. Defaults are never refused, only given limits. Raises BuildError.
+        A limit of None takes the default, or less if the model or the given limits need that. With ``whole_prompts`` a
+        step holds the longest prompt. Raises BuildError for given limits; defaults are never refused.
         """
         gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
         strategy = given.pop("allreduce_strategy", cls.allreduce_strategy)
@@ -210,7 +211,7 @@ class BuildLimits:
         return bool(self.cache_groups)
 
     def symbols(self) -> dict[str, int]:
-        """The upper bound of every symbolic extent of a plan; an encoder's has none of caches."""
+        """The upper bound of every symbolic extent of a plan; an encoder's plan has no extents of caches."""
         bounds = {
             "num_tokens": self.num_tokens,
             "num_seqs": self.max_batch_size,

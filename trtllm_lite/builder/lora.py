@@ -26,7 +26,7 @@ def check_lora(limits: BuildLimits, kind: str, targets: Sequence[str]) -> None:
 
 
 def check_lora_of_head(network: ir.Graph, max_rank: int) -> None:
-    """Raise BuildError if the network is a drafting head, for which there are no adapters."""
+    """Raise BuildError if the network is a draft head, for which there are no adapters."""
     if max_rank and any(value.name == FEATURES for value in network.inputs):
         raise BuildError(
             f"max_lora_rank is {max_rank}, and the network is a head or a layer that drafts (EAGLE-3, MTP), which "
@@ -35,7 +35,7 @@ def check_lora_of_head(network: ir.Graph, max_rank: int) -> None:
 
 
 def check_lora_of_quantized(max_rank: int, qformat: str) -> None:
-    """Raise BuildError if the scheme scales the inputs of products, for which there are no adapters."""
+    """Raise BuildError if the scheme scales the inputs of products, as adapters were trained for unscaled inputs."""
     parts = [name for name in SCHEMES if name in qformat and SCHEMES[name].folds]
     if max_rank and parts:
         raise BuildError(

@@ -22,9 +22,9 @@ class MemoryPlan:
     values; ``step_inputs`` for token ids, block tables and other inputs; ``scratch`` for ``num_threads`` threads or,
     with 0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
     ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
-    of each rank. ``link_bytes`` are the largest numbers of bytes that a rank reads from the others per generated token,
-    by collective, and ``received`` from the previous stage. In a pipeline the figures are those of the stage that takes
-    the most memory; ``stage_bytes`` has the total bytes of a rank of each stage.
+    of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank reads from the others
+    per generated token, and ``received`` to those from the previous stage. In a pipeline the figures are those of the
+    stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each stage.
     """
 
     weights: int

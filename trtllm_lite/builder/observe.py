@@ -58,7 +58,7 @@ def _stored(attention: ir.Node) -> ir.Value:
 
 
 def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:
-    """Return the fused product that was merged from those at ``paths``: its path is their common block."""
+    """Return the product that merges the projections at ``paths``, which is in their block of the network."""
     blocks = {path.rpartition(".")[0] for path in paths}
     found = (node for name, node in products.items() if name.rpartition(".")[0] in blocks and name not in single)
     return next(found, None)

@@ -67,7 +67,7 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
     groups = assign_cache_groups(model.graph, limits.max_seq_len)
     if has_features(model.graph) and (len(groups) > 1 or groups[0].window):
         raise BuildError(
-            "the network has features for a head that drafts (EAGLE-3), and attention windows: expected a model "
+            "the network has features for a draft head (EAGLE-3), and attention windows: expected a model "
             "without windows; convert it without --draft_model_dir"
         )
     adapted = tuple(one.rows for one in projections)

@@ -15,7 +15,7 @@ _Source = tuple[str, tuple[tuple[str, int | str], ...], str]  # a file, its macr
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
     """Return the machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
 
-    Kernels that differ in launches alone are compiled once. NVRTC runs without Python's lock, so threads are enough.
+    Kernels that differ only in how they are launched are compiled once. NVRTC runs without Python's lock, so threads are enough.
     Raises BuildError.
     """
     wanted = {(kernel, arch): (kernel.source, kernel.defines, arch) for kernel, arch in kernels}

@@ -34,8 +34,8 @@ def cuda_parts(
 ) -> list[EngineParts]:
     """Lower, compile and plan the first of ``ranks``; all ranks share its plan, and each has its own weights.
 
-    ``progress`` counts compiled kernels. Raises BuildError, also with ``must_know`` if the ``timings`` lack the
-    products of this network.
+    ``progress`` counts compiled kernels. Raises BuildError; with ``must_know`` also if ``timings`` has none of this
+    network's products.
     """
     graph, *others = ranks
     if timings is not None and timings.arch not in {device.arch for device in devices}:

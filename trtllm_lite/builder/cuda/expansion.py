@@ -1,4 +1,4 @@
-"""Expands stored weights that no GPU kernel reads to 16-bit matrices; `build` and the engine say which, and why.
+"""Expands stored weights that no GPU kernel reads to 16-bit matrices; `build` and the engine list them and say why.
 
 Where kernels read scales of blocks, a row's one scale is repeated for each of its blocks.
 """
@@ -37,9 +37,9 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, all fused, with matrices of ``dtype`` in place of weights that no kernel reads.
 
-    Kernels read int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 matrices with
-    one scale for each row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
-    Router becomes two terms of ``dtype``, one after the other.
+    Kernels read int8, 4-bit integers, float8_e4m3fn and float4_e2m1fn with one scale for each block of a row, and int8
+    matrices with one scale for each row. Weights that are multiplied by rounded activations stay as they are. The
+    float32 weight of a Router becomes two matrices of ``dtype``, one after the other, whose sum is nearly the weight.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []

@@ -29,7 +29,7 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
     """Lay out tensors for all buffers that ``programs`` touch, and for all step inputs.
 
     State that ranks read from each other comes first, so that it has the same offset in all stages of a pipeline.
-    Buffers of the arena that are ``kept`` share their place with no other buffer. Buffers of equal name share a place.
+    The place of a ``kept`` buffer of the arena is never reused for other values. Buffers of equal name share a place.
     """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
@@ -64,7 +64,7 @@ def buffers_of(command: Command) -> list[Buffer]:
 
 
 class _Layout:
-    """``places`` finds the tensor that an equal buffer at the same place has already."""
+    """A layout in the making; ``places`` maps an offset and a buffer's form to the tensor that is there already."""
 
     def __init__(self, symbols: dict[str, int]) -> None:
         self.symbols = symbols

@@ -11,14 +11,14 @@ from trtllm_lite.errors import BuildError
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
 # Largest number of tokens of each program for small steps; larger steps use the "mixed" program.
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
-# Number of rows at which products of all larger steps are compared.
+# Number of rows for which kernels are chosen for all steps above the largest of STEP_BUCKETS.
 LARGEST_STEP = 8192
-# In programs for steps of more rows than this, weights are dequantized once for a product. Writing and reading a 16-bit
-# weight takes as long as dequantizing in tiled kernels does for about 800 rows (an H200, int4, shapes of 8B).
+# In programs for steps of more rows than this, a kernel of its own dequantizes a product's weight once. Writing and
+# reading the 16-bit weight takes about as long as dequantizing it in the tiles of 800 rows (H200, int4, 8B model).
 DEQUANTIZE_ONCE = 1024
 MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
 _ROWS = "max_batch_size * (1 + max_draft_len)"
-MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run one block per SM
+MAX_SMS = 192  # no GPU has more SMs; this sizes the scratch of kernels that run one block per SM
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def measured_rows(bucket: Bucket) -> range:
 
 
 def decode_batches(num_rows: int) -> tuple[int, ...]:
-    """The batch sizes that decode steps are padded to; the last size is ``num_rows`` rows.
+    """The numbers of rows that decode steps are padded to; the last is the first that holds ``num_rows``.
 
-    Sizes are dense enough to keep padding below an eighth of the rows; kernels for a few rows get exact sizes.
+    Up to 8 rows they are powers of two; above, their distance grows from 8 to 32, which bounds the share of padding.
     """
     sizes = [1]
     while sizes[-1] < num_rows:

@@ -48,7 +48,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class Bias:
-    """A bias as kernels add it, float32, and rounded to the engine's type; a form that is asked for is stored."""
+    """A bias in float32, as this project's kernels add it, and rounded to the engine's type; stored only if used."""
 
     vector: Callable[[], Buffer]
     rounded: Callable[[], Buffer]
@@ -78,7 +78,7 @@ class Operands:
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
         self.collectives: list[str] = []
-        self.states_of_ranks: list[Buffer] = []  # ``states``, in the order of their places
+        self.states_of_ranks: list[Buffer] = []  # those of ``states`` that ranks share, in the order of their offsets
         self.received: dict[ir.Value, Buffer] = {}
         self._sources: dict[Buffer, _Source] = {}  # the sources of ``weights``
         self._by_value: dict[ir.Value, Buffer] = {}
@@ -146,7 +146,7 @@ class Operands:
         return self.collectives.index(name)
 
     def state_of_ranks(self, value: ir.Value) -> None:
-        """Keep a state, used or not, at the place that it has in every stage of a pipeline."""
+        """Keep a state, used or not, so that it is at the same place in every stage of a pipeline."""
         self.states_of_ranks.append(self.state(value))
 
     def receive(self, value: ir.Value) -> None:
@@ -217,7 +217,7 @@ class Operands:
         convert: Callable[[np.ndarray], np.ndarray],
         layout: str = "row_major",
     ) -> Buffer:
-        """Return the buffer, in the shape of the weight ``value``, of the result of ``convert``."""
+        """Store what ``convert`` makes of the weight ``value``; return its buffer, in the shape of ``value``."""
         tensor = weight_tensor(value)
         assert tensor is not None
         buffer = Buffer(name, dtype, extents(tensor), "weight", layout)
@@ -289,7 +289,7 @@ def buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
 
 def _step_inputs(limits: BuildLimits, bounds: Mapping[str, int]) -> list[Buffer]:
     """Return the step inputs whose symbols the plan has."""
-    # The row stride of block tables is the bound, so that it is a constant of the kernels' arguments.
+    # The row stride of block tables is the maximum number of blocks per sequence, a constant in kernels' arguments.
     fixed = {"max_blocks_per_seq": limits.max_blocks_per_seq}
     given = [one for one in STEP_INPUTS if bounds.keys() >= set(one.shape)]
     shapes = {one.name: tuple(fixed.get(extent, extent) for extent in one.shape) for one in given}

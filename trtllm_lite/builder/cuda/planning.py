@@ -78,9 +78,10 @@ class LoweredProgram:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A network as programs over laid-out memory, after ``expansions``; nothing is compiled yet.
+    """A network lowered to programs and a memory layout; nothing is compiled yet.
 
-    A network that ``borrows_features`` is a drafting head, whose features are in the cache of another engine.
+    ``expansions`` lists the weights that were expanded. A network that ``borrows_features`` is a draft head, whose
+    features are in the cache of another engine.
     """
 
     operands: Operands
@@ -223,7 +224,7 @@ def _program(
         if isinstance(command, Collective):
             instructions.append(_collective(command, index))
             continue
-        # Every kernel waits for its predecessor by itself, but the first may follow a copy instead of a kernel.
+        # Programmatic dependent launch: each kernel itself waits for the one before it. The first may follow a copy.
         programmatic = bool(instructions)
         x, y, z = (_number(extent) for extent in command.grid)
         arguments = tuple(_argument(argument, index, symbols) for argument in command.arguments)

@@ -1,8 +1,8 @@
 """The ordered pipeline from the standard network to fused operators over packed tokens.
 
 Each pass is numerically neutral. remove_padding comes first, so that all others see plain [rows, features] matrices;
-linear comes before the passes that build on it, and rowwise takes the operators that are left; last_token_gather comes
-last but for features, when a layer is a handful of operators whose schemas say whether they are row-wise.
+linear comes before the passes that build on it, and rowwise takes the operators that are left. last_token_gather needs
+fused operators, whose schemas say whether they are row-wise, so only the pass for features comes after it.
 """
 
 from trtllm_lite.builder.passes.add_norm import ADD_NORM

@@ -28,7 +28,7 @@ def describe(node: ir.Node) -> str:
 
 @dataclass(frozen=True)
 class GatingMatch:
-    """``activation``, as GroupedGatedLinear names it, of ``gate`` and ``up``."""
+    """The operands of a gating, and its ``activation`` by its name in GroupedGatedLinear."""
 
     activation: str
     gate: ir.Value | None
@@ -52,7 +52,7 @@ def match_gating(value: ir.Value | None) -> GatingMatch:
 
 
 def _match_swiglu_oai(function: ir.Node, up: ir.Value | None) -> GatingMatch | None:
-    """Swish(Clip(gate)) and Clip(up) + 1, with the bounds and the alpha of network/mlp.py."""
+    """Match Swish(Clip(gate)) * (Clip(up) + 1) with the bounds and the alpha of network/mlp.py."""
     gate_clip, add = produced_by(function.inputs[0], "Clip"), produced_by(up, "Add")
     up_clip = None if add is None else produced_by(add.inputs[0], "Clip")
     if gate_clip is None or add is None or up_clip is None or function.op_type != "Swish":

@@ -19,7 +19,7 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
-# Standard operator -> ours.
+# Standard operator -> fused operator.
 _FUSED = {"RMSNormalization": "RmsNorm", "LayerNormalization": "LayerNorm"}
 
 

@@ -115,7 +115,7 @@ def match_merged_projection(parts: list[ir.Value]) -> ir.Value:
 
 
 def match_states(attention: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
-    """The query, and this step's key and value, which pass through caches if there are any. Raises MismatchError."""
+    """The query, and this step's key and value before they are stored in caches, if any. Raises MismatchError."""
     query, key, value = (*attention.inputs, None, None, None)[:3]
     if attribute(attention, "is_causal", 0) == 0:
         return query, key, value

@@ -17,7 +17,7 @@ class PassError(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """One candidate for a fusion. ``site`` is a path in the model; ``reason`` says why it was not fused."""
+    """One candidate for a fusion. ``site`` is a path in the model; ``reason`` explains the decision."""
 
     site: str
     fused: bool

@@ -28,7 +28,7 @@ def match_window(mask: ir.Value | None) -> int | None:
 
 
 def _check_queries(value: ir.Value | None) -> None:
-    """Raise MismatchError unless ``value`` [batch, 1, seq, 1] is the positions of queries, padding at the last one."""
+    """Raise MismatchError unless ``value`` [batch, 1, seq, 1] is the queries' positions, for padding the last one."""
     known = "the mask does not compare the positions of queries"
     bounded = produced_by(value, "Min")
     expect(bounded is not None and len(bounded.inputs) == 2, known)

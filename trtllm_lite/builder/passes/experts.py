@@ -1,4 +1,4 @@
-"""Recognises the experts of a mixture, computed as one gated MLP (network/moe.py), after the shares of a router."""
+"""Recognises the experts of a mixture: one gated MLP (network/moe.py), weighted by the shares of a router."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

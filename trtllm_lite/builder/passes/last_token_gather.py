@@ -2,7 +2,7 @@
 
 Walking back from the logits, every operator that treats rows alike and is read by nothing else may run on the wanted
 rows only: for a decoder, everything after the last attention, so that in prefill the last MLP and the LM head see a
-row per sequence instead of a row per token. The features that a drafting head stores for draft tokens are wanted in the
+row per sequence instead of a row per token. The features that a draft head stores for draft tokens are wanted in the
 same rows as logits.
 """
 

@@ -1,4 +1,4 @@
-"""Adds a LowRank to products that adapters may change; its result is added before their activation.
+"""Adds a LowRank to each product that adapters may change; the product adds its result before the activation.
 
 The pass runs after the others, on the products that they made: where a product computes several projections, its
 LowRank has as many parts. A projection is identified by its name in the standard network, which maps to a module name

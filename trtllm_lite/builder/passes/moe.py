@@ -32,7 +32,7 @@ _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for scatter in nodes_of(graph, "ScatterElements"):
-        if produced_by(scatter.inputs[0], "Add"):  # minus infinity for groups that the router leaves out
+        if produced_by(scatter.inputs[0], "Add"):  # writes minus infinity for groups that are left out
             continue
         name = site(scatter)
         try:

@@ -14,8 +14,8 @@ from trtllm_lite.common.vocabulary import LOGITS_INDICES
 def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Products lose ``added`` in programs without adapters; in others LowRank comes right before its product.
 
-    There LowRank reads the adapter slot of each row. It takes over the product's residual, so that its rows are the sum
-    of both.
+    There LowRank reads the adapter slot of each row. If the product has a residual, LowRank adds that to its own rows,
+    and the product then takes the sum as its residual.
     """
     if not program.bucket.adapters:
         return [op.without("added") if "added" in op.inputs else op for op in ops]
@@ -30,7 +30,7 @@ def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _listed(low_rank: Op, ops: Sequence[Op], program: ProgramKind) -> Op:
-    """Return LowRank with the lists of its rows: rows of logits if it reads them outside decode steps, else tokens."""
+    """Return LowRank with each adapter's list of rows: rows with logits if it reads only those, else all tokens."""
     of_logits = LOGITS_INDICES in low_rank.inputs and not program.bucket.decode
     rows, ends = ("adapter_logits", "adapter_logit_ends") if of_logits else ("adapter_tokens", "adapter_token_ends")
     lists = {"adapter_rows": step_input(rows, ops), "adapter_ends": step_input(ends, ops)}

@@ -10,8 +10,8 @@ _ATTENTION = ("PagedAttention", "LatentAttention")
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Put CacheSlots first: operators over caches read its ``slots``, and attention reads its ``past_lens``.
 
-    Routers of decode steps also read ``slots``, by which they recognise padding rows. Sample marks the sequences
-    that have ended. Encoders have no cache.
+    Routers of decode steps also read ``slots``, by which they recognise padding rows. CacheSlots reads in
+    ``last_tokens`` which sequences Sample has marked as ended. Encoders have no cache.
     """
     limits = program.limits
     if not limits.generates:

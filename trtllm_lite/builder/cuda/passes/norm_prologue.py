@@ -23,7 +23,7 @@ def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
-    """Return the norm, of one buffer, before a product that can take it into its prologue."""
+    """Return the norm without residual that ``op`` can take into its prologue; None if there is none."""
     if op.kind not in _PRODUCTS or "x" not in op.inputs:
         return None
     if op.kind == "GroupedGatedLinear" and "chosen" not in op.inputs:

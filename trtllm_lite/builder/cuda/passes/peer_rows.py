@@ -14,7 +14,7 @@ from trtllm_lite.plugins.cuda.tiles import tile_configs
 
 
 def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Let each rank add up the rows it owns (``owned``) if its inbox is too small for all, and fewer bytes are sent.
+    """Let each rank add up only the rows it owns (``owned``) where an inbox cannot hold all rows and this sends less.
 
     Linear stores rows on their owners if its kernel can: Linear and its AllReduce then have the state ``rank_sums``. An
     AllReduce with ``sum_everywhere`` also sends the sum before the norm to the other ranks.
@@ -93,7 +93,7 @@ def _is_read_elsewhere(reduce: Op, owned: Iterable[Op], links: Links) -> bool:
 
 
 def _sums(reduce: Op, program: ProgramKind) -> dict[str, ir.Value]:
-    """Return the state that holds, for each rank, the 16-bit rows that this rank adds up."""
+    """Return the state that holds the 16-bit rows of every rank that this rank adds up."""
     *_, features = known_dims(reduce.inputs["x"])
     num_ranks = program.limits.tp_size
     shape = (num_ranks, ceil(symbols(program.limits)["num_tokens"] / num_ranks), features)

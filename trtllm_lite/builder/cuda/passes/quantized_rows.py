@@ -22,8 +22,8 @@ def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def quantize_epilogue(ops: list[Op], _program: ProgramKind) -> list[Op]:
-    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; PagedAttention and 8-bit GatedLinear, too, if scales are
-    static."""
+    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes. If scales are static, PagedAttention and 8-bit
+    GatedLinear write bytes in the same way."""
     links = Links(ops)
     sources = {op: source for op in ops if (source := _source(op, links)) is not None}
     rounded = {source: op for op, source in sources.items()}

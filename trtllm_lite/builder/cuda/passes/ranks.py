@@ -1,4 +1,4 @@
-"""Gives operators over several ranks access to the others' memory, with barriers between them, or else uses NCCL."""
+"""Lets operators over several ranks access the memory of the other ranks, with barriers between ranks, or use NCCL."""
 
 import onnx_ir as ir
 
@@ -47,7 +47,7 @@ def _has_some_experts(op: Op) -> bool:
 
 
 def inbox_size(program: ProgramKind) -> int:
-    """Return the rows that an inbox has room for: the maximum number of rows that a program sends there."""
+    """Return the number of rows that an inbox has room for, the maximum that a program sends to it."""
     return min(inbox_rows(program.limits.tp_size), symbols(program.limits)["num_tokens"])
 
 

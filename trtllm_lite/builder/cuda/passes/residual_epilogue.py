@@ -10,8 +10,8 @@ _NORMS = ("RmsNorm", "LayerNorm")
 def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Norm(x=Linear(…), residual=r) -> sum becomes Norm(x=Linear(…, residual=r)), whose rows are the sum.
 
-    The Linear has no activation, or is GroupedLinear, and nobody else reads its rows. It moves to the place of the
-    norm, where ``r`` is computed.
+    The product is a Linear without activation or a GroupedLinear, and only the norm reads its rows. The product moves
+    to the place of the norm, where ``r`` is already computed.
     """
     del program
     links = Links(ops)

@@ -1,4 +1,4 @@
-"""Ends a program with the sampling of tokens, which the embedding of the next step reads from where they were left.
+"""Ends a program with the sampling of tokens into GPU memory, where the embedding of the next step reads them.
 
 In a pipeline the last stage samples, and the first stage embeds. Encoders do not sample.
 """

@@ -8,7 +8,8 @@ from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 def summed_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
     """RmsNorm(x=GroupedLinear(…) -> sum, w) -> y becomes GroupedLinear(…, norm_weight=w) -> y, sum.
 
-    This needs rows sorted by expert: for a few rows the product makes the sum, and each block has only some features.
+    This needs rows sorted by expert: for a few rows the GEMV itself adds up the experts, and each of its thread blocks
+    has only some of the features.
     """
     del program
     links = Links(ops)

@@ -21,7 +21,7 @@ _GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most servers spend
 
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, deterministic: bool = False) -> Chooser:
-    """Decides for the products of one program; ``timings`` count if they were measured on this architecture.
+    """Return what chooses the kernels of one program's products; ``timings`` count if they are of this architecture.
 
     With ``deterministic`` a product is computed in the same order of additions in all programs.
     """
@@ -120,7 +120,7 @@ def _totals(measured: list[KernelTiming]) -> dict[str, float]:
 
 
 def _table(measured: list[KernelTiming], best: str) -> str:
-    """Return a table of the chosen kernels' times beside the best of the others."""
+    """List, for each number of rows, the time of the kernel ``best`` and that of the fastest other kernel."""
     parts = []
     for rows in sorted({timing.rows for timing in measured}):
         times = {timing.kernel: timing.microseconds for timing in measured if timing.rows == rows}

@@ -31,9 +31,9 @@ from trtllm_lite.plugins.rowwise.cuda import rowwise
 class DenseSite:
     """A :class:`Site`: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
-    With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]). The rows
-    of adapters, ``added``, are added before the activation; ``added`` is None if the product has a residual or another
-    activation. ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With
+    With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
+    ``added``, the rows of adapters, is added before the activation; a product of one matrix with a residual or an
+    activation has none. ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With
     ``tokens``, y is queries, keys and values, and RoPE and the cache write are computed as well. ``peers`` says which
     rank stores y: only tiled kernels store it on others.
     """
@@ -80,7 +80,7 @@ class DenseSite:
 
     @property
     def _y_dtype(self) -> str:
-        """The type of y's elements; a state of other ranks has room for rows of either 16-bit type."""
+        """The type of y's elements; if y is a state of ranks, the engine's type, as states are declared as bfloat16."""
         return self.dtype if self.y.kind == "state" else self.y.dtype
 
     @property
@@ -98,10 +98,9 @@ class DenseSite:
         return replace(self, y=y, peers=HERE)
 
     def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
-        """Implements :meth:`Site.candidates`; the library does not promise how it cuts the depth.
+        """Implements :meth:`Site.candidates`; with ``splits`` without cuBLASLt, which promises no split-K factor.
 
-        cuBLASLt (None) comes first if it has the product, unless the product is short by the estimate for tiled
-        kernels.
+        cuBLASLt (None) comes first if it has the product, unless the estimate for the best tiled kernel is a short time.
         """
         tiled: Candidates = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
         if not self.in_library or splits is not None:
@@ -130,7 +129,7 @@ class DenseSite:
 
     @property
     def chunk(self) -> int:
-        """Features whose halves a tiled kernel needs together (see ``Tiling``)."""
+        """The number of features whose halves one tile needs together (see ``Tiling``); 0 if there is no such need."""
         return 0 if self.fused_tokens is None else self.fused_tokens.chunk
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "DenseSite":

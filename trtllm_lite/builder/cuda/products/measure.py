@@ -23,10 +23,10 @@ _REPEATS, _SUSTAINED_REPEATS = 7, 2
 class Effort:
     """The amount of measuring.
 
-    ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
-    such numbers, the cost of cuBLASLt is taken as linear. ``tuned_rows``: numbers of rows for which up to
-    ``max_candidates`` tiled kernels are timed against it. ``sustained``: large products are timed for as long as it
-    takes a card to settle at its power limit.
+    ``rows``: numbers of rows for which up to ``max_algorithms`` algorithms of cuBLASLt are timed; between two such
+    numbers, the time of cuBLASLt is interpolated linearly. ``tuned_rows``: numbers of rows for which up to
+    ``max_candidates`` tiled kernels are compared with cuBLASLt. ``sustained``: large products are timed for as long as
+    it takes a GPU to settle at its power limit.
     """
 
     rows: tuple[int, ...]
@@ -36,7 +36,7 @@ class Effort:
     sustained: bool
 
 
-# Captured decode steps run at sizes like the first ones, prefill at any size.
+# Captured decode steps have about as many rows as the smaller numbers here, prefill steps have any number.
 THOROUGH = Effort(
     rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
     max_algorithms=24,

@@ -48,7 +48,7 @@ class Site(Protocol):
 
     @property
     def here(self) -> "Site":
-        """The site as it is measured: without other ranks."""
+        """This product as it is measured: with all of y stored on this rank."""
 
     def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
         """Candidate kernels for steps of ``max_rows`` rows, by name; the first is the choice without measurements.

@@ -90,7 +90,7 @@ class ProductTiming:
 class KernelTiming:
     """The time of a whole product for a step of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
 
-    ``kernel`` names it in words that stay the same when the kernel's code changes.
+    ``kernel`` names ``cublaslt`` or the tiled kernel; the name stays the same when the kernel's code changes.
     """
 
     product: Product

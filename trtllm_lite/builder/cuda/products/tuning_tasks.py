@@ -22,7 +22,7 @@ _MAX_LAYERS = 8
 
 @dataclass(frozen=True)
 class TuningTask:
-    """An autotuning case: candidates for one kind of product, of more than ``above``, up to ``max_rows`` rows.
+    """An autotuning case: candidates for one kind of product with more than ``above``, up to ``max_rows`` rows.
 
     ``programs`` maps each candidate to its program; first comes cuBLASLt, or else the expected best. Every program
     computes the product of the same ``num_layers`` layers.
@@ -55,7 +55,9 @@ class _Given:
 def lower_tuning_tasks(
     graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_candidates: int
 ) -> tuple[Lowered, list[TuningTask]]:
-    """Lowers one program that computes any step without measurements, and the autotuning programs. Raises BuildError.
+    """Lower a program for steps of any size, with kernels chosen by heuristics, and the autotuning programs.
+
+    Raises BuildError.
 
     Each kind of product and step size with several candidates is measured: cuBLASLt (except for quantized weights and
     experts) and up to ``max_candidates`` tiled kernels, expected best first. Rows are spread evenly over experts.
