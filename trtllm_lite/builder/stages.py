@@ -135,7 +135,7 @@ def sum_of_norm(value: ir.Value) -> ir.Value | None:
 def _choose_cuts(network: _Network, pp_size: int) -> list[int]:
     """The cuts whose most expensive stage is cheapest; among equal choices the first."""
     ends = [0, *network.cuts(), len(network.nodes)]
-    # best[end]: for this many stages up to ``end``, the cost of the most expensive stage, and the cuts.
+    # best[end]: if the stages so far end at ``end``, the cost of the most expensive stage, and the cuts.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
     for _ in range(pp_size):
         further: dict[int, tuple[int, list[int]]] = {}

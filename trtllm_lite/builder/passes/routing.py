@@ -25,7 +25,8 @@ NO_GROUPS = ExpertGroups(1, 1, 1)
 class Routing:
     """The routing: ``scoring`` turns ``x`` @ ``weight`` [hidden, experts] + ``bias`` into shares of the ``top_k`` best.
 
-    Experts are chosen in ``groups`` by the best scores + ``correction``; ``scale`` is a factor of the shares.
+    The experts with the best scores + ``correction`` are chosen, under the rule of ``groups``; shares are multiplied by
+    ``scale``.
     """
 
     x: ir.Value
@@ -208,7 +209,7 @@ def _count(top_k: ir.Node) -> int:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether ``value`` is (x < x) as numbers."""
+    """Whether ``value`` is zeros, computed as a Cast of x < x."""
     cast = produced_by(value, "Cast")
     less = None if cast is None else produced_by(cast.inputs[0], "Less")
     return less is not None and less.inputs[0] is less.inputs[1]

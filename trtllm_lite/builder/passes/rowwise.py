@@ -1,7 +1,7 @@
 """Fuses elementwise operators over packed rows that no other pass has fused into Rowwise, one node for each chain.
 
 A chain is a tree of operators whose inner results no other operator reads. An operator without a kernel of its own thus
-costs one pass over its rows; the pass lists every chain as not fused, with its cost.
+costs at most one read and write of its rows. Every chain is listed as not fused, with its cost.
 """
 
 from collections.abc import Iterable, Sequence

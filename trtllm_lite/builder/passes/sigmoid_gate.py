@@ -1,4 +1,4 @@
-"""Fuses rows times the sigmoid of one product into SigmoidGate: the weight of a shared expert (network/moe.py)."""
+"""Fuses rows * Sigmoid(x @ column) into SigmoidGate, by which a shared expert is weighted (network/moe.py)."""
 
 from collections.abc import Iterator
 

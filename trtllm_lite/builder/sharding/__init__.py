@@ -1,8 +1,8 @@
 """Divides a fused network among ranks (tensor parallelism, Megatron-LM, arXiv 1909.08053).
 
-A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
-features, in whole heads, on each rank; the next product takes those as its input features, and an AllReduce adds up the
-ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values, and takes
+A product whose result only another product reads (query, key and value; gate and up) computes some of its output
+features on each rank, for attention whole heads. The next product takes those as its input features, and an AllReduce
+adds up the ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values, and takes
 its heads after the norm. In a mixture of experts each of ``moe_ep_size`` EP ranks has some of the experts (expert
 parallelism, arXiv 2006.16668), whose features are divided among the ranks with this EP rank; all ranks route all rows,
 each computes its own experts, and the AllReduce adds up their results as well. Each rank has some rows of the
@@ -49,7 +49,7 @@ _RULES: dict[str, Callable[[Rank, ir.Node], None]] = {
     "GroupedLinear": experts.share_inputs,
     "Linear": _share_outer,
 }
-"""The rule by which each operator is divided; others treat each feature by itself, or read only whole rows."""
+"""Rules by which operators are divided; operators without one treat each feature by itself, or read whole rows."""
 
 
 def _rewrite(rank: Rank) -> None:

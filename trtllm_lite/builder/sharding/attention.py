@@ -1,4 +1,4 @@
-"""Divides attention by query heads; a rank gets the key/value heads that these read, perhaps shared with others."""
+"""Divides attention by query heads; a rank gets the key/value heads that these read, which other ranks may share."""
 
 import numpy as np
 import onnx_ir as ir

@@ -74,7 +74,7 @@ def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
 
 
 def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
-    """Give ``node`` the inputs that the rank has, one of ``num_parts`` parts; ranks have the parts in turn."""
+    """Let ``node`` read only the rank's input features, one of ``num_parts`` parts that ranks have in turn."""
     given = operands(node)
     if attribute(node, "activation", "none") != "none":
         raise rank.refusal(node, "its activation would be applied before the ranks' parts are added")

@@ -13,9 +13,9 @@ Range = tuple[int, int]
 
 
 class Rank:
-    """The part of rank ``number`` of ``tp_size``, which shares the features of its experts with ``moe_tp_size`` ranks.
+    """The part of a network on rank ``number`` of ``tp_size``; ``moe_tp_size`` ranks divide the features of an expert.
 
-    ``graph`` is the whole network at first.
+    ``graph`` is the whole network at first, and is cut down to the part.
     """
 
     def __init__(self, graph: ir.Graph, number: int, tp_size: int, moe_tp_size: int, sources: SharedSources) -> None:

@@ -53,7 +53,7 @@ def build_apart(directory: Path, package: str) -> Log:
 
 
 def _printed(directory: Path) -> list[str]:
-    """Read what the process and its libraries have written to stdout and stderr, past the logger."""
+    """Read what the process and its libraries have written to stdout and stderr without the logger."""
     return (directory / _ERRORS).read_text(errors="replace").splitlines()
 
 

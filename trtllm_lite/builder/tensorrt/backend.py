@@ -136,7 +136,7 @@ def _cache_of(job: BuildJob) -> KvCache:
 
 
 def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
-    """Caches, logits, and the network with a profile for each kind of step."""
+    """Return the plan: caches, logits, and a call of the network with an optimization profile for each kind of step."""
     symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
     shape = ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
     caches = tuple(
