@@ -215,7 +215,7 @@ def _replace_within(value: ir.Value, new: ir.Value, readers: Sequence[ir.Node]) 
 
 
 def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
-    """The operator ``norm`` over its sum alone, where the sum is known."""
+    """A copy of ``norm`` that reads the sum ``total``, which is known, instead of its addends."""
     vectors = {name: value for name, value in operands(norm).items() if name not in ("x", "residual")}
     y = value_of(str(norm.outputs[0].name), ir.DataType.FLOAT, dims(norm.outputs[0]) or ())
     epsilon = {"epsilon": attribute(norm, "epsilon")}

@@ -34,9 +34,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Converted:
-    """The written checkpoint: ``config`` as in config.json, and a description of quantized matrices, or an empty one.
+    """The written checkpoint: ``config`` is that of config.json.
 
-    ``is_text_part`` is true if other parts of the source were left out.
+    ``quantization`` describes how matrices are quantized, and is empty if none is. ``is_text_part`` is true if other
+    parts of the source were left out.
     """
 
     config: ModelConfig

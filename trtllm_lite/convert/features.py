@@ -1,4 +1,4 @@
-"""Adds the features for a drafting head to a model, and gives a head the tensors it takes from its model."""
+"""Adds the features for a draft head to a model, and gives a draft head the tensors it takes from its model."""
 
 from dataclasses import replace
 from typing import Any

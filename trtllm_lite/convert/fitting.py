@@ -86,7 +86,7 @@ def check_num_layers(source: Source, model: Model) -> None:
 
 
 def named_for(family: Family, source: Source) -> Source:
-    """Return ``source`` with the prefix of the family's tensor names."""
+    """Return ``source`` with the family's ``optional_prefix`` added to its tensor names if all of them lack it."""
     return source.with_prefix(family.optional_prefix, but=family.tensor_names.get("lm_head", ""))
 
 

@@ -23,7 +23,7 @@
 
 namespace {
 
-constexpr uintptr_t kFirstHeap = uintptr_t{1} << 44;  // above what small addresses are used for, below all programs
+constexpr uintptr_t kFirstHeap = uintptr_t{1} << 44;  // above any mapping at low addresses, below programs
 constexpr size_t kHeapBytes = size_t{1} << 40;        // the first thread's heap
 constexpr size_t kThreadBytes = size_t{1} << 34;      // each other thread's heap
 constexpr size_t kStep = size_t{1} << 24;             // bytes that become usable at once
@@ -48,7 +48,7 @@ struct Heap {
   void* free[kNumSizes];
 };
 
-// Initial-exec, because other models allocate a thread's variables with this malloc.
+// Initial-exec, because in other TLS models the loader allocates a thread's variables with this malloc.
 [[gnu::tls_model("initial-exec")]] thread_local Heap heap;
 [[gnu::tls_model("initial-exec")]] thread_local uint32_t thread_number;
 std::atomic<uint32_t> num_threads{1};

@@ -89,7 +89,7 @@ def _logger(trt: Any, send: Callable[..., None]) -> Any:
 
 
 def parse(trt: Any, network: Any, logger: Any, weights: Iterable[tuple[str, str, int, int]]) -> bool:
-    """Parse NETWORK into ``network``, with mapped ``weights`` (name, file, offset, bytes); returns the success."""
+    """Parse NETWORK into ``network``, with mapped ``weights`` (name, file, offset, bytes); whether that succeeds."""
     parser = trt.OnnxParser(network, logger)
     with open(NETWORK, "rb") as file:
         if not parser.load_model_proto(file.read(), ""):

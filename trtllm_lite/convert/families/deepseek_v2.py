@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): attention over latents, and experts beside one that all tokens share."""
+"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): MLA (latent attention), and experts beside one that all tokens share."""
 
 from dataclasses import replace
 from typing import Any

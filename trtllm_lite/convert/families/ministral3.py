@@ -1,7 +1,7 @@
 """Ministral 3, text only (https://huggingface.co/mistralai/Ministral-3-8B-Base-2512): Mistral with YaRN.
 
-Queries at positions beyond the length of pretraining are scaled by how many times the position exceeds it (arXiv
-2501.19399), as in modeling_ministral3.py of transformers.
+Queries at positions beyond the length of pretraining are scaled, by the logarithm of how many times the position
+exceeds it (arXiv 2501.19399), as in modeling_ministral3.py of transformers.
 """
 
 from dataclasses import replace
