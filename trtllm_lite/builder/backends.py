@@ -17,7 +17,7 @@ NATIVE, TENSORRT = "native", "tensorrt"  # this project's own kernels, or NVIDIA
 
 
 class Backend(Protocol):
-    """Builds engines for one kind of device. ``kind`` names it in the manifest; the runtime picks its executor by it."""
+    """Builds engines for one kind of device. ``kind`` names it in the manifest; the runtime picks an executor by it."""
 
     kind: str
     defaults: DefaultLimits

@@ -72,18 +72,16 @@ def build_engine(
     else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
     keys and values unrounded, even if the network rounds them. With ``fp8`` and ``int8`` this build makes the network
     round them, by one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every
-    machine.
-    Memory peaks at a few times the largest weight.
+    machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, each too briefly for a GPU to reach its power limit. With ``strip_plan`` the engine has
-    no weights, for
-    benchmarks: the runtime makes random ones on the GPU. ``observed`` makes the inputs of matrix products outputs of
-    each step (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` holds the measured accuracy
-    of this network, which the manifest records. ``attest`` is called with the finished engine's directory before that
-    becomes ``output_dir``, and writes SBOM_FILE and PROVENANCE_FILE there.
+    no weights, for benchmarks: the runtime makes random ones on the GPU. ``observed`` makes the inputs of matrix
+    products outputs of each step (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` holds the
+    measured accuracy of this network, which the manifest records. ``attest`` is called with the finished engine's
+    directory before that becomes ``output_dir``, and writes SBOM_FILE and PROVENANCE_FILE there.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """

@@ -14,7 +14,8 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-_MOST_IDLE = 1 / 8  # largest share of places without a layer; fewer places per block leave fewer empty, but make more groups
+# Largest share of places without a layer. With fewer places per block, fewer stay empty, but there are more groups.
+_MOST_IDLE = 1 / 8
 OPS = ("PagedAttention", "LatentAttention")
 CACHES = ("key_cache", "value_cache")  # inputs of attention that it updates
 

@@ -57,13 +57,13 @@ class BuildLimits:
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
     logits of every token of a step instead of one per sequence; ``max_draft_len`` is the maximum number of draft tokens
     per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for bit
-    independent of the other sequences
-    in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are set when the network is known.
-    ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
-    stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
-    devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as many groups as
-    devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses
-    kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without peer access.
+    independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are
+    set when the network is known. ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0
+    means none. Each of ``pp_size`` stages has some of the layers; each of its ``tp_size`` devices has an engine with a
+    part of every such layer. The devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if
+    there are as many groups as devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage
+    exchange data: ``AUTO`` uses kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without
+    peer access.
     """
 
     max_batch_size: int = 8

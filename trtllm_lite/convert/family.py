@@ -90,9 +90,9 @@ class Family:
     names by role (:mod:`trtllm_lite.convert.sources.source_tensors`); ``ignored_tensors`` are regular expressions for
     names of tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved
     without the LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not
-    ``name``. A family that ``drafts`` consists of draft heads for models of other families, whose model_type they
-    have. ``predictor`` is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is
-    the key of config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as
+    ``name``. A family that ``drafts`` consists of draft heads for models of other families, whose model_type they have.
+    ``predictor`` is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is the
+    key of config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as
     text alone.
     """
 

@@ -83,7 +83,7 @@ def find_model(model_dir: str, revision: str | None = None) -> Path:
         return download(model_dir, revision)
     raise ConvertError(
         f"expected a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, but {shown(model_dir)} does not "
-        "exist: check the path, which counts from the working directory"
+        "exist: check the path, which is relative to the working directory"
     )
 
 
@@ -95,8 +95,8 @@ def open_source(
 ) -> Source:
     """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model from the hub.
 
-    ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. ``ignored`` keys of
-    files beside config.json and generation_config.json are not read. Raises ConvertError.
+    ``revision`` is a commit, branch or tag on the hub, and ``sha256`` has checksums of files. ``ignored`` keys of files
+    beside config.json and generation_config.json are not read. Raises ConvertError.
     """
     with reading_model(model_dir):
         path = find_model(model_dir, revision)

@@ -15,8 +15,8 @@ _Source = tuple[str, tuple[tuple[str, int | str], ...], str]  # a file, its macr
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
     """Return the machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
 
-    Kernels that differ only in how they are launched are compiled once. NVRTC runs without Python's lock, so threads are enough.
-    Raises BuildError.
+    Kernels that differ only in how they are launched are compiled once. NVRTC runs without Python's lock, so threads
+    are enough. Raises BuildError.
     """
     wanted = {(kernel, arch): (kernel.source, kernel.defines, arch) for kernel, arch in kernels}
     # The longest compilations start first, so that no thread is left with one at the end.

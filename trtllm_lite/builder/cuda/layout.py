@@ -28,8 +28,8 @@ class Layout:
 def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Iterable[Buffer] = ()) -> Layout:
     """Lay out tensors for all buffers that ``programs`` touch, and for all step inputs.
 
-    State that ranks read from each other comes first, so that it has the same offset in all stages of a pipeline.
-    The place of a ``kept`` buffer of the arena is never reused for other values. Buffers of equal name share a place.
+    State that ranks read from each other comes first, so that it has the same offset in all stages of a pipeline. The
+    place of a ``kept`` buffer of the arena is never reused for other values. Buffers of equal name share a place.
     """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():

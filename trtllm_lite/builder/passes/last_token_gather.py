@@ -1,9 +1,9 @@
 """Keeps only the rows whose logits are wanted, as early as that changes no result.
 
 Walking back from the logits, every operator that treats rows alike and is read by nothing else may run on the wanted
-rows only: for a decoder, everything after the last attention, so that in prefill the last MLP and the LM head see a
-row per sequence instead of a row per token. The features that a draft head stores for draft tokens are wanted in the
-same rows as logits.
+rows only: for a decoder, everything after the last attention, so that in prefill the last MLP and the LM head see a row
+per sequence instead of a row per token. The features that a draft head stores for draft tokens are wanted in the same
+rows as logits.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,10 +2,10 @@
 
 A product whose result only another product reads (query, key and value; gate and up) computes some of its output
 features on each rank, for attention whole heads. The next product takes those as its input features, and an AllReduce
-adds up the ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values, and takes
-its heads after the norm. In a mixture of experts each of ``moe_ep_size`` EP ranks has some of the experts (expert
-parallelism, arXiv 2006.16668), whose features are divided among the ranks with this EP rank; all ranks route all rows,
-each computes its own experts, and the AllReduce adds up their results as well. Each rank has some rows of the
+adds up the ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values,
+and takes its heads after the norm. In a mixture of experts each of ``moe_ep_size`` EP ranks has some of the experts
+(expert parallelism, arXiv 2006.16668), whose features are divided among the ranks with this EP rank; all ranks route
+all rows, each computes its own experts, and the AllReduce adds up their results as well. Each rank has some rows of the
 vocabulary in the embedding and the LM head; an AllGather joins the ranks' logits. Every rank computes all other
 operators, such as norms, in full. All ranks have the same plan, and weights of the same shapes.
 """

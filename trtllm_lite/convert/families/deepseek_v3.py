@@ -16,7 +16,7 @@ _DRAFTING_LAYERS = "num_nextn_predict_layers"
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; ``rope_interleave`` says whether RoPE rotates neighbours."""
+    """Read the config; ``rope_interleave`` says whether RoPE rotates neighbouring elements."""
     parts = LatentParts.read_latent(config, rotates_pairs=config.flag("rope_interleave", True))
     config.expect("scoring_func", "sigmoid")
     config.expect("topk_method", "noaux_tc")

@@ -40,7 +40,8 @@ def roles_of(declared: Gguf) -> Mapping[str, str]:
 def names_in_file(name: str, family: Family, found: Collection[str]) -> tuple[str, ...]:
     """The names in a file of the tensor that Hugging Face calls ``name``; ``name`` itself if it has no role there.
 
-    If a file has several tensors for one, the names of those that are not ``found``, or all names if all are found.
+    If files split the tensor into several, these are the names of those that are not ``found``, or all if none is
+    missing.
     """
     declared = family.gguf or Gguf("")
     own = {role: (stem,) for stem, role in roles_of(declared).items()}

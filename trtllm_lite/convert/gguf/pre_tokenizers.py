@@ -70,7 +70,7 @@ def split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """A way to cut texts, which ``make`` makes.
+    """A pre-tokenizer, which ``make`` makes, and settings of tokenizers that have it.
 
     With ``composes`` texts are normalised to NFC first. With ``whole_words`` a word of the vocabulary is one token even
     if merges would not reach it. With ``adds_bos`` a BOS is added unless the file says otherwise. ``mask`` is the token

@@ -98,7 +98,7 @@ class GgufTensor:
 
     @property
     def blocks(self) -> Blocks | None:
-        """The blocks of a matrix that may stay in blocks, which are parts of rows."""
+        """The form of the blocks of a matrix that may stay in blocks; None for other tensors."""
         kind = None if self.transposed or self.offset else kind_of(self.raw)
         return None if kind is None else kind.blocks
 
@@ -215,7 +215,8 @@ def check_types(path: Path, tensors: Iterable[Any]) -> None:
                 f"the tensor {tensor.name} of {path} has a shape that does not fit its type: download the file again"
             ) from error
     if unknown:
-        raise ConvertError(f"{path} holds tensors of types that cannot be expanded: {', '.join(sorted(unknown))}")
+        listed = ", ".join(sorted(unknown))
+        raise ConvertError(f"{path} holds tensors of types that cannot be read: {listed}: take another file")
 
 
 def check_num_experts(path: Path, tensors: Iterable[Any], config: Mapping[str, Any]) -> None:

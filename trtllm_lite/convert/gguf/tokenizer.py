@@ -119,6 +119,6 @@ def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any], mask: str | 
 
 
 def _around(ggml: dict[str, Any], key: str) -> str | None:
-    """The BOS or EOS token, if the model wants it around every text."""
+    """The BOS or EOS token (``key`` bos or eos) if every text gets it, else None."""
     number = ggml.get(f"{key}_token_id")
     return ggml["tokens"][number] if ggml.get(f"add_{key}_token") and number is not None else None

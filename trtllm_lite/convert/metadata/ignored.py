@@ -18,7 +18,7 @@ class IgnoredKeys:
         self._found: set[str] = set()
 
     def without(self, values: Mapping[str, Any], file: str = "") -> dict[str, Any]:
-        """``values`` without the keys that the user named, which begin with the ``file``'s name or, if "", are bare."""
+        """Return ``values`` without the user's keys FILE.KEY of this ``file``, or without the keys KEY if it is ""."""
         left = dict(values)
         prefix = f"{file}." if file else ""
         for key in self.keys:

@@ -43,8 +43,8 @@ def read_groups(
         config.problem("n_group", f"expected a number that divides {groups}, found {count}")
         return None
     if top > count or experts.top_k > top * size:
-        needed = f"groups with {experts.top_k} experts among {count}"
-        config.problem("topk_group", f"expected {needed}, found {top} of {size}")
+        needed = f"at most {count} groups that hold {experts.top_k} experts together"
+        config.problem("topk_group", f"expected {needed}, found {top} groups of {size} experts")
         return None
     return ExpertGroups(count, top, num_best) if count > 1 else None
 
@@ -123,7 +123,7 @@ def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rope_parameters(rope: dict[str, Any]) -> dict[str, Any]:
-    """YaRN's parameters: its temperature is in the scale of scores, as llama.cpp stores 0.1 * ``mscale_all_dim``."""
+    """YaRN's parameters with ``mscale`` and ``mscale_all_dim``; llama.cpp stores 0.1 * ``mscale_all_dim`` alone."""
     log_multiplier = rope.get("log_multiplier")
     if log_multiplier is None:
         return rope

@@ -36,7 +36,7 @@ _NORM_EPSILON = 1e-6  # epsilon of the norms within attention, whatever the conf
 class LatentParts(LlamaParts):
     """Makes attention over latents; queries are first projected to ``query_rank`` numbers per token unless it is None.
 
-    ``rotates_pairs`` says whether RoPE rotates neighbours in the checkpoint.
+    ``rotates_pairs`` says whether RoPE rotates neighbouring elements in the checkpoint.
     """
 
     heads: LatentHeads
@@ -110,7 +110,7 @@ def _norm(tensors: Tensors, role: str, size: int) -> Norm:
 
 
 def _temperature(config: ConfigFields) -> float:
-    """The factor of YaRN for queries and for keys, by ``mscale_all_dim``; its values are checked later."""
+    """The factor by which YaRN scales queries, and keys, from ``mscale_all_dim``; other code checks the values."""
     fields = config.take("rope_parameters") or config.take("rope_scaling")
     factor, mscale = (fields.get(key, 0) if isinstance(fields, dict) else 0 for key in ("factor", "mscale_all_dim"))
     if not all(isinstance(value, int | float) and 0 < value < 1e6 for value in (factor, mscale)):

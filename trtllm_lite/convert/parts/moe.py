@@ -114,7 +114,7 @@ class MoeParts:
 
 
 def qwen_scoring(config: ConfigFields) -> Scoring:
-    """Whether the shares of a token's experts are divided by their sum: ``norm_topk_prob``."""
+    """The scoring of the router; with ``norm_topk_prob`` the shares of a token's experts are divided by their sum."""
     return "normalized_softmax" if config.flag("norm_topk_prob") else "softmax"
 
 

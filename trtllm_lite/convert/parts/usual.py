@@ -50,7 +50,7 @@ class Projections(NamedTuple):
     output: Linear
 
     def rotating_halves(self, sizes: Sizes, rope: Rope) -> "Projections":
-        """Reorder queries and keys to RoPE of halves, for models whose RoPE rotates neighbouring elements."""
+        """Reorder rows of queries and keys for rotate-half RoPE, if the model's RoPE rotates neighbouring elements."""
 
         def reordered(linear: Linear, heads: int) -> Linear:
             dim = 2 * len(rope.inv_freq)

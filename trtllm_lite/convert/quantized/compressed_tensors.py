@@ -86,7 +86,7 @@ class Group:
 
 
 class CompressedTensors(LinearMethod):
-    """Layers by groups: the first group that names a layer counts; names come before the class of all layers."""
+    """Layers by groups: the first group that names a layer counts, else the first that targets all linear layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; an unsupported value becomes a problem of ``fields``."""
@@ -201,8 +201,8 @@ def _bytes(layer: Layer, group: Group) -> Matrix | None:
 
 
 def _packed(layer: Layer, group: Group) -> Matrix | None:
-    """``weight_packed`` int32 [out, in / n] of n = 32 / bits elements a word, zero points [out / n, groups]; both are
-    stored with an offset of half the range."""
+    """Read ``weight_packed`` int32 [out, in / n] with n = 32 / bits elements per word, and zero points [out / n,
+    groups]; half of the range was added to both before they were stored."""
     weights = group.weights
     usual = weights.kind == "int" and weights.num_bits in (4, 8) and weights.strategy in ("channel", "group")
     if not usual or group.activations is not None:

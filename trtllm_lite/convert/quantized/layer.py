@@ -81,7 +81,10 @@ class Matrix:
     stored: tuple[str, ...]
 
     def expanded(self) -> NDArray[np.float32]:
-        """The dequantized matrix for the original activations; elements are rounded once, and again for a factor."""
+        """The dequantized matrix, in the original order of columns and with the inputs' factors multiplied in.
+
+        Each element is rounded once, and once more if there are factors.
+        """
         rows, depth = rows_and_depth(self.shape)
         scale = self.parts["weight_scale"]().astype(np.float32).reshape(rows, -1, 1)
         elements = self.parts["weight"]().astype(np.float32).reshape(*scale.shape[:2], -1)

@@ -13,7 +13,7 @@ UNQUANTIZED = "convert the unquantized model, or its GGUF file"
 class Method(ABC):
     """A way in which sources store quantized linear layers; ``description`` is for people and for records.
 
-    ``kv_cache`` is the type to which its makers rounded keys and values, None if they did not.
+    ``kv_cache`` is the type to which the source's makers rounded keys and values; None if they did not.
     """
 
     description: str

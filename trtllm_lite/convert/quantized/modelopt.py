@@ -65,7 +65,7 @@ _REPEATED = [
     "pre_quant_scale",
 ]
 
-# Algorithms that also quantize activations, for which no device here has a product with 4-bit weights.
+# Algorithms that also quantize activations; no kernel multiplies those by 4-bit weights, so they stay unquantized.
 _WEIGHTS_ONLY = ("NVFP4", "mxfp4")
 
 

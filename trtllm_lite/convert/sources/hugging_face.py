@@ -47,7 +47,8 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
     repeated = [name for file in files for name in file.tensors if owners[name] is not file]
     if repeated:
         raise ConvertError(
-            f"expected every tensor in one file of {path}, found in several: {', '.join(sorted(repeated))}"
+            f"expected every tensor in one file of {path}, found in several: {', '.join(sorted(repeated))}: download "
+            "the model again"
         )
     tokenizer, tokenizer_config = read_tokenizer(path, ignored)
     source = Source(
@@ -154,7 +155,7 @@ def _find_shards(path: Path) -> list[Path]:
             f"expected safetensors weights in {path}, found only pickles ({', '.join(pickles)}), which can run code "
             "when they are read: convert them with `save_pretrained(DIR, safe_serialization=True)` of transformers"
         )
-    raise ConvertError(f"expected safetensors weights in {path}, found none")
+    raise ConvertError(f"expected safetensors weights in {path}, found none: download the model again")
 
 
 def _indexed_shards(path: Path) -> list[Path]:

@@ -27,7 +27,7 @@ TENSOR_NAMES: Mapping[str, str] = {
 # The roles of matrices that score experts.
 ROUTERS = ("router", "shared_expert_gate")
 
-# Lists in a drafting head: the tokens of the model that it knows, and for each of its own tokens the model's id.
+# Lists of tokens in a draft head. ``d2t`` tells the model's id of each token that the head knows.
 KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
 
 

@@ -11,7 +11,8 @@ from trtllm_lite.errors import ConvertError, shown
 
 _TEXT_CONFIG = "text_config"
 _TIED = "tie_word_embeddings"
-# Prefixes of the text model's tensor names, up to transformers 4.51 and later, and the prefix of the text model alone.
+# Maps prefixes of the text model's tensor names in the whole model (of transformers up to 4.51, and of later versions)
+# to their prefix in a text model that is saved alone.
 _PREFIXES = {"language_model.": "", "model.language_model.": "model."}
 _OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_projector)\..*", re.DOTALL)
 

@@ -104,7 +104,7 @@ def _bpe(vocabulary: Vocabulary) -> models.BPE:
 
 
 def _unigram(vocabulary: Vocabulary) -> models.Unigram:
-    """A Unigram model; tokens that SentencePiece does not find by likelihood get the unlikeliest piece's.
+    """A Unigram model; tokens that SentencePiece does not find by likelihood get the lowest score of all pieces.
 
     A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token. An unused piece gets a
     plain space in front, which normalisation removes from every text, so that no text spells it.

@@ -1,8 +1,8 @@
 """Reads the files beside a tokenizer and applies their changes: added and special tokens, and flags.
 
 The order in which files count is that of ``PreTrainedTokenizerBase._from_pretrained`` of transformers, and tokens are
-added as its ``TokenizersBackend`` adds them. It leaves ``add_bos_token`` and ``add_eos_token`` unread beside a
-tokenizer.json since version 5, unlike version 4; here they count, if tokenizer_config.json has them.
+added as its ``TokenizersBackend`` adds them. Where there is a tokenizer.json, transformers reads ``add_bos_token`` and
+``add_eos_token`` in version 4, but not in version 5; here they count if tokenizer_config.json has them.
 """
 
 import re

@@ -100,7 +100,7 @@ class DenseSite:
     def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
         """Implements :meth:`Site.candidates`; with ``splits`` without cuBLASLt, which promises no split-K factor.
 
-        cuBLASLt (None) comes first if it has the product, unless the estimate for the best tiled kernel is a short time.
+        cuBLASLt (None) comes first if it has the product, unless the best tiled kernel's estimated time is short.
         """
         tiled: Candidates = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
         if not self.in_library or splits is not None:
