@@ -124,7 +124,7 @@ def _serialize(
 
 
 def _ahead(ranks: Sequence[EngineParts], workers: int) -> list[EngineParts]:
-    """Let ``workers`` threads compute the weights of ``ranks`` ahead, in the order in which they are written."""
+    """Let ``workers`` threads compute the weights of ``ranks`` before they are written, in the order of writing."""
     in_turns = (weight for turn in zip_longest(*(parts.weights for parts in ranks)) for weight in turn if weight)
     computed = in_order([weight.load for weight in in_turns if weight.computed], workers)
 

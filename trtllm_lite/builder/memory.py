@@ -19,12 +19,13 @@ class MemoryPlan:
     """Bytes by kind.
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
-    values; ``step_inputs`` for token ids, block tables and other inputs; ``scratch`` for ``num_threads`` threads or,
-    with 0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
-    ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
-    of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank reads from the others
-    per generated token, and ``received`` to those from the previous stage. In a pipeline the figures are those of the
-    stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each stage.
+    values; ``step_inputs`` for token ids, block tables and other inputs; ``scratch`` for the ``num_threads`` threads of
+    a CPU engine, or, on a GPU (``num_threads`` 0), for matrix products and state; ``adapters`` for DEFAULT_MAX_LORAS
+    adapters on a GPU. ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks,
+    these are the bytes of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank
+    reads from the others per generated token, and ``received`` to those from the previous stage. In a pipeline the
+    figures are those of the stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each
+    stage.
     """
 
     weights: int

@@ -26,10 +26,9 @@ class Gguf:
     """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
     ``architecture`` is the file's general.architecture; ``also`` lists further names whose files are read alike,
-    because llama.cpp has undone the differences of their models. ``roles`` maps names of tensors to their roles,
-    ``keys`` maps metadata keys (without the architecture) to keys of config.json; both list what differs from most
-    families. ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's
-    terms.
+    because llama.cpp stores their models in the same form. ``roles`` maps names of tensors to their roles, ``keys``
+    maps metadata keys (without the architecture) to keys of config.json; both list what differs from most families.
+    ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's terms.
 
     The conversion undoes what llama.cpp changes in tensors. With ``interleaved_rope`` llama.cpp has reordered the rows
     of the query and key projections so that RoPE rotates neighbouring elements; ``transposed`` are the roles of

@@ -41,7 +41,7 @@ from trtllm_lite.network.model import Model, network_of
 
 @dataclass(frozen=True)
 class MappedModel:
-    """A source with a place in ``network`` for every tensor; ``dtype`` is the storage type of matrices.
+    """A source whose tensors all have a place in ``network``; ``dtype`` is the storage type of matrices.
 
     ``quantization`` describes, for people, how quantized matrices are stored.
     """

@@ -1,9 +1,9 @@
 """Stores the features of tokens, from which heads draft (network/drafting.py), in a paged cache and loads them.
 
 The output ``features`` of a network is stored for each token, by PagedStore. PagedLoad reads a head's input
-``features``: for each token, the features of the token before it. The head's output ``hidden`` replaces them where
-logits are wanted: after the last known token and after each draft token. The cache uses the block tables of the only
-cache group.
+``features``: for each token, the features of the token before it. The head's output ``hidden`` replaces these features
+where logits are wanted: after the last known token and after each draft token. The cache uses the block tables of the
+only cache group.
 """
 
 from collections.abc import Iterable

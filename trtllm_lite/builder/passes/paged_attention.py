@@ -1,9 +1,9 @@
 """Fuses the attention subgraph (head norms, RoPE, cache update, masks, attention) into one PagedAttention.
 
 The contiguous caches past_key.i, past_value.i become paged ones, key_cache.i and value_cache.i, shared by all sequences
-and addressed through block tables; sequences are told apart by cu_seqlens. No padded value remains. Caches have the
-type, and the scales, to which the network rounds keys and values, or else float32, which a device may replace by
-another type.
+and addressed through block tables; sequences are told apart by cu_seqlens. No padded value remains. If the network
+rounds keys and values, caches have the type and the scales of the rounding; otherwise they are float32, in place of
+which a backend may choose another type.
 """
 
 from collections.abc import Iterable, Iterator

@@ -24,7 +24,7 @@ _SUPER = 256  # elements of a super-block of a k-quant
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of tensors: its form after conversion, and the reader of a block's ``num_bytes`` bytes (uint8)."""
+    """A type of tensors: ``blocks`` is its form after conversion; ``read`` takes blocks of ``num_bytes`` uint8."""
 
     blocks: Blocks
     num_bytes: int

@@ -18,7 +18,7 @@ from trtllm_lite.network.pooling import Pooling
 WORD_PIECES = "bert"  # value of tokenizer.ggml.model
 _POOLINGS = {1: False, 2: True}  # whether each pooling_type takes the first row; the default is the mean
 _USUAL_IDS = {"cls": 101, "seperator": 102, "unknown": 100}  # llama.cpp's defaults
-_LONGEST_WORD = 100  # characters; BERT takes a longer word for an unknown one
+_LONGEST_WORD = 100  # characters; in BERT a longer word becomes the unknown token
 
 
 def word_pieces(ggml: dict[str, Any]) -> Tokenizer:

@@ -90,7 +90,7 @@ def _part(tensors: dict[str, Named], name: str) -> NDArray:
 
 
 class _Reader(gguf.GGUFReader):
-    """The reader over a plain array of the mapped file, which makes slices (one per token) three times as fast."""
+    """A reader that holds the mapped file as a plain array, whose slices (one per token) are three times as fast."""
 
     @property
     def data(self) -> Any:

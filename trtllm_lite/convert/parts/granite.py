@@ -1,8 +1,9 @@
 """Makes the parts that the Granite models share: Llama's parts with four constant factors.
 
 The factors multiply embeddings, scores (in place of 1/sqrt(head_dim)) and the output of each block, and divide the
-logits. Here the residual stream is held divided by the blocks' factor, so that blocks add their output unscaled: norms
-cancel the factor if their epsilon is divided by its square, and embeddings are scaled anyway.
+logits. In the network, the residual stream is divided by the factor of block outputs, so that blocks add their output
+unscaled. Norms cancel the division if their epsilon is divided by the factor's square, and the factor of embeddings
+includes it.
 """
 
 from collections.abc import Mapping

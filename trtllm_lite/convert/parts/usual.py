@@ -28,7 +28,7 @@ MakeNorm = Callable[[Tensors, str, int], Norm]
 def rms_norm(config: ConfigFields, epsilon: float = 1e-6, stream_scale: float = 1.0) -> MakeNorm:
     """A function that makes RMSNorms with the config's ``rms_norm_eps``; ``epsilon`` is the family's default.
 
-    The norms' input is held divided by ``stream_scale`` s, which (x/s) / sqrt(mean((x/s)^2) + epsilon/s^2) cancels.
+    The input x of norms is divided by ``stream_scale`` s; (x/s) / sqrt(mean((x/s)^2) + epsilon/s^2) cancels that.
     """
     epsilon = config.number("rms_norm_eps", epsilon) / stream_scale**2
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
@@ -162,7 +162,8 @@ class LlamaParts(UsualParts):
     ) -> "LlamaParts":
         """Read the keys that these models share; the arguments are the family's defaults.
 
-        Without a default, ``head_dim`` is hidden size / heads. The residual stream is held divided by ``stream_scale``.
+        Without a default, ``head_dim`` is hidden size / heads. In the network, the residual stream is divided by
+        ``stream_scale``.
         """
         sizes = read_sizes(config, head_dim)
         rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
