@@ -84,7 +84,7 @@ def _layers(head: Source, num_layers: int) -> tuple[int, ...]:
     layers = sorted(found)
     if len(set(layers)) != NUM_FEATURES or layers[0] < 0 or layers[-1] >= num_layers:
         raise ConvertError(
-            f"expected features before {NUM_FEATURES} different ones of {num_layers} layers, found {layers}: set "
+            f"expected {NUM_FEATURES} different numbers of layers from 0 to {num_layers - 1}, found {layers}: set "
             f"{_LAYERS} in {LAYER_SETTINGS} of the config of {head.description}"
         )
     return tuple(layers)

@@ -106,7 +106,10 @@ def _kv_cache(lowered: Lowered) -> KvCache:
     )
     if len(keys) != 1 or len(values) != 1:
         forms = sorted(map(str, keys | values))
-        raise BuildError(f"expected attention layers of one geometry, found {forms or 'none'}")
+        raise BuildError(
+            f"expected one type and shape of the KV caches of all layers, found {forms or 'none'}: this network is not "
+            "supported"
+        )
     dtype, (_, num_kv_heads, tokens_per_block, head_dim) = values.pop()
     assert isinstance(num_kv_heads, int)
     assert isinstance(tokens_per_block, int)

@@ -7,7 +7,7 @@ from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.errors import BuildError
 
-# Batch sizes for which decode programs of fused kernels for few rows are made.
+# Batch sizes of the decode programs, whose fused kernels are for few rows.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
 # Largest number of tokens of each program for small steps; larger steps use the "mixed" program.
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)

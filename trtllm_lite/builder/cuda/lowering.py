@@ -274,7 +274,7 @@ class _OpLowering:
         return [*first, *site.implement(self._program.choose(site), self.device)]
 
     def _dequantizes_once(self, site: DenseSite) -> bool:
-        """Whether a separate kernel dequantizes the weight, instead of each tile of the product."""
+        """Whether a separate kernel dequantizes the weight once, instead of each tile of the product."""
         bucket = self._program.kind.bucket
         has_all_rows = site.rows == symbol(NUM_TOKENS)
         return (has_all_rows and bucket.above >= DEQUANTIZE_ONCE) or not site.tile_configs(

@@ -9,7 +9,7 @@ from trtllm_lite.network.tensors import extents, lazy
 
 
 class SharedSources:
-    """The tensors that ranks take their parts of; each is evaluated when a rank asks first, and kept for the others."""
+    """The tensors that ranks take their parts of; each is evaluated for the first rank that reads it, and kept for others."""
 
     def __init__(self, num_readers: int) -> None:
         """Each tensor is read by ``num_readers`` ranks."""

@@ -35,7 +35,7 @@ _SOURCES = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Profile:
-    """The minimum, usual and maximum extents of a kind of step: sequences, new tokens of each, rows of logits."""
+    """The minimum, usual and maximum extents of a kind of step: sequences, new tokens per sequence, rows of logits."""
 
     batch: tuple[int, int, int]
     seq: tuple[int, int, int]

@@ -133,7 +133,7 @@ def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 
 
 def _yarn(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """YaRN, whose temperature ``attn_factor`` multiplies as in the paper's code and in vLLM (transformers ignores it).
+    """YaRN; ``attn_factor`` multiplies its temperature, as in the paper's code and in vLLM (transformers ignores it).
 
     With the factor of DeepSeek-R1-0528-Qwen3-8B the temperature is 1.
     """

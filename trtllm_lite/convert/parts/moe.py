@@ -61,7 +61,9 @@ class MoeParts:
             return cls(parts, 1, 1, intermediate_size, scoring)
         experts = config.integer("num_experts")
         if experts * layers > MAX_EXPERTS:
-            config.problem(key, f"expected at most {MAX_EXPERTS} experts in all {layers} layers, found {experts} each")
+            config.problem(
+                key, f"expected at most {MAX_EXPERTS} experts in all {layers} layers, found {experts} per layer"
+            )
             experts = 1
         if top_k > experts:
             config.problem("num_experts_per_tok", f"expected at most {key} ({experts}), found {top_k}")

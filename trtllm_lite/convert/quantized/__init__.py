@@ -54,7 +54,10 @@ def as_blocks(source: Source) -> Source:
         (layer.name, tensor, matrix) for layer in _layers(source) for tensor, matrix in method.matrices(layer).items()
     ]
     if not found and method.kv_cache is None:
-        raise ConvertError(f"{source.description} is to be quantized with {method.description}, but no layer is")
+        raise ConvertError(
+            f"the config of {source.description} says that layers are quantized with {method.description}, but none "
+            "is: download it again"
+        )
     used = {f"{layer}.{tensor}" for layer, _, matrix in found for tensor in matrix.stored}
     if method.kv_cache is not None:
         used |= {name for name in source.tensors if is_cache_scale(name)}

@@ -33,8 +33,8 @@ KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a source; ``names`` are like TENSOR_NAMES, for tensors outside layers, in a layer, or in an
-    expert."""
+    """The tensors of a source outside layers, in one layer, or in one expert; ``names`` are by role, like
+    TENSOR_NAMES."""
 
     names: Mapping[str, str]
     layer: int | None = None

@@ -1,4 +1,4 @@
-"""A program begins with the search for the tokens' places in the cache, once for all layers."""
+"""Puts CacheSlots first in a program, which finds the tokens' places in the cache once for all layers."""
 
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op

@@ -1,4 +1,4 @@
-"""A product of queries, keys and values may rotate them and write the cache in its epilogue."""
+"""Moves RoPE and the cache write into the epilogue of the product that makes queries, keys and values."""
 
 from dataclasses import replace
 

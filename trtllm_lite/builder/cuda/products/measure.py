@@ -80,7 +80,7 @@ def measure_algorithms(
 def measure_tuning_tasks(
     engine_file: Path, tasks: Iterable[TuningTask], effort: Effort, progress: Progress
 ) -> list[KernelTiming]:
-    """Time the candidates of an engine that has a program for each. Raises DeviceError."""
+    """Time the candidates of ``tasks`` in an engine that has a program for each candidate. Raises DeviceError."""
     executor = _executor(engine_file)
     rounds = [(task, rows) for task in tasks for rows in effort.tuned_rows if task.above < rows <= task.max_rows]
     timings = []
