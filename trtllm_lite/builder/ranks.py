@@ -103,8 +103,8 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
 def link_bytes(job: BuildJob) -> dict[str, int]:
     """Return the bytes that a rank receives from the others, or reads in their memory, per generated token.
 
-    Keys are collectives, and ``received`` for bytes from the previous stage. NCCL's AllReduce is counted as a ring
-    of n ranks, in which a rank receives 2 (n - 1) / n of a row.
+    Keys are collectives, and ``received`` for bytes from the previous stage. NCCL's AllReduce is counted as a ring of n
+    ranks, in which a rank receives 2 (n - 1) / n of a row.
     """
     on_gpu = any(target != CPU for target in job.targets)
     activations = job.checkpoint.config.dtype if on_gpu else FLOAT32

@@ -9,7 +9,7 @@ from trtllm_lite.network.tensors import extents, lazy
 
 
 class SharedSources:
-    """The tensors that ranks take their parts of; each is evaluated for the first rank that reads it, and kept for others."""
+    """The tensors that ranks take their parts of; evaluated for the first rank that reads them, and kept."""
 
     def __init__(self, num_readers: int) -> None:
         """Each tensor is read by ``num_readers`` ranks."""
