@@ -19,7 +19,7 @@ OPERATORS = {
 
 
 def symbols_of(schema: Schema) -> list[str]:
-    """The symbols of shapes, then those that only bound indices; their positions are their numbers in C++."""
+    """The symbols of shapes, then those used only in ``below``; a symbol's position is its number in C++."""
     extents = [extent for argument in schema.inputs + schema.outputs for extent in argument.shape]
     extents += [argument.below for argument in schema.inputs if argument.below is not None]
     return list(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))
@@ -56,7 +56,7 @@ class ConstraintToCpp:
         raise ValueError(f"{self.context}: {ast.unparse(node)!r} is not allowed")
 
     def _is_positive(self, divisor: ast.expr) -> bool:
-        """Extents are at least 1; dividing by an attribute could trap."""
+        """Whether ``divisor`` is surely positive: extents are at least 1, but an attribute could be 0."""
         match divisor:
             case ast.Constant(value=int(value)):
                 return value > 0

@@ -11,7 +11,7 @@ namespace tl {
 
 constexpr int kAtOnce = 4;  // loads in flight per thread
 
-// Stores the first `count` of four numbers. If `features` is odd, rows do not begin at multiples of 16 bytes.
+// Stores the first `count` of four numbers. `aligned`: whether `to` is a multiple of 16 bytes.
 __device__ __forceinline__ void store4(float* to, float4 values, int count, bool aligned) {
   if (aligned && count >= 4) {
     *reinterpret_cast<float4*>(to) = values;

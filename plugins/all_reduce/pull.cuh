@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   BlockBarrier barrier(ranks, flags, site);
-  barrier.sync(0);  // x of all ranks is there
+  barrier.sync(0);  // x of all ranks is written
   const Places y_places{ranks, TL_OWNED}, sum_places{ranks, TL_OWNED && (!TL_NORM || TL_SUM_EVERYWHERE)};
   const int first = TL_OWNED ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
   const int stride = TL_OWNED ? gridDim.x * TL_RANKS : gridDim.x;

@@ -1,11 +1,11 @@
 // Cache slots: the places of tokens' keys and values in the paged cache, computed once per step for all layers. Token t
 // of sequence s at position p has slot block_tables[s, g, p / TL_PAGE] * TL_PAGE + p % TL_PAGE in cache group g.
 //
-// A token that ended its sequence when it was sampled (last_tokens[token_slots[t]] is a complement) needs no attention:
+// A token that ended its sequence when it was sampled (last_tokens[token_slots[t]] is negative) needs no attention:
 // its sequence's past_lens become 0, so that attention reads one token. Its results, including keys and values of later
 // layers, are wrong and must not be used. With several ranks, all read the tokens on the rank that draws them.
 //
-// Bytes: 4 per token and group, and as many read. FLOPs: none. Floor: latency, about 2 us. Launch: a thread for each
+// Bytes: 4 written and 4 read per token and group. FLOPs: none. Floor: latency, about 2 us. Launch: a thread for each
 // token. Macros: TL_PAGE, TL_GROUPS.
 #include "cuda/rank_memory.cuh"
 #include "cuda/sequence_of.cuh"

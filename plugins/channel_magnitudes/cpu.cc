@@ -19,7 +19,7 @@ void channel_magnitudes(const KernelArgs& args) {
   const std::int64_t rows = x.shape[0], features = x.shape[1];
   args.pool->parallel_for(ceil_div(features, kColumns), [=](std::int64_t task, int) {
     const std::int64_t first = task * kColumns, count = min(kColumns, features - first);
-    // Magnitudes compare like their bits, with NaN as the largest.
+    // The bits of magnitudes, compared as integers, have the order of the magnitudes, with NaN as the largest.
     std::uint32_t largest[kColumns] = {};
     double sums[kColumns] = {};
     for (std::int64_t row = 0; row < rows; ++row) {

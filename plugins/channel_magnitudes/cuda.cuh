@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_magnitudes(float* y, c
   wait_for_previous_kernel();
   allow_next_kernel();
   const int lane = threadIdx.x % kWide, depth = threadIdx.x / kWide, vector = blockIdx.x * kWide + lane;
-  // Magnitudes compare like their bits, with NaN as the largest.
+  // The bits of magnitudes, compared as integers, have the order of the magnitudes, with NaN as the largest.
   u32 largest[8] = {};
   float sums[8] = {};
   for (int row = depth; vector < kVectors && row < rows; row += kDeep) {

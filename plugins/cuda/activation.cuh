@@ -1,4 +1,4 @@
-// Activation functions of one float32 element. Each takes a few instructions and has the precision of 16-bit results.
+// Activation functions of one float32 element. Each takes a few instructions and is accurate enough for 16-bit results.
 #pragma once
 
 #include "cuda/types.cuh"

@@ -115,7 +115,7 @@ __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
 #endif
 }
 
-// `bytes`: a multiple of 16.
+// Copies `bytes` bytes, a multiple of 16, from global to shared memory.
 __device__ __forceinline__ void copy_bytes(u32 target, const void* source, u32 bytes, u32 full, int lane) {
   const u64 from = __cvta_generic_to_global(source);
 #if TL_HAS_BULK_COPY

@@ -7,7 +7,7 @@ from ..launch import Extent, symbol
 CLUSTER_ARCH = "sm_90a"
 """The target of kernels whose blocks form clusters."""
 RESIDENT = {1: 132, 2: 132, 4: 120, 8: 112}
-"""How many clusters of this many blocks an H200 holds at a time, with a block on each SM."""
+"""How many blocks an H200 runs at a time, one on each SM, by the number of blocks in a cluster."""
 
 
 def resident_grid(cluster: int) -> Extent:

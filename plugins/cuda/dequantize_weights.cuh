@@ -2,7 +2,7 @@
 // stages, with the scales and offsets of their blocks. Two groups of other warps take turns to dequantize them into
 // stages that wgmma reads: while one group waits for its stores, the other computes.
 //
-// A raw stage is 128 bytes of each of the tile's rows, the size that the copy engine and the memory need. It makes two
+// A raw stage is 128 bytes of each of the tile's rows, because shorter copies are slow. It is dequantized into two
 // steps of 8-bit weights or four of 4-bit weights. Block scales are applied here, in the 16-bit type; the scales of
 // whole int8 rows are applied to the sums. An integer zero point is subtracted exactly.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace tl {
 
-// Registers of a warpgroup: the consumers get what the other warps leave.
+// Registers per thread of a warpgroup: the consumers get what the other warps leave.
 constexpr int kOtherRegisters = kManyDequantizers ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // The raw stages, after the stages of steps: weights | scales and offsets. Their barriers follow those of the steps.
@@ -31,8 +31,8 @@ struct RawRing : RingPlace<kRawStages> {
   }
 };
 
-// The producer warp of raw stages. Weights are not written by kernels, so it waits for no kernel but one that lists
-// tiles.
+// The producer warp of raw stages. No kernel writes weights, so it waits only for a kernel that lists tiles, if there
+// is one.
 template <class Op>
 struct RawProducer {
   using Places = typename TilesOf<Op>::Type;

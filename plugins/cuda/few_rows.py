@@ -20,7 +20,7 @@ from .split_k import (
 )
 from .weight_form import WeightForm
 
-_BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # barriers of the stages; zeros read past the last row
+_BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # barriers of the stages; zeros that stand for missing rows
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 _MOST_FIXED_TOKENS = 4  # the most rows of x that become fixed-point numbers (cuda/fixed_rows.cuh)
 _MANY_CONSUMER_WARPS = 12
@@ -75,7 +75,7 @@ class GemvConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block, with the producer warps: those sharing a stage, times turns (cuda/weight_ring.cuh)."""
+        """Threads of a block. Producer warps: those that share a stage, times the turns (cuda/weight_ring.cuh)."""
         short = self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES
         sharers, turns = 2 if self.stream_x or short else 1, 2 if self.stream_x else 1
         return 32 * (self.consumer_warps + sharers * turns)
@@ -157,7 +157,7 @@ class FewRows:
 
     @property
     def x_scale(self) -> float:
-        """An argument of every GEMV kernel: the scale of rows of bytes, or the least scale."""
+        """An argument of every GEMV kernel: the scale of rows of bytes, or the least scale if each row has its own."""
         return 0.0 if self.x_scales is None else self.x_scales.value
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:

@@ -12,7 +12,7 @@
 
 namespace tl {
 
-constexpr int kMostFixedTokens = 4;  // the most rows of a GEMV kernel; rounding more takes longer than dequantizing the
+constexpr int kMostFixedTokens = 4;  // the most rows that a GEMV kernel rounds: more take longer than dequantizing the
                                      // weights
 constexpr float kLargestWhole = 127 * 256 + 127;
 constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has a scale

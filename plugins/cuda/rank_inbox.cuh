@@ -31,7 +31,7 @@ __device__ __forceinline__ uint4 load_system(const uint4* from) {
 }
 
 // The row that a block exchanges with the block of the same number on every other rank: block i exchanges row i, of
-// TL_HIDDEN elements. Each thread receives the vectors that it sends. `turns` are int32 [TL_INBOX_ROWS], `inbox` is
+// TL_HIDDEN elements. Each thread sends and receives the same places of the row. `turns` are int32 [TL_INBOX_ROWS], `inbox` is
 // [3][TL_INBOX_ROWS][count - 1][TL_HIDDEN / 8] vectors; both are zero initially.
 //
 // Turns use three places in rotation. A rank that sends in turn n has received what the others sent in turn n - 1. They

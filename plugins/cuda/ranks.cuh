@@ -29,8 +29,8 @@ class BlockBarrier {
         number_(*epoch_ + 1),
         site_(site) {}
 
-  // Waits until all ranks have come here, with `phase` 0, then 1. What a rank wrote before is visible to all ranks
-  // afterwards.
+  // Waits until all ranks have called this; a kernel calls it with `phase` 0, then 1. What a rank wrote before the call
+  // is visible to all ranks after it.
   __device__ __forceinline__ void sync(int phase) {
     __syncthreads();
     const int other = threadIdx.x;

@@ -63,9 +63,9 @@ class SplitKConfig:
         return row * self.stage_rows
 
     def cost(self, rows: int, in_features: int, tokens: int) -> float:
-        """The bytes that the busiest block could read in its time, for a weight [rows, in_features].
+        """The bytes that a block could read in the time that the busiest takes, for a weight [rows, in_features].
 
-        Each tile of a stage has its warps, so a stage of fewer tiles is multiplied as slowly as one of the most.
+        Each tile of a stage has warps of its own, so a stage of fewer tiles takes as long as one of the most tiles.
         """
         clusters, part = RESIDENT[self.splits] // self.splits, in_features // self.splits
         groups = -(-rows // (self.stage_rows * clusters))
@@ -80,7 +80,7 @@ def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> i
 
 
 def split_k_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitKConfig | None:
-    """The cheapest way among four or eight splits, if copies are long enough for them; else among two.
+    """The cheapest configuration with four or eight splits or, where their copies would be too short, with two.
 
     None where other kernels are as fast, or if nothing fits.
     """

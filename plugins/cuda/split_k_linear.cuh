@@ -96,7 +96,7 @@ struct PartSums {
  private:
   static constexpr int kXBlock = max_of(1, Fixed::kBlockK);
 
-  // The offset in the columns of the elements from `k` on.
+  // The offset of element `k` of the depth within the columns of x.
   __device__ __forceinline__ static constexpr u32 columns_at(int k) {
     constexpr int kRow = kBlockRowBytes;
     return k * Ring::kItemBytes / kRow * Ring::kColumns * kRow + k * Ring::kItemBytes % kRow;

@@ -52,13 +52,13 @@ struct SplitRing {
   static constexpr int kStages =
       min_of(kMaxStages, (TL_SHARED_BYTES - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
   static constexpr int kInFlight = max_of(1, min_of(kStages, TL_IN_FLIGHT_BYTES / static_cast<int>(kNumberOffset)));
-  static_assert(!has_blocks(kForm) || is_short_integer(kForm), "other blocks are multiplied by one block of threads");
+  static_assert(!has_blocks(kForm) || is_short_integer(kForm), "weights with other blocks are multiplied without split-K");
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
-  static_assert(TL_SHARED_BYTES - kStageOffset == TL_RING_BYTES, "the builder leaves the ring other bytes");
+  static_assert(TL_SHARED_BYTES - kStageOffset == TL_RING_BYTES, "TL_RING_BYTES is not the size of the ring");
   static_assert(kColumns % 8 == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 4);
   static_assert(kIn % kSplits == 0 && kPartK % kPieceK == 0 && kStageK % kPieceK == 0, "a part must be whole pieces");
   static_assert(kBlock == 0 || (kPartK % max_of(1, kBlock) == 0 && kStageK % max_of(1, kBlock) == 0),
-                "and whole blocks");
+                "a part must be whole blocks");
 
   __device__ __forceinline__ static u32 number_place(int tile, int block) {
     return kNumberOffset + tile * 2 * kRunBytes + block * kBlockBytes;

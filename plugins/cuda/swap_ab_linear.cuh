@@ -6,8 +6,9 @@
 // reading them from global memory and pays only if the result is multiplied by many rows of x.
 //
 // A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, the same elements of TL_X_BOX rows of x, and the scales
-// and offsets of the blocks. Two warps fill the ring, one with boxes and one with scales and offsets, which take about
-// as long. Each other warp has 16 rows; in a gated product, eight of each half.
+// and offsets of the blocks. Two warps fill the ring: one copies boxes (cuda/tensor_copy.cuh), the other scales and
+// offsets, which takes about as long. Each other warp has 16 weight rows; in a gated product, eight of gate and eight
+// of up.
 //
 // Launch: kSwapAbThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: see cuda/tiled_linear.cuh, whose
 // tiles these are.

@@ -42,14 +42,14 @@ static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the dep
 static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
 static_assert(kXBox % 8 == 0 && kXBox * kXBoxes <= kTileRows, "shares of x are whole groups of 8 rows of a tile");
-static_assert(kXBoxes <= kColumnBlocks, "blocks beside each other ask for a share each");
+static_assert(kXBoxes <= kColumnBlocks, "each block requests at most one share");
 static_assert(!kDequantized || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0,
               "parts of the depth are whole raw stages");
 static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0,
-              "a raw stage is whole blocks, or a part");
+              "a raw stage is whole blocks, or a part of one");
 static_assert(kDequantized == (kRawStages >= 2), "weights that are dequantized need two raw stages");
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
-static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the other sums");
+static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the sums of other blocks");
 
 #if TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS > 1
 #define TL_TILED_CLUSTER TL_CLUSTER_DIMS(TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS)
@@ -128,8 +128,8 @@ struct TilesOf {
 };
 
 // A step's position in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its
-// bytes have arrived and its weights have been dequantized. It is empty when all warps that consume any copy requested
-// here have used it.
+// bytes have arrived and its weights have been dequantized. It is empty when all warps, of any block, that read the
+// copies requested here have done so.
 struct TileRing : RingPlace<kStages> {
   __device__ __forceinline__ u32 x() const { return base + stage * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return x() + kXBytes; }
@@ -160,7 +160,7 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
   }
 }
 
-// Copies the block scales and offsets of those rows, for kRawK elements of each, to `target`, counting on barrier
+// Copies the block scales and offsets of the tile's weight rows, for kRawK elements of each, to `target`, counting on barrier
 // `full`. All lanes of a warp copy 16 bytes at a time; rows and blocks that do not exist are filled with zeros.
 template <class Op>
 __device__ __forceinline__ void copy_block_numbers(u32 target, u32 full, const BlockNumbers& numbers,

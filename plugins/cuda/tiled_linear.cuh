@@ -19,7 +19,7 @@
 // on their way (cuda/dequantize_weights.cuh).
 //
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
-// above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES
+// above, TL_IN (with TL_SPLITS > 1 a multiple of TL_SPLITS steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES
 // (stages of weights to be dequantized, else 0), TL_ROW_SCALES (for bytes: each row of x has its own scale).
 #pragma once
 
@@ -120,7 +120,7 @@ struct TileProducer {
 // A consumer warpgroup: it has 64 rows of each tile.
 template <class Op>
 struct TileConsumer {
-  static_assert(kSplits == 1 || Op::kParts == 1, "the parts of a column would meet in different blocks");
+  static_assert(kSplits == 1 || Op::kParts == 1, "gate and up of a feature would be in different blocks");
   using Places = typename TilesOf<Op>::Type;
   const Op& op;
   const Member& member;

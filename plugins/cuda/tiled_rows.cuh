@@ -22,7 +22,7 @@ struct RowPair {
     num_odd = second ? present : others;
   }
 
-  // Stores lane q's vectors at + q and at + 4 + q of its row.
+  // Stores the vectors of lane q at indices `at` + q and `at` + 4 + q of its row.
   __device__ __forceinline__ void store(u32 (&a)[4], u32 (&b)[4], int at, int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

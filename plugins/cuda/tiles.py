@@ -31,12 +31,12 @@ _CLUSTERS = (
     *((1, 2, 4), (1, 1, 8)),
 )
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
-# Fitted to 230 times measured on an H200; the heuristic's choice reaches 0.99 of the best speed on average. Bytes per
+# Fitted to 230 measured times of an H200; the heuristic's choice reaches 0.99 of the best speed on average. Bytes per
 # cycle that an SM reads from the L2 cache, that it receives in total with copies that other SMs requested, and that it
 # sends to them. Cycles of the shortest step, and fixed cycles of a tile and of an exchange of sums.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times measured on an
+# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 measured times of an
 # H200).
 _DEQUANTIZED_ELEMENTS, _DEQUANTIZE_CYCLES = 2.43, 170
 # Up to so many cycles, the start of a kernel takes as long as its work, so kernels that start while the previous one
@@ -102,7 +102,7 @@ def tile_configs(
     """Candidates for at most ``max_rows`` rows, the heuristic's choice first.
 
     There are none where the target or the extents fit no tile. ``out_features`` are those of y; a gated product has
-    twice as many weight rows. ``chunk`` as in :class:`Tiling`. With ``splits``, all candidates split the depth into
+    twice as many weight rows. ``chunk``: see :class:`Tiling`. With ``splits``, all candidates split the depth into
     that many parts. The split alone determines the order in which products are added, so that a row has the same bits
     for any tiles and any number of rows.
     """

@@ -1,4 +1,4 @@
-// Exchanges registers among lanes that are beside each other.
+// Exchanges registers among neighbouring lanes.
 #pragma once
 
 #include "cuda/types.cuh"

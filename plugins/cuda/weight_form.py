@@ -64,11 +64,11 @@ class WeightForm:
     blocks: BlockNumbers | None = None
 
     def weight_bytes(self, elements: int) -> int:
-        """Bytes of this many neighbouring ``elements`` of a row."""
+        """Bytes of ``elements`` neighbouring elements of a row."""
         return elements * self.weight_bits // 8
 
     def number_bytes(self, elements: int) -> int:
-        """Bytes of the scales and offsets of so many ``elements`` of a row, which must be whole blocks."""
+        """Bytes of the scales and offsets of ``elements`` neighbouring elements, which must be whole blocks."""
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
     @property

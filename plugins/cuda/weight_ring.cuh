@@ -38,7 +38,7 @@ struct Ring {
   static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kStageRows = kStageRows_;
   static constexpr int kTeamWarps = kConsumerWarps / kTeams;
-  static_assert(kConsumerWarps % kTeams == 0, "teams are alike");
+  static_assert(kConsumerWarps % kTeams == 0, "teams must have equally many warps");
   static constexpr int kHalves = kStageRows / 8, kTilesPerStage = ceil_div(kHalves, 2);
   static constexpr int kSharers = sharers_of(kForm, kStageK, kStageX), kTurns = turns_of(kStageX);
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);

@@ -10,7 +10,7 @@ namespace tl {
 // specialise this.
 template <class Op>
 struct WalkOf {
-  static constexpr bool kWaits = false;   // whether the previous kernel lists the weights; x is then of an earlier one
+  static constexpr bool kWaits = false;   // whether the previous kernel lists the weights; an earlier one wrote x
   static constexpr bool kListed = false;  // whether streamed rows of x are not contiguous
   static constexpr bool kOwn = false;     // whether the Op assigns tiles to blocks itself
   static constexpr bool kOnePart = true;  // whether parts() is 1

@@ -22,7 +22,7 @@ struct GroupedGatedOp {
   const void* weight;
   BlockNumbers numbers;
   const float* scale;  // [experts, 2, TL_OUT]
-  const float* bias;   // likewise
+  const float* bias;   // [experts, 2, TL_OUT]
   ChosenExperts chosen;
   const float* shares;  // [rows, kTopK]
   u16* y;               // [rows, kTopK, TL_OUT]

@@ -12,7 +12,7 @@
 
 namespace tl {
 
-// Divides the features of y among blocks in eights, so that block loads differ by at most one. With whole tiles, some
+// Divides the features of y among blocks in eights: two blocks differ by at most eight features. With whole tiles, some
 // blocks would have two tiles and others one.
 struct Eights {
   int first, count;
@@ -24,7 +24,7 @@ struct Eights {
 // weight is [experts, TL_OUT, in]. Tiles are counted within the block, stage by stage.
 struct GroupedOp {
   static constexpr int kEights = TL_OUT / 8, kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
-  static_assert(TL_OUT % 8 == 0, "eight rows are of one expert");
+  static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   static_assert(!kScaledRows, "experts of a sum have different scales");
   const void* weight;
   BlockNumbers numbers;

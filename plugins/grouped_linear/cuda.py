@@ -16,7 +16,7 @@ _MOST_NORM_THREADS = 512
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias [experts, out] of each expert, and each row's ``ids`` and ``shares``, by which it is added."""
+    """The bias [experts, out] of each expert, and the ``ids`` and ``shares`` of rows: share * bias[id] is added."""
 
     values: Buffer
     ids: Buffer
@@ -34,7 +34,7 @@ def stream(
     residual: Buffer | None = None,
     bias: Bias | None = None,
 ) -> Launch:
-    """y [rows, out] = the sum over each row's experts, listed by ``chosen`` [+ residual]; shares are in x."""
+    """y [rows, out] = the sum over each row's experts, listed by ``chosen`` [+ residual]; x includes the shares."""
     flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
     flags["TL_LIST_INTS"] = choice.chosen_ints(how.tokens)
     room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
@@ -57,7 +57,7 @@ def tiled(
 class Results:
     """Results of experts: ``rows`` sorted by expert; ``places`` has their places for each slot of a row.
 
-    They are multiplied with ``shares``, and a ``residual`` is added to their sum.
+    Results are multiplied by ``shares`` if given, and a ``residual`` is added to a row's sum.
     """
 
     rows: Buffer
