@@ -60,7 +60,7 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
 
 
 def _as_bits(array: np.ndarray, in_words: bool) -> np.ndarray:
-    """View the memory as unsigned integers, because numpy copies types of ml_dtypes one by one."""
+    """View the memory as unsigned integers, because numpy copies arrays of ml_dtypes element by element."""
     return array.view("u4" if in_words else f"u{array.dtype.itemsize}")
 
 

@@ -21,7 +21,7 @@ def lower(op: Lowering) -> list[Command]:
         return [launch(kernel(_SOURCE, "rows_are_there", _BARRIER_THREADS, 0, defines), (1,), *where)]
     y = op.result("y")
     if x.dtype != "float32" or y.dtype != "float32":
-        op.refuse("expected logits: no other rows are gathered")
+        op.refuse(f"x is {x.dtype} and y is {y.dtype}, expected float32: only logits are gathered")
     specialised = kernel(_SOURCE, "all_gather", _THREADS, 0, defines)
     return [launch(specialised, (BARRIER_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]
 

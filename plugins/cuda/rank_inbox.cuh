@@ -31,8 +31,8 @@ __device__ __forceinline__ uint4 load_system(const uint4* from) {
 }
 
 // The row that a block exchanges with the block of the same number on every other rank: block i exchanges row i, of
-// TL_HIDDEN elements. Each thread sends and receives the same places of the row. `turns` are int32 [TL_INBOX_ROWS], `inbox` is
-// [3][TL_INBOX_ROWS][count - 1][TL_HIDDEN / 8] vectors; both are zero initially.
+// TL_HIDDEN elements. Each thread sends and receives the same places of the row. `turns` are int32 [TL_INBOX_ROWS],
+// `inbox` is [3][TL_INBOX_ROWS][count - 1][TL_HIDDEN / 8] vectors; both are zero initially.
 //
 // Turns use three places in rotation. A rank that sends in turn n has received what the others sent in turn n - 1. They
 // sent it in a kernel that ran after the one of turn n - 2, in which they had received and cleared the places of

@@ -52,7 +52,8 @@ struct SplitRing {
   static constexpr int kStages =
       min_of(kMaxStages, (TL_SHARED_BYTES - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
   static constexpr int kInFlight = max_of(1, min_of(kStages, TL_IN_FLIGHT_BYTES / static_cast<int>(kNumberOffset)));
-  static_assert(!has_blocks(kForm) || is_short_integer(kForm), "weights with other blocks are multiplied without split-K");
+  static_assert(!has_blocks(kForm) || is_short_integer(kForm),
+                "weights with other blocks are multiplied without split-K");
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
   static_assert(TL_SHARED_BYTES - kStageOffset == TL_RING_BYTES, "TL_RING_BYTES is not the size of the ring");
   static_assert(kColumns % 8 == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 4);

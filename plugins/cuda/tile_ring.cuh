@@ -49,7 +49,8 @@ static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) ==
               "a raw stage is whole blocks, or a part of one");
 static_assert(kDequantized == (kRawStages >= 2), "weights that are dequantized need two raw stages");
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
-static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the sums of other blocks");
+static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes,
+              "no room for the sums of other blocks");
 
 #if TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS > 1
 #define TL_TILED_CLUSTER TL_CLUSTER_DIMS(TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS)
@@ -160,8 +161,8 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
   }
 }
 
-// Copies the block scales and offsets of the tile's weight rows, for kRawK elements of each, to `target`, counting on barrier
-// `full`. All lanes of a warp copy 16 bytes at a time; rows and blocks that do not exist are filled with zeros.
+// Copies the block scales and offsets of the tile's weight rows, for kRawK elements of each, to `target`, counting on
+// barrier `full`. All lanes of a warp copy 16 bytes at a time; rows and blocks that do not exist are filled with zeros.
 template <class Op>
 __device__ __forceinline__ void copy_block_numbers(u32 target, u32 full, const BlockNumbers& numbers,
                                                    const Place& place, int column, int lane) {

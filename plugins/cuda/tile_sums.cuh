@@ -46,7 +46,7 @@ struct Operands {
     return number_of(number_bits[kind][tile][half][group]);
   }
 
-  // Rows of x that are streamed with the weights have not been scaled in shared memory.
+  // Applies raised_row() to rows of x that are streamed with the weights; other rows were raised when they were stored.
   __device__ __forceinline__ void raise_rows() {
 #pragma unroll
     for (int i = 0; i < Piece::kProducts * 2 * Ring::kTokenTiles; ++i) {

@@ -1,4 +1,4 @@
-// Checks of calls of Embedding beyond its schema.
+// Checks calls of Embedding for what its schema cannot express.
 #pragma once
 
 #include "embedding_schema.h"

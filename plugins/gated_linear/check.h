@@ -1,4 +1,4 @@
-// Checks of calls of GatedLinear beyond its schema.
+// Checks calls of GatedLinear for what its schema cannot express.
 #pragma once
 
 #include "gated_linear_schema.h"

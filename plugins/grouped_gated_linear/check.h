@@ -1,4 +1,4 @@
-// Checks of calls of GroupedGatedLinear beyond its schema.
+// Checks calls of GroupedGatedLinear for what its schema cannot express.
 #pragma once
 
 #include "grouped_gated_linear_schema.h"

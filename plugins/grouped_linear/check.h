@@ -1,4 +1,4 @@
-// Checks of calls of GroupedLinear beyond its schema.
+// Checks calls of GroupedLinear for what its schema cannot express.
 #pragma once
 
 #include "grouped_linear_schema.h"

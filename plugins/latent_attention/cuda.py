@@ -14,7 +14,7 @@ def lower(op: Lowering) -> list[Command]:
     problems = heads.problems()
     if op.device.arch != ATTENDING_ARCH:
         problems.append(f"the target is {op.device.arch}, expected {ATTENDING_ARCH}")
-    if op.max_draft_len:  # draft tokens are sequences of their own: the past of one may be new in this step
+    if op.max_draft_len:  # a draft token is a sequence of its own, whose past may include tokens of this step
         problems.append(f"max_draft_len is {op.max_draft_len}, expected 0")
     if problems:
         op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")

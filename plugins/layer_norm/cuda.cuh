@@ -1,5 +1,5 @@
 // LayerNorm: sum = x [+ residual]; y = (sum - mean) / sqrt(variance + epsilon) * weight [+ bias]. `sum` is rounded to
-// 16 bits first, so that y belongs to the residual stream as stored.
+// 16 bits first, so that y is the norm of the stored sum.
 //
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth, as in rms_norm/cuda.cuh.
 // One block a row; the row stays in registers, and its variance is that of the centred values. Launch: grid = rows,

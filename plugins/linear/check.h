@@ -1,4 +1,4 @@
-// Checks of calls of Linear beyond its schema.
+// Checks calls of Linear for what its schema cannot express.
 #pragma once
 
 #include "linear_schema.h"

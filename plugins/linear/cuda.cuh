@@ -5,10 +5,10 @@
 // at most.
 //
 // Macros: TL_IN, TL_OUT (features), TL_SPLITS (blocks that share the depth of a row), TL_TOKENS (most rows: 1, 2, 4, 8,
-// 16), TL_STAGE_K, TL_STAGE_ROWS, TL_STREAM_X, TL_CONSUMER_WARPS, TL_TEAMS (of these warps; 1 if x travels, or a row is
-// several stages), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_form.cuh), TL_ROW_SCALES
-// (see cuda/few_rows.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION
-// (cuda/activation.cuh; of the result and its bias), those of cuda/peer_rows.cuh.
+// 16), TL_STAGE_K, TL_STAGE_ROWS, TL_STREAM_X, TL_CONSUMER_WARPS, TL_TEAMS (of these warps; 1 if x is streamed or a row
+// takes several stages), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_form.cuh),
+// TL_ROW_SCALES (see cuda/few_rows.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32),
+// TL_ACTIVATION (cuda/activation.cuh; of the result and its bias), those of cuda/peer_rows.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/few_rows_linear.cuh"
 #include "cuda/peer_rows.cuh"

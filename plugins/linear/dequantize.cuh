@@ -81,7 +81,7 @@ extern "C" __global__ void dequantize(tl::u16* weight, const void* stored, const
     const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
     dequantize_eights<0>(groups, words, factor, summand);
   }
-  // Lanes beside each other store 16 bytes each that follow each other: memory writes whole sectors.
+  // Neighbouring lanes store neighbouring pieces of 16 bytes, so that whole sectors are written.
   const int lane = threadIdx.x % 32, place = lane % kEights;
 #pragma unroll
   for (int part = 0; part < 4; ++part) transpose(groups[part], lane);

@@ -1,4 +1,4 @@
-// Checks of calls of LowRank beyond its schema: each row has a token.
+// Checks calls of LowRank for what its schema cannot express: each row belongs to a token.
 #pragma once
 
 #include <span>

@@ -8,8 +8,8 @@
 // rows.
 //
 // A lane has eight neighbouring columns of two rows in the fragments of four products, so that rows are read and
-// written 16 bytes at a time. Along the rank, a lane loads four neighbouring elements into the places of k that its
-// fragments have; as this is so on both sides, the product is unchanged.
+// written 16 bytes at a time. Along the rank, the four neighbouring elements that a lane loads stand for the four
+// values of k in its fragments; as b and the sums are permuted alike, the product is unchanged.
 //
 // Macros: TL_PARTS, TL_OUT_0, TL_OUT_1, TL_OUT_2 (outputs of each part; 0: there is no such part), TL_MAX_RANK (a
 // multiple of 8), TL_SPLITS, TL_UNITS, TL_RESIDUAL (0 or 1), TL_THREADS.

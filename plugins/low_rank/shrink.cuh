@@ -6,8 +6,8 @@
 // columns, slots, ceil(rows / 64)), TL_THREADS threads, whose warps take 32 features each in turn. A block loads a
 // before it waits for the previous kernel, because a does not depend on it.
 //
-// Both operands are loaded 16 bytes at a time: the eight features that a lane loads fill the places of k that it has in
-// the fragments of two products. As this is so for x and for a, the result is unchanged.
+// Both operands are loaded 16 bytes at a time: the eight features that a lane loads stand for the eight values of k in
+// its fragments of two products. As x and a are permuted alike, the result is unchanged.
 //
 // Macros: TL_IN, TL_PARTS (of the product), TL_MAX_RANK (a multiple of 8), TL_SPLITS, TL_THREADS.
 #include "cuda/mma.cuh"

@@ -16,7 +16,7 @@
 namespace tl::TL_ISA {
 
 constexpr std::int64_t kMaxTileQueries = 48;
-// Tokens of one step of the online softmax, rounded down to whole blocks. The cost per step is spread over them.
+// The most tokens of one step of the online softmax; a step is whole blocks. Many tokens share the cost of a step.
 constexpr std::int64_t kStepTokens = 128;
 static_assert(kMaxTokensPerBlock <= kStepTokens);
 constexpr std::int64_t kSplitSteps = 4;
@@ -205,7 +205,7 @@ inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::
   }
 }
 
-// Merges the state `split` into `into`, which comes before it.
+// Merges the state `split` into `into`, the state of the tokens before that split.
 inline void merge(const AttentionProblem& p, std::int64_t rows, const SoftmaxState& split, const SoftmaxState& into) {
   const std::int64_t stride = sums_stride(p);
   for (std::int64_t r = 0; r < rows; ++r) {

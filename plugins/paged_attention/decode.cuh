@@ -18,7 +18,7 @@
 // group * (head_dim + 2) floats each, padded to 16 bytes; `arrivals` num_seqs * kv_heads zeros, which the kernel leaves
 // zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2, 4 or 8),
 // TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS (the most sequences of the step that are consecutive
-// tokens of the same one), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
+// tokens of one request), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
 
@@ -102,8 +102,8 @@ struct Weighted {
 // shared memory of count * kGroup float2, and put(i, all) receives output elements i to i + 3, numbered as
 // row * kDim + column.
 //
-// Results come from the L2 cache, whose latency is what this takes: a thread requests four elements of kAhead results
-// at a time, the first of them together with the maxima and sums.
+// Results come from the L2 cache, whose latency bounds this function: a thread requests four elements of kAhead results
+// at a time, and the first of these together with the maxima and sums.
 template <class From, class Put>
 __device__ __forceinline__ void combine(const Team& team, int count, float2* scratch, const From& from,
                                         const Put& put) {

@@ -26,7 +26,7 @@ def decode(
 
     ``max_sms`` bounds the blocks of the grid. With ``few_rows``, the kernel leaves shared memory to the next one, which
     may then start while it runs. Up to ``num_new_tokens`` of the sequences may be consecutive tokens (a new token and
-    its draft tokens) of the same one.
+    its draft tokens) of one request.
     """
     heads, cache = tokens.heads, tokens.cache
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())

@@ -141,7 +141,8 @@ struct NewToken {
       piece = *reinterpret_cast<const uint4*>(from + Layout::element(row, p) * kCacheItemBytes);
     });
   }
-  // Stores them in a stage whose copies have arrived. Later copies into the stage are ordered after these stores.
+  // Stores the key and value in a stage whose copies have arrived. Later copies into the stage are ordered after these
+  // stores.
   __device__ __forceinline__ void store_in_stage(char* stage, int token, int lane) const {
     each(pieces, lane, [&](const uint4& piece, bool is_value, int p) {
       char* to = stage + is_value * Copy::kBytes;

@@ -187,7 +187,7 @@ class Cache:
     @property
     def prefill_tables(self) -> Slice:
         """The block table, in the layer's cache group, of the first sequence after the decode rows."""
-        # One factor is a number: the columns are the same in all steps, so no product of two symbols is needed.
+        # The number of columns is the same in all steps, so no product of two symbols is needed.
         skipped = symbol("num_decode_seqs", 4 * self.num_groups * features(self.block_tables))
         return Slice(self.block_tables, self.tables.offset + skipped)
 

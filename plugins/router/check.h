@@ -1,4 +1,4 @@
-// Checks of calls of Router beyond its schema: its groups divide the experts, and have enough of them.
+// Checks calls of Router for what its schema cannot express: its groups divide the experts, and have enough of them.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Checks of calls of Rowwise beyond its schema: the program is one expression over operands that are present.
+// Checks calls of Rowwise for what its schema cannot express: the program is one expression over present operands.
 #pragma once
 
 #include <span>
