@@ -110,7 +110,7 @@ class WeightBuffers:
     """A weight matrix [..., out, in]: 16-bit ``values``, bytes with a float32 ``scale`` for each row, or blocks.
 
     Blocks of 8- or 4-bit elements have scales, and maybe offsets: [..., out, blocks] in the layout rows8. Values lie in
-    the layout of their form (``cuda/weight_form.py``); bytes that are multiplied by rows of bytes have the type ``rows``.
+    the layout of their form (``cuda/weight_form.py``); bytes to be multiplied by rows of bytes have the type ``rows``.
     """
 
     values: Buffer

@@ -1,13 +1,13 @@
 // Paged causal grouped-query attention of packed sequences of any number of new tokens, for sm_90a: prefill.cuh with
 // wgmma, without which that target's tensor cores reach only half of their rate.
 //
-// An item is 128 rows of one KV head (see Rows). A producer warp takes items, a sequence's longest first, from a
-// counter that all blocks share, and loads keys and values into rings by bulk copies. Two consumer warpgroups of 64
-// rows work in rounds that continue from item to item: in each, a warpgroup issues the scores of the next keys and the
-// product of the last weights with their values, and computes the next weights. They take turns to issue, so that one
-// computes weights while the tensor cores work for the other. (FlashAttention-3, arXiv 2407.08608, sections 3.1 and
-// 3.2.) So an item's first scores are computed while the previous item ends, and its queries, keys and values have been
-// loaded by then.
+// An item is 128 rows of one KV head (see Rows). A producer warp takes items, those of a sequence with the most keys
+// first, from a counter that all blocks share, and loads keys and values into rings by bulk copies. Two consumer
+// warpgroups of 64 rows work in rounds that continue from item to item: in each, a warpgroup issues the scores of the
+// next keys and the product of the last weights with their values, and computes the next weights. They take turns to
+// issue, so that one computes weights while the tensor cores work for the other. (FlashAttention-3, arXiv 2407.08608,
+// sections 3.1 and 3.2.) So an item's first scores are computed while the previous item ends, and its queries, keys and
+// values have been loaded by then.
 //
 // The compiler puts the wait for a round's output before most of the weights' arithmetic. If that arithmetic is forced
 // after the wait (by a branch on their sum), it also overlaps with its own warpgroup's product, but an H200 gains

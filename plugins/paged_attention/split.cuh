@@ -28,8 +28,8 @@ struct SplitTable {
   __device__ __forceinline__ int teams() const { return 1 << team_shift; }
   __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
   __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
-  // The token at which a sequence's chunks start: that where the last token's window starts, or the nearest one before
-  // it at which a cache block or a warp's part of a block starts.
+  // The token at which a sequence's chunks start: the start of the last token's window, rounded down to the start of a
+  // cache block or of a warp's part of a block.
   __device__ __forceinline__ int first_token(int length) const {
     constexpr int kMultiple = min_of(kPage, 32);
     return window_start(length - 1, window) / kMultiple * kMultiple;

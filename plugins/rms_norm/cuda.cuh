@@ -1,5 +1,5 @@
 // RmsNorm: sum = x + residual; y = sum / sqrt(mean(sum^2) + epsilon) * weight, for many rows (few rows: the prologue of
-// cuda/load_rows.cuh). `sum` is rounded to 16 bits first, so that y belongs to the residual stream as stored.
+// cuda/load_rows.cuh). `sum` is rounded to 16 bits first, so that y is the norm of the stored sum.
 //
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth (2048 rows of 4096 with a
 // residual: 67 MB, 15.7 us at the 4.26 TB/s of a copy). One block a row; the row stays in registers.

@@ -1,7 +1,7 @@
 // RotaryTable: cos, sin = scale * cos, sin(position * inv_freq), float32. Once per step, for all layers.
 //
-// Bytes: 4 * head_dim a token. FLOPs: the range reduction of large angles, some hundred an angle. Floor: latency, about
-// 2 us. Launch: grid = tokens, TL_HALF_DIM threads (the precise cosf and sinf: positions reach 10^6 radians).
+// Bytes: 4 * head_dim a token. FLOPs: the range reduction of large angles, some hundreds per angle. Floor: latency,
+// about 2 us. Launch: grid = tokens, TL_HALF_DIM threads (the precise cosf and sinf: positions reach 10^6 radians).
 // Macros: TL_HALF_DIM.
 #include "cuda/async.cuh"
 

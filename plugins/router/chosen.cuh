@@ -9,9 +9,9 @@ namespace tl {
 
 constexpr int kOfLane = ceil_div(kExperts, 32);
 constexpr int kGroupExperts = kExperts / TL_GROUPS;
-static_assert(kTopK <= 32, "a lane has each of the chosen");
-static_assert(TL_GROUPS <= 32, "a lane has each of the groups");
-static_assert(TL_NUM_BEST <= kGroupExperts, "a group has as many experts as it is chosen by");
+static_assert(kTopK <= 32, "each chosen expert has a lane");
+static_assert(TL_GROUPS <= 32, "each group has a lane");
+static_assert(TL_NUM_BEST <= kGroupExperts, "a group has at least TL_NUM_BEST experts");
 
 // Maps numbers to integers of the same order, all greater than 0; 0 means none.
 __device__ __forceinline__ u32 rank_of(float x) {
@@ -50,7 +50,7 @@ struct Candidates {
       best[i] = group < 0 || is_in(group, i, lane) ? ranks[i] : 0;
       at[i] = i * 32 + lane;
     }
-    // In pairs, because each comparison waits for the one before.
+    // Compares in pairs, because in a sequence each comparison would wait for the one before.
 #pragma unroll
     for (int distance = 1; distance < kOfLane; distance *= 2) {
 #pragma unroll

@@ -89,7 +89,7 @@ def lower(op: Lowering) -> list[Command]:
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K or scoring.num_groups > _MAX_GROUPS:
         op.refuse(
             f"it chooses {choice.top_k} of {choice.experts} experts in {scoring.num_groups} groups, and the GPU "
-            f"kernels at most {MAX_TOP_K} of {MAX_EXPERTS} in {_MAX_GROUPS}: build for --target cpu"
+            f"kernels choose at most {MAX_TOP_K} of {MAX_EXPERTS} in {_MAX_GROUPS}: build for --target cpu"
         )
     ids = op.new("ids", "int32")
     values = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))

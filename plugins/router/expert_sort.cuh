@@ -47,8 +47,8 @@ struct ThreadExperts {
   __device__ __forceinline__ static int expert(int i) { return threadIdx.x * kOfThread + i; }
   __device__ __forceinline__ static int groups_of(int choices) { return ceil_div(choices, TL_GROUP_ROWS); }
 
-  // `totals` [kExperts]: those of this block; other blocks have theirs at the same address. `ep_rank` is this
-  // rank's.
+  // `totals` [kExperts]: this block's choices of each expert; other blocks have theirs at the same address. `ep_rank`:
+  // the EP rank of this rank.
   __device__ __forceinline__ ThreadExperts(const int* totals, int ep_rank, int lane) {
     choices = groups = 0;
 #pragma unroll

@@ -40,9 +40,10 @@ static_assert(TL_SHARED_BYTES >= kBinBytes, "TL_SHARED_BYTES is too small");
 
 struct SamplingInputs {  // one entry a row
   const int* sample_slots;
-  const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy; of its first row
-  const int* sample_drafts;   // the draft that the next row is for, or kNoDraft
-  const int* sample_masks;    // the row of the masks, or kNoMask
+  const int*
+      sample_counter;        // tokens that the sequence has generated before, or kGreedy (draft rows: of its first row)
+  const int* sample_drafts;  // the draft that the next row is for, or kNoDraft
+  const int* sample_masks;   // the row of the masks, or kNoMask
 };
 
 constexpr int kMaskWords = (TL_VOCAB + 31) / 32;
@@ -114,7 +115,8 @@ __device__ __forceinline__ int largest_allowed(u64 best, const float* logits, co
   return largest(mask == nullptr || best == kUnusable ? best : best_allowed(logits, mask));
 }
 
-// All that a sequence asks of its row, whose largest logit has the key `best`; returns the token, or -1.
+// Draws the token of a row whose largest logit has the key `best`, and describes it in `logprobs` if the sequence asks
+// for that. Returns the token, or -1.
 __device__ __forceinline__ int sample_row(u64 best, float* logits, const Sequence& sequence, u64* columns,
                                           DrawnLogprobs& logprobs) {
   const int token = choose_edited(best, logits, sequence, columns);

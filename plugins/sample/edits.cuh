@@ -39,7 +39,7 @@ __device__ __forceinline__ void visit_edits(const Sequence& sequence, const Visi
   }
 }
 
-// All threads of the cluster see the changed row.
+// Applies the edits to the row. All threads of the cluster see the changed row afterwards.
 __device__ __forceinline__ void change_row(const Sequence& sequence, float* logits) {
   visit_edits(sequence, [&](LogitEdit& edit) {
     float* logit = logits + (edit.token & LogitEdit::kTokenMask);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void change_row(const Sequence& sequence, float* logi
   cluster_sync();
 }
 
-// All threads of the cluster see the model's logits again.
+// Restores the model's logits in the row. All threads of the cluster see them afterwards.
 __device__ __forceinline__ void mend_row(const Sequence& sequence, float* logits) {
   cluster_sync();  // no thread reads the changed row any more
   visit_edits(sequence, [&](LogitEdit& edit) { logits[edit.token & LogitEdit::kTokenMask] = edit.raw; });

@@ -39,7 +39,8 @@ __device__ __forceinline__ void find_top(const float* logits, int count, u64 (&s
   if (rank < count) sorted[rank] = all[number];
 }
 
-// `maximum`: the largest logit of the row. `num_top`: the number of most likely tokens to describe.
+// Writes the log-probabilities of `token` and of the `num_top` most likely tokens to `out`. `maximum`: the row's
+// largest logit.
 __device__ __noinline__ void describe(const float* logits, float maximum, int token, int num_top, DrawnLogprobs& out) {
   __shared__ u64 top[kMaxTopLogprobs];
   const Row row{logits, nullptr, 1.0f, maximum, 0.0f};

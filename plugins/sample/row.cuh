@@ -23,7 +23,8 @@ __device__ __forceinline__ float from_sort_bits(u32 bits) {
   return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-// f(i, from[i]) for i = begin, begin + step, ... below end; kBatch loads are under way at a time, whatever f does.
+// Calls f(i, from[i]) for i = begin, begin + step, ... below end; kBatch loads are in flight at a time, whatever f
+// does.
 template <int kBatch, class T, class Visit>
 __device__ __forceinline__ void visit(const T* from, int begin, int end, int step, const Visit& f) {
 #pragma unroll 1
@@ -40,7 +41,7 @@ __device__ __forceinline__ void visit(const T* from, int begin, int end, int ste
   }
 }
 
-// f(id, logit) for every id that is the `thread`-th's, of `threads` that share the row.
+// Calls f(id, logit) for every id of thread number `thread` among the `threads` that share the row.
 template <class Visit>
 __device__ __forceinline__ void visit_row(const float* logits, int thread, int threads, const Visit& f) {
   if constexpr (TL_VOCAB % 4 == 0) {  // rows begin at multiples of 16 bytes

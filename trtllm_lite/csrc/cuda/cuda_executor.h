@@ -34,7 +34,7 @@ struct RankPeers {
   DevicePtr drawing = 0;
 };
 
-// What one step computes. Its rows are num_decode_seqs decode sequences of one new token each, then the others.
+// What one step computes. Its rows: num_decode_seqs decode sequences of one new token each, then the other sequences.
 struct StepShape {
   std::int64_t num_tokens = 0;
   std::int64_t num_seqs = 0;
