@@ -42,8 +42,8 @@ struct PartSums {
   }
 };
 
-// The lanes of a warp as a grid: `width` groups of four neighbouring columns by 32 / width parts. There are as many
-// parts as exist, at most 32.
+// The lanes of a warp as a grid: `width` groups of four neighbouring columns by 32 / width parts, which are at least as
+// many as there are partial results, or 32.
 struct PartLanes {
   int width = 32, column, part;
 

@@ -74,7 +74,7 @@ class CudaExecutor final : public DeviceExecutor {
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
-  // Copies on a stream of its own, so that steps go on.
+  // Copies the counts on a stream of its own, so that steps go on.
   std::vector<ExpertCounts> expert_counts() override;
   void place_adapter(Adapter& adapter, int slot) override;
   int num_loras() const { return adapters_.num_slots(); }
@@ -131,7 +131,7 @@ class CudaExecutor final : public DeviceExecutor {
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
   ProgramSet& programs() { return programs_; }
-  // The extents of the last step, and the address and extents of one of its outputs.
+  // The extents of the last step.
   const Extents& last_step() const { return last_step_; }
   // The address of a tensor of the plan, given by its number.
   DevicePtr address_of(int tensor) const { return addresses_[static_cast<std::size_t>(tensor)]; }
@@ -141,7 +141,7 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr logits() const { return logits_; }
   DevicePtr tokens() const { return tokens_; }
   DevicePtr logprobs() const { return logprobs_; }
-  // used where ranks communicate by NCCL
+  // The following are copied between ranks that communicate by NCCL.
   DevicePtr last_tokens() const { return address_of(plan_.outputs.at("last_tokens")); }
   DevicePtr sampling_slots() const { return sampling_slots_; }
   DevicePtr token_masks() const { return token_masks_; }

@@ -27,7 +27,7 @@ def test_memory_that_cannot_be_page_locked_fails_who_asks_for_it(
     check(after, [7], 12)
     assert asking.end is not None
     assert asking.end.reason == FinishReason.ERROR
-    assert "window on the logits: expected 1 MiB of host memory that can be page-locked" in asking.end.message
+    assert "copies of logits: expected 1 MiB of host memory that can be page-locked" in asking.end.message
 
 
 def test_small_weights_are_sent_through_little_page_locked_memory(

@@ -8,7 +8,8 @@
 namespace tl::cuda {
 namespace {
 
-constexpr int kProposals = 8;  // number asked for; the first that computes every number of rows in a range is taken
+constexpr int kProposals =
+    8;  // algorithms to ask for; the first that computes every number of rows in a range is taken
 
 // One query of the heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
 std::int64_t round_up_rows(std::int64_t rows) {
@@ -32,14 +33,14 @@ std::string dotted(std::int64_t version) {
          std::to_string(version % 100);
 }
 
-// Numbers of algorithms are valid only for one version of cuBLASLt.
+// The ids of algorithms are valid only for one version of cuBLASLt.
 void check_version(const CublasLt& library, const Plan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
   if (plan.cuda->cublaslt_version == found) return;
   const std::string wanted = dotted(plan.cuda->cublaslt_version);
   const std::string package = plan.cuda->cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
   throw DeviceError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
-                    ", and this machine has cuBLAS " + dotted(found) + ", to which they mean nothing: install that " +
+                    ", and this machine has cuBLAS " + dotted(found) + ", for which they are not valid: install that " +
                     "version (pip install '" + package + "==" + wanted + ".*'), or build the engine again with a " +
                     "timing cache of this machine (--output_timing_cache) or without one");
 }

@@ -63,7 +63,8 @@ class Matmul {
   // algorithm once, because the library takes tens of milliseconds to load a kernel at its first use. Returns at once;
   // y is overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
   void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
-  // Throws EngineError for more rows than prepare() was given.
+  // Enqueue the product of `rows` rows, by the algorithm chosen for them or by `algorithm`. The first throws
+  // EngineError for more rows than prepare() was given.
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
   // At most `count` algorithms that the library proposes for the range `rows`. The range is halved until each part has
@@ -102,7 +103,7 @@ class MatmulSet {
   // The Matmul for products of this kind; it lives as long as the set. Throws DeviceError if the plan's algorithms for
   // it were measured with another version of the library.
   Matmul& get(const MatmulInstruction& kind);
-  // Lives as long as the set. Throws DeviceError if there is no such library.
+  // The opened library, which lives as long as the set. Throws DeviceError if it is not found.
   const Blas& blas();
 
  private:

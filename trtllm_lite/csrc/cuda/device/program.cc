@@ -205,7 +205,7 @@ void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   }
 }
 
-// Kernels of one cubin share one function handle, so the driver must allow the largest of their sizes.
+// Kernels of one cubin share one function handle, so the driver must allow the most shared memory of any.
 std::int64_t ProgramSet::shared_bytes_of(const std::string& key, const std::string& arch) const {
   std::int64_t most = 0;
   for (const CompiledKernel& kernel : plan_.kernels) {

@@ -87,8 +87,8 @@ bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
   });
 }
 
-// The constant value of a random engine's vector, indices or scales; that of scales gives bytes and nibbles the
-// deviation of weights. Empty for other tensors.
+// The constant that an engine without weights gets as a vector, indices or scales. Scales give bytes and nibbles the
+// deviation of weights. Empty for other tensors, whose values are random.
 std::optional<float> constant_of(const Plan& plan, const PlanTensor& tensor) {
   if (tensor.layout == Layout::kRows8) {
     const bool of_bytes = are_of_bytes(plan, tensor);

@@ -15,7 +15,7 @@ struct TimingEffort {
                            // limit
 };
 
-// Microseconds of one run of each candidate, a function that enqueues itself on the stream; a run should touch more
+// Microseconds of one run of each candidate, a function that enqueues the run on the stream; a run should touch more
 // memory than the L2 cache holds. With `sustained`, only the fastest few and the first candidate have a time: at the
 // power limit, the clock depends on the energy that a candidate takes, which shows only if it runs alone. Throws
 // DeviceError.

@@ -8,7 +8,7 @@
 namespace tl::cuda {
 namespace {
 
-// Layers whose products are timed. Their weights together exceed any L2 cache, except for the smallest models.
+// The most layers whose products are timed. Their weights together exceed any L2 cache, except for the smallest models.
 constexpr std::size_t kMaxLayers = 8;
 
 struct Alike {

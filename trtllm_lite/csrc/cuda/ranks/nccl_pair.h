@@ -31,7 +31,7 @@ class NcclPair {
 
   // Enqueues the sending or receiving of the pieces on a stream. They must have the same sizes on the other side.
   void transfer(std::span<const Piece> pieces, Stream stream);
-  // Ends transfers on a stream without the other side. No transfer may follow.
+  // Ends transfers that are in flight, without the other side. No transfer may follow.
   void abort() noexcept;
 
  private:

@@ -35,8 +35,8 @@ class RankCommunicators {
 
   // The errors of ranks that the library reports; empty if there are none.
   std::string errors() const;
-  // Ends the waits of ranks on their devices. Graphs captured with the communicators must have been destroyed before.
-  // Returns at once; the communicators cannot be used any more.
+  // Ends the waits of ranks for each other on their devices. Graphs captured with the communicators must have been
+  // destroyed before. Returns at once; the communicators cannot be used any more.
   void abort();
   bool is_aborted() const { return is_aborted_; }
   // Waits until the abort is done, but no longer than `patience`.

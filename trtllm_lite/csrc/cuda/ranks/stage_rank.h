@@ -22,7 +22,8 @@ struct StageRank {
 
   // Enqueues copies of KV blocks. The rank's device must be current.
   void enqueue_copies(std::span<const CopyOrder> copies) const;
-  // Enqueues a step, without the tokens that it continues and without drawing. A step of no tokens only copies blocks.
+  // Enqueues the copies and the forward pass of a step, and the transfers of rows from and to other stages. Neither
+  // waits for the tokens that the step continues nor draws tokens. A step of no tokens only copies blocks.
   void enqueue(std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs) const;
 };
 

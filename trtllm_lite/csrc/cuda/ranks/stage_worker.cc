@@ -131,7 +131,7 @@ void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, 
   changed_.notify_all();
 }
 
-// The first stage continues the tokens of the step num_stages_ before.
+// The first stage continues the tokens that the step num_stages_ steps earlier has drawn.
 void StageWorker::enqueue(const Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape,
                           std::size_t part) {
   const CudaExecutor& rank = *ranks_[part].executor;

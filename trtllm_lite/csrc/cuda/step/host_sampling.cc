@@ -36,7 +36,7 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   const RequestParams& own = rows_.params(slot);
   if (own.adapter && own.adapter->slot() == kNoAdapter) {
     throw LimitError(
-        "adapter: expected an adapter in a slot of the device's memory, found one that is not: call place_adapter "
+        "adapter: expected an adapter in a slot of the device's memory, found one in no slot: call place_adapter "
         "first");
   }
   const bool is_host = wants_logits(own) || !records_.set(slot, own, *rows_.sequence(slot));
@@ -55,7 +55,7 @@ void HostSampling::reserve_window(const RequestParams& params) {
   const std::size_t num_bytes = static_cast<std::size_t>(num_rows) * rows_.vocab_size() * sizeof(float);
   if (window_.size() < num_bytes) {
     executor_.device().make_current();
-    window_ = PinnedBuffer(num_bytes, "window on the logits", "free host memory, or search with fewer beams");
+    window_ = PinnedBuffer(num_bytes, "copies of logits", "free host memory, or search with fewer beams");
   }
 }
 
@@ -125,7 +125,7 @@ void HostSampling::describe(const StepBatch& batch, std::span<const Wanted> want
 void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> rows, std::span<const RowLogits> at,
                         std::span<RowResult> results) {
   if (rows.empty()) return;
-  std::vector<RowLogits> places(batch.rows.size());  // where the window has the rows of logits
+  std::vector<RowLogits> places(batch.rows.size());  // the places of rows in the window of logits
   std::vector<Wanted> wanted;
   for (const std::size_t row : rows) {
     const int num_rows = 1 + batch.rows[row].num_drafts;

@@ -38,7 +38,7 @@ class HostSampling {
 
   // Samples the rows `taken` on several threads and fills in their results; `at` has the places of all rows in the
   // device's logits. The step must have ended, and no later step may have been launched. Logits are copied to the host
-  // a window at a time, so that page-locked memory does not grow with the prompt. Throws DeviceError.
+  // some rows (a window) at a time, so that page-locked memory does not grow with the prompt. Throws DeviceError.
   void finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
               std::span<RowResult> results);
 

@@ -107,7 +107,7 @@ class HandmadeStep {
     if (found <= most) return;
     throw LimitError("step: rows of logits up to the ends of their sequences: expected at most " +
                      std::to_string(most) + ", found " + std::to_string(found) +
-                     "; ask for each sequence's last, or build the engine with --gather_context_logits");
+                     "; ask for the last row of each sequence, or build the engine with --gather_context_logits");
   }
 
   const std::size_t vocab_size_;

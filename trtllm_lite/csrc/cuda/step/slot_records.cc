@@ -16,7 +16,7 @@ LogitEdit& edit_of(std::vector<LogitEdit>& edits, TokenId token) {
   return edits.emplace_back(LogitEdit{static_cast<unsigned>(token), LogitEdit::kNotSeen, 0, 0});
 }
 
-// Merges a request's logit edits, so that each token has one.
+// Merges a request's logit edits, so that each token has at most one.
 void merge(std::vector<LogitEdit>& edits) {
   const auto token = [](const LogitEdit& edit) { return edit.token & LogitEdit::kTokenMask; };
   std::ranges::sort(edits, {}, token);

@@ -37,7 +37,7 @@ class SlotTables {
   std::uint64_t last_version_ = 0;
 };
 
-// The versions of the rows of packed inputs that were written last.
+// For each row of packed inputs, the version that was written last.
 class WrittenRows {
  public:
   // Prepares for `num_rows` rows. If `place` differs from the last one, all are written anew.
