@@ -62,8 +62,8 @@ class TensorMap:
 
     Elements are those of the operand, or the bytes that hold its elements of 4 bits. The copy engine copies boxes of
     ``box_rows`` x ``box_columns`` elements to shared memory. A row of a box has 128 bytes, and the copy has TMA's
-    128-byte swizzle; elements beyond the matrix are copied as zeros. ``rows`` is a number, or the symbol whose bound it
-    takes; an operand's offset is constant. A kernel takes a tensor map as a ``const __grid_constant__`` parameter of
+    128-byte swizzle; elements beyond the matrix are copied as zeros. ``rows`` is a number, or a symbol, which means its
+    bound; an operand's offset is constant. A kernel takes a tensor map as a ``const __grid_constant__`` parameter of
     128 bytes, aligned to 64.
     """
 

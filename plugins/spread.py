@@ -20,7 +20,7 @@ def _places_e4m3() -> list[list[int]]:
 
 
 def _places_e2m1() -> list[list[int]]:
-    """Rotations by 0, 4 and 10 bring pairs 0 to 2 to bits 6, 7, 8 and 15 of both halves, and two shifts pair 3."""
+    """Rotations by 0, 4 and 10 bring pairs 0 to 2 to bits 6, 7, 8 and 15 of both halves; two shifts bring pair 3."""
     rotated = [[(bit + half - by) % 32 for bit in (6, 7, 8, 15)] for by in (0, 4, 10) for half in (0, 16)]
     return [*rotated, [0, 1, 10, 9], [16, 17, 26, 25]]
 

@@ -15,8 +15,8 @@
 
 namespace tl {
 
-// x [rows, kIn] in 16-bit elements. If weights are multiplied by rows of bytes, x is quantized: with the scale `scale`
-// or, with TL_ROW_SCALES, with a scale for each row of at least `scale`.
+// x [rows, kIn] in 16-bit elements. If weights are multiplied by rows of bytes, x is quantized: with the one scale
+// `scale` or, with TL_ROW_SCALES, with a scale of its own for each row, which is at least `scale`.
 struct StreamedRows {
   const u16* rows;
   float scale;

@@ -155,7 +155,7 @@ class _Problem:
         return self.raw_stages(columns) * (columns * (_STEP_BYTES + numbers) + _BARRIER_BYTES)
 
     def configs(self) -> Iterator[TileConfig]:
-        """For every cluster and number of waves, the narrowest tiles that need no more waves, and the widest tiles."""
+        """Yield, for every cluster and number of waves, the narrowest tiles that need no more, and the widest tiles."""
         rows = 64 if self.max_rows <= 64 else 128
         for row_blocks, column_blocks, splits in _CLUSTERS:
             waves = 0

@@ -1,7 +1,7 @@
 // Embedding: y[t] = scale * weight[id of t], 16-bit elements. A token whose slot is not negative is the one that its
-// sequence sampled last, last_tokens[token_slots[t]] (or its complement), which then never left the card; any other is
-// token_ids[t], as is every token where there are no slots. Where each of several ranks has `vocab` rows of the table,
-// tokens whose rows are on other ranks give zeros.
+// sequence sampled last, last_tokens[token_slots[t]] (its complement if it ended the sequence), which then never left
+// the card; any other is token_ids[t], as is every token where there are no slots. Where each of several ranks has
+// `vocab` rows of the table, tokens whose rows are on other ranks give zeros.
 //
 // Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096
 // tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.

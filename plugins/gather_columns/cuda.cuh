@@ -1,4 +1,4 @@
-// GatherColumns: y[t, i] = x[t, order[i]], for 16-bit elements or, of logits, 32-bit ones.
+// GatherColumns: y[t, i] = x[t, order[i]], for 16-bit elements or, if x is logits, 32-bit ones.
 //
 // Bytes: those of x and y, and 4 * columns of the order. FLOPs: none. Floor: latency, about 2 us; rows are read from
 // the L2 cache, where the kernel that wrote them has left them. Launch: grid = rows x parts of a row of y. Macros:

@@ -18,7 +18,7 @@ struct SlotSums {
 #pragma unroll
     for (int slot = 0; slot < kTopK; ++slot) share[slot] = TL_SHARES != 0 ? shares[row * kTopK + slot] : 1.0f;
   }
-  // The sum of `residual` and of vector `vector` (of `vectors` in a row) over all slots.
+  // `residual` plus the sum over all slots of vector `vector` of the slots' rows, which have `vectors` vectors each.
   __device__ __forceinline__ uint4 of(const uint4* sorted, int vector, int vectors, uint4 residual) const {
     uint4 results[kTopK];
     float sums[8] = {}, values[8];

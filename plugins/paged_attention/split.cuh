@@ -86,7 +86,7 @@ struct SplitTable {
       longest = max_of(longest, __shfl_xor_sync(0xffffffffu, longest, offset));
     }
   }
-  // Each lane sums a run of sequences; then one scan goes over the lanes.
+  // Computes first_unit: each lane sums a run of sequences; then one scan goes over the lanes.
   __device__ void count_units() {
     const int lane = threadIdx.x % 32, run = ceil_div(num_seqs, 32), begin = lane * run;
     int sum = 0;

@@ -3,7 +3,7 @@
 // first token of a block, for which the sequence's block table is read.
 //
 // Bytes: 4 * hidden per token. FLOPs: none. Floor: latency, about 2 us, for a few tokens; 67 MB, 15 us for 4096 tokens
-// of 4096. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_PAGE.
+// of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_PAGE.
 #include "cuda/async.cuh"
 #include "cuda/sequence_of.cuh"
 

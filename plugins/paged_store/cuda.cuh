@@ -2,7 +2,7 @@
 // Elements have 16 bits; slots[t] is the place of token t: block * tokens per block + offset.
 //
 // Bytes: 4 * hidden per row. FLOPs: none. Floor: latency, about 2 us, for a few rows; 67 MB, 15 us for 4096 rows of
-// 4096. Launch: grid = rows, up to hidden / 8 threads. Macros: TL_HIDDEN.
+// 4096 features. Launch: grid = rows, up to hidden / 8 threads. Macros: TL_HIDDEN.
 #include "cuda/async.cuh"
 
 extern "C" __global__ void paged_store(tl::u16* cache, const tl::u16* x, const int* slots, const int* indices) {

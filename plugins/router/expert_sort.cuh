@@ -169,7 +169,7 @@ struct ExpertSort {
       if (e == kExperts - 1) before_ep_ranks[kEpSize] = choices;
     }
   }
-  // Among equal choices in a warp, that of the lower lane comes first.
+  // Finds the places of a warp's choices. Among equal choices, that of the lower lane comes first.
   __device__ __forceinline__ void find_places(const int* choices, int* places, int first, int end, int* mine,
                                               int others, int own_ep_rank, int lane) const {
     for (int begin = first; begin < end; begin += 32) {

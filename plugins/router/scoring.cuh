@@ -17,7 +17,7 @@ constexpr bool kIsSigmoid = kScoring >= Scoring::kSigmoid;
 constexpr bool kIsOfChosen = kScoring == Scoring::kSoftmaxOfChosen || kScoring == Scoring::kSigmoidOfChosen;
 // Whether shares are a softmax over the chosen experts. This includes softmax shares that are divided by their sum.
 constexpr bool kSoftmaxOfFew = kScoring == Scoring::kNormalizedSoftmax || kScoring == Scoring::kSoftmaxOfChosen;
-// A softmax keeps the order of experts, but not that of sums.
+// A softmax keeps the order of experts, but not the order of sums of their scores.
 constexpr bool kChooseByPowers = !kIsSigmoid && !kIsOfChosen && (TL_CORRECTION != 0 || TL_NUM_BEST > 1);
 // whether the sum of the powers of all experts is needed
 constexpr bool kNeedsTotal = kScoring == Scoring::kSoftmax || kChooseByPowers;

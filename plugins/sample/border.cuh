@@ -22,7 +22,7 @@ struct Bins {
 };
 
 // A range of keys, and how it is cut: evenly by value while the range is wide, because even cuts by key would spend
-// most bins on values near zero; then by key, which ends at a single one.
+// most bins on values near zero; then by key, until a single key is left.
 struct Range {
   u32 low, high;  // keys low to high - 1
   bool by_value;

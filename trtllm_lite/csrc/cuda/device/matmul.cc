@@ -11,7 +11,8 @@ namespace {
 constexpr int kProposals =
     8;  // algorithms to ask for; the first that computes every number of rows in a range is taken
 
-// One query of the heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
+// Rounds up to a granularity that grows with the number of rows. Numbers that round to the same share one query of the
+// library's heuristic.
 std::int64_t round_up_rows(std::int64_t rows) {
   const std::int64_t granularity = rows <= 64 ? 8 : rows <= 256 ? 16 : rows <= 1024 ? 64 : 256;
   return (rows + granularity - 1) / granularity * granularity;

@@ -15,7 +15,7 @@
 // drain until that rank has come.
 //
 // Rows that need more than the device's sampling kernel can do (beams, logits, allowed tokens, …) are sampled on the
-// host from their logits; a step that follows them is launched afterwards.
+// host from their logits; the next step is launched only after that.
 #pragma once
 
 #include <memory>
