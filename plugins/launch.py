@@ -154,7 +154,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of all ranks by a library, over ``rows`` rows; ``op`` is that of CollectiveInstruction."""
+    """A collective of all ranks by a library, over ``rows`` rows; ``op`` is one of CollectiveInstruction's."""
 
     op: str
     x: Buffer

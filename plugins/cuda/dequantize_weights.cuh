@@ -15,7 +15,8 @@ namespace tl {
 // Registers per thread of a warpgroup: the consumers get what the other warps leave.
 constexpr int kOtherRegisters = kManyDequantizers ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
-// The raw stages, after the stages of steps: weights | scales and offsets. Their barriers follow those of the steps.
+// The raw stages, after the stages of steps: weights | scales and offsets. Their barriers follow the barriers of the
+// steps.
 struct RawRing : RingPlace<kRawStages> {
   __device__ __forceinline__ u32 first() const { return base + kStages * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return first() + stage * kWeightBytes; }

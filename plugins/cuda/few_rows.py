@@ -24,7 +24,7 @@ _BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # barriers of the stages; zeros that 
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 _MOST_FIXED_TOKENS = 4  # the most rows of x that become fixed-point numbers (cuda/fixed_rows.cuh)
 _MANY_CONSUMER_WARPS = 12
-# (teams, warps of each) by bits of weights that are dequantized in blocks (measured on an H200).
+# The numbers of teams and of warps in a team, by bits of a weight that is dequantized in blocks (measured on an H200).
 _TEAMS, _TEAM_WARPS = {8: 2, 4: 3}, {8: 4, 4: 5}
 _LEAST_STAGES_UNDER_WAY = 2  # in addition to the stage that each team reads
 _SHORT_COPY_BYTES = 1024  # a single warp copies shorter pieces too slowly

@@ -20,8 +20,8 @@ __device__ __forceinline__ float load_shared_float(u32 address) {
   return value;
 }
 
-// Loads four 8x8 matrices. Each lane passes the address of one 16-byte row: lanes 0-7 those of the first matrix, 8-15
-// those of the second, and so on.
+// Loads four 8x8 matrices. Each lane passes the address of one 16-byte row: lanes 0-7 of the first matrix, lanes
+// 8-15 of the second, and so on.
 __device__ __forceinline__ void load_matrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -70,7 +70,7 @@ class RankInbox {
     return received(found);
   }
 
-  // Called by one thread after all threads have begun.
+  // Advances the block's turn. Called by one thread after all threads of the block have constructed their inbox.
   __device__ __forceinline__ void end_turn() const { turns_[blockIdx.x] = (turn_ + 1) % 3; }
 
  private:

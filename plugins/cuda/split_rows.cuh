@@ -141,7 +141,8 @@ struct PartRows {
     }
   }
 
-  // Ends with a barrier of the consumer warps. `norm_weight` is that of the whole row.
+  // Loads this block's part of the rows, and ends with a barrier of the consumer warps. `norm_weight` is for whole
+  // rows.
   template <bool kNorm, int kIn>
   __device__ __forceinline__ void load(const StreamedRows& x, const float* norm_weight, float epsilon, int rows) const {
     uint4 raw[kMine][Share::kCount];

@@ -29,7 +29,7 @@
 
 namespace tl {
 
-// The scales of the weight rows, and those of rows of bytes of x, which share one scale if `rows` is null.
+// The scales of the weight rows, and of the rows of x if these are bytes; `rows` is null if they share one scale.
 struct ProductScales {
   const float* weight;
   const float* rows;

@@ -25,7 +25,7 @@ struct Eights {
 struct GroupedOp {
   static constexpr int kEights = TL_OUT / 8, kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
-  static_assert(!kScaledRows, "experts of a sum have different scales");
+  static_assert(!kScaledRows, "row scales of several experts cannot be applied to one sum");
   const void* weight;
   BlockNumbers numbers;
   ChosenExperts chosen;

@@ -21,7 +21,7 @@ struct Angles {
   const float* cos;
   const float* sin;
 
-  // Words i and i + kHalfWords of a row's part, rotated for row `row`.
+  // Words i and i + kHalfWords of the rotary part at `from`, rotated by the angles of row `row`.
   __device__ __forceinline__ uint2 rotated(const u32* from, int i, int row) const {
     const float2 a = unpack2(from[i]), b = unpack2(from[i + kHalfWords]);
     const float2 c = reinterpret_cast<const float2*>(cos)[row * kHalfWords + i];

@@ -97,7 +97,7 @@ struct Results {
       last_shared = span;
     }
   }
-  // Called after all spans.
+  // Combines the items that this block shares with others. Called after all spans.
   __device__ __forceinline__ void combine() const {
     if (num_shared > 0) combine(first_shared);
     if (num_shared > 1) combine(last_shared);

@@ -1,7 +1,7 @@
 // Dequantizes 8-bit or 4-bit weights to 16-bit elements, for products of many rows: where no tiled kernel fits, and
 // where dequantizing once is faster than in each tile.
 //
-// Bytes: 3 * N * K, or 2.5 * N * K for 4-bit weights. Floor: those over the memory bandwidth. Launch: TL_THREADS
+// Bytes: 3 * N * K, or 2.5 * N * K for 4-bit weights. Floor: bytes / bandwidth. Launch: TL_THREADS
 // threads, sixteen bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of the elements in sixteen
 // bytes), TL_THREADS, and those of cuda/weight_form.cuh. Weights are stored in the layouts of their forms, scales and
 // offsets of blocks in rows8 (plugins/README.md).

@@ -89,7 +89,7 @@ class SplitAttention {
 
   std::int64_t num_tiles() const { return num_tiles_; }
 
-  // Whether splitting saves time and the states fit.
+  // Whether splitting saves time and the states fit in scratch memory.
   bool pays() const {
     const std::int64_t threads = pool_->num_threads();
     return threads > 1 && num_tiles_ < kTilesPerThread * threads && num_states_ > num_tiles_ &&

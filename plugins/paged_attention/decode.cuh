@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   State state;
   state.reset();
   ScoreScale scale;     // for the pair's query
-  int last_unseen = 0;  // the last key before those that it sees
+  int last_unseen = 0;  // the last key before those that the query sees
   const auto load_pair = [&](int left) {
     const int position = cursor.length - 1;
     scale = a.scale.at(position);

@@ -176,7 +176,7 @@ class Cache:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """The factors of keys and of values when they are stored."""
+        """The factors by which keys and values are multiplied when they are stored."""
         return 1 / self.key_scale, 1 / self.value_scale
 
     @property

@@ -167,7 +167,7 @@ struct Consumer {
     release<kValues>(t);
   }
 
-  // Called after the weights of an item's last keys.
+  // Adds the sinks' weights to the rows' sums. Called after the weights of an item's last keys.
   __device__ __forceinline__ void add_sinks(const Item& item) {
     if constexpr (TL_SINKS) {
 #pragma unroll
@@ -208,7 +208,7 @@ struct Consumer {
     Item ended;
     int n = 0, tile = 0;
 #pragma unroll 1
-    for (int left = now.tiles - 1;; --left) {  // tiles of the item after this one
+    for (int left = now.tiles - 1;; --left) {  // tiles of the item after this tile
       const bool ends = left == 0;
       float sums[2];
       if (ends) {

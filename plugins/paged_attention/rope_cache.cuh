@@ -10,8 +10,8 @@
 
 namespace tl {
 
-constexpr int kQuads = TL_HEAD_DIM / 4, kRotated = TL_ROTARY_DIM / 4;  // elements of a head, and those that are
-                                                                       // rotated, by four
+constexpr int kQuads = TL_HEAD_DIM / 4, kRotated = TL_ROTARY_DIM / 4;  // groups of four elements of a head; groups
+                                                                       // that are rotated
 constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has in flight
 static_assert(TL_HEAD_DIM % 4 == 0);

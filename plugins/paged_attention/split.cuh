@@ -46,7 +46,7 @@ struct SplitTable {
       window = seen_window;
     }
   }
-  // Called by one warp.
+  // Chooses how to split, and counts units if pairs are split. Called by one warp.
   __device__ void build() {
     choose();
     __syncwarp();

@@ -135,8 +135,8 @@ struct TileState {
     return kByteCache ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }
 
-  // Adds 32 tokens. `keys`, `values`: shared-memory addresses, laid out as in the cache. Only keys low < j <= high are
-  // seen.
+  // Attends to 32 tokens. `keys`, `values`: shared-memory addresses, laid out as in the cache. Only keys low < j <=
+  // high are seen.
   __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
     if constexpr (kByteCache) {
       add_bytes(keys, values, low, high, scale, lane);

@@ -1,4 +1,4 @@
-// PagedLoad: y[t] is the cached row of the position before that of token t; zeros at position 0. Elements have 16 bits.
+// PagedLoad: y[t] is the cached row of the position before token t; zeros at position 0. Elements have 16 bits.
 // slots[t] is the place of token t, block * TL_PAGE + offset. The row before it is the previous place, except for the
 // first token of a block, for which the sequence's block table is read.
 //

@@ -48,8 +48,8 @@ struct Keys {
   std::int64_t first, end;
 };
 
-// One thread's scratch memory. For each query of a tile, it has the sums of values weighted by exp(score - maximum),
-// and of these weights.
+// One thread's scratch memory. For each query of a tile, `sums` are values summed with the weights
+// exp(score - maximum), and `totals` are the sums of these weights.
 struct Scratch {
   alignas(64) float keys[kMaxHeadDim * kChunkKeys];    // keys of a chunk, transposed: element by element
   alignas(64) float values[kChunkKeys * kMaxHeadDim];  // rows of kMaxHeadDim elements, like the next two

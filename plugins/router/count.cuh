@@ -25,7 +25,8 @@ struct Tally {
   __device__ __forceinline__ void add_read(int experts) const {
     atomicAdd(counts + kLocalExperts + kExpertsRead, experts);
   }
-  // Called once per step. A step with only padding rows is not counted.
+  // Counts a step, and the choices of its busiest EP rank. Called once per step; a step of padding rows alone is not
+  // counted.
   __device__ __forceinline__ void add_step(int busiest) const {
     if (busiest == 0) return;
     atomicAdd(counts + kLocalExperts + kSteps, 1);

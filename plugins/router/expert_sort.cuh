@@ -41,7 +41,7 @@ __device__ __forceinline__ int sum_before(int value, int lane) {
 // A thread's counts for its experts.
 struct ThreadExperts {
   int all[kOfThread];     // choices of each expert
-  int before[kOfThread];  // the part of them in earlier blocks
+  int before[kOfThread];  // the choices of each expert in earlier blocks
   int choices, groups;    // groups of this rank's experts, and choices of all experts, before the thread's
 
   __device__ __forceinline__ static int expert(int i) { return threadIdx.x * kOfThread + i; }
@@ -106,7 +106,7 @@ struct ExpertSort {
   // first block lists the groups of the rank's experts and updates the tally.
   __device__ __forceinline__ void run(const int* choices, int* places, int count, int* list, Tally tally,
                                       const RankTable* ranks) const {
-    __shared__ int before_ep_ranks[kEpSize + 1];  // choices of the experts before those of each EP rank
+    __shared__ int before_ep_ranks[kEpSize + 1];  // choices of the experts of all lower EP ranks
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int own_ep_rank = kEpSize == 1 ? 0 : static_cast<int>(ranks->rank) / TL_MOE_TP;
     const int share = ceil_div(count, kSortWarps * 32) * 32;
@@ -131,7 +131,7 @@ struct ExpertSort {
  private:
   static constexpr int kAtOnce = 4;
 
-  // Counts the choices of a warp.
+  // Counts a warp's choices first .. end - 1 by expert, in `mine`.
   __device__ __forceinline__ static void add_up(const int* choices, int first, int end, int* mine, int lane) {
     for (int at = first + lane; at < end; at += kAtOnce * 32) {
       int experts[kAtOnce];

@@ -4,7 +4,7 @@
 
 namespace tl {
 
-// Counters that follow those of the experts.
+// The counters that follow the experts' counters.
 enum TallyPlace {
   kExpertsRead,     // experts of the rank that some row of a step has chosen
   kSteps,           // steps

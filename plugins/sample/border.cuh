@@ -1,7 +1,8 @@
 // The border of top_k and top_p in a row, by narrowing a range of keys to a sixteenth in each pass over the row.
 //
-// top_k keeps every token that ties with the k-th; top_p keeps the smallest set of the most likely tokens whose weight
-// reaches that share, and of tokens that tie at its border those of lower id, as in csrc/sampling/truncation.h.
+// top_k keeps every token that ties with the k-th. top_p keeps the smallest set of the most likely tokens whose share
+// of the weight reaches top_p; of tokens that tie at its border, lower ids come first (as in
+// csrc/sampling/truncation.h).
 #pragma once
 
 #include "sample/row.cuh"

@@ -82,12 +82,12 @@ __device__ __forceinline__ int draw(const Row& row, float largest, const Samplin
       });
 }
 
-// The token of the largest logit, which has this key; -1 if the row cannot be sampled.
+// The token of the largest logit, which has the key `best`; -1 if the row cannot be sampled.
 __device__ __forceinline__ int largest(u64 best) {
   return best == kUnusable || isinf(logit_of(best)) ? -1 : id_of(best);
 }
 
-// The token of a row whose largest logit has this key; -1 if there is none.
+// The token of a row whose largest logit has the key `best`; -1 if none can be drawn.
 __device__ __forceinline__ int choose(u64 best, const float* logits, const Sequence& sequence, u64* columns) {
   const float temperature = sequence.slot->temperature;
   const int likeliest = largest(best);

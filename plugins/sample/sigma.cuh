@@ -1,5 +1,5 @@
-// top_n_sigma keeps the logits that are at most n standard deviations below the largest, the deviation being that of
-// all finite logits of tokens that may be drawn, as in csrc/sampling/truncation.cc.
+// top_n_sigma keeps the logits that are at most n standard deviations below the largest, as in
+// csrc/sampling/truncation.cc. The deviation is taken over all finite logits of tokens that may be drawn.
 //
 // Sums are of whole steps into which the range of the row is cut, so that they do not depend on their order.
 #pragma once

@@ -23,10 +23,10 @@ struct LogitEdit {
   unsigned token;     // and flags
   int num_generated;  // how often the sequence has generated it; 0: the prompt has it; kNotSeen: neither
   float bias;
-  float raw;  // written by the kernel: the model's logit, while the row has another
+  float raw;  // the model's logit, which the kernel keeps here while the row holds the edited one
 };
 
-// Words of a record without its edits, and those of them that are neither numbers nor stops.
+// kSlotWords: words of a record without its edits. kOwnWords: how many of them are neither SamplingNumbers nor stops.
 constexpr int kSlotWords = 24, kOwnWords = 7;
 constexpr int kMaxStops = kSlotWords - kOwnWords - static_cast<int>(sizeof(SamplingNumbers) / 4);
 static_assert(kMaxStops >= 4,

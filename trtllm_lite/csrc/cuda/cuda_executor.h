@@ -82,12 +82,12 @@ class CudaExecutor final : public DeviceExecutor {
   // loop has the executor to itself.)
   std::mutex& turn() { return turn_; }
 
-  // The block after those of requests. Padding rows write to it.
+  // The block after the blocks of requests. Padding rows write to it.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
   // Rows of a decode-only step of `num_rows` after padding, and the largest number of rows of such a step.
   std::int64_t padded_rows(std::int64_t num_rows) const;
   std::int64_t max_decode_rows() const { return plan_.cuda->decode_batches.back(); }
-  // `shape` must be padded already if it is decode_only.
+  // The extents of a step of this shape, which must be padded already if it is decode_only.
   Extents extents(const StepShape& shape) const;
 
   // Enqueues a step. `inputs` are packed as InputLayout says for the step's extents, in page-locked memory that must

@@ -314,7 +314,7 @@ void ProgramSet::set_communicator(const Nccl& library, NcclCommunicator communic
   communicator_ = communicator;
 }
 
-// Every rank skips the same collectives.
+// Skips a collective of no elements, as every other rank does.
 void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
                                     const Addresses& addresses, Stream stream) {
   const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);

@@ -46,7 +46,7 @@ std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
   return pattern;
 }
 
-// Makes words of random bits. Bits of `ones` and `zeros` are the same in all words.
+// Makes words of random bits. The bits of `ones` are 1 in all words, those of `zeros` are 0.
 std::vector<std::byte> make_words(std::uint32_t ones, std::uint32_t zeros) {
   std::vector<std::byte> pattern(kPatternItems);
   std::mt19937 generator(0);

@@ -17,7 +17,7 @@ struct ProductTime {
   double heuristic_microseconds = 0;  // time of the library's first proposal
 };
 
-// The step to time: its products, and the number of rows of the next smaller step that is timed.
+// The step to time: its program and extents, and the extents of the next smaller step that is timed.
 struct TimedStep {
   const Program* program = nullptr;
   Extents extents, smaller;

@@ -27,7 +27,7 @@ class HostSampling {
   bool takes(const StepRow& row) const { return who(row).is_host; }
   // Whether the device reports the log probability of the token that it draws for the row.
   bool reports_logprobs(const StepRow& row) const { return who(row).reports_logprobs; }
-  // Whether the device draws the row's token under masks.
+  // Whether the device draws the row's (or slot's) token under masks.
   bool guides(const StepRow& row) const { return who(row).is_guided; }
   bool guides(int slot) const { return who_[static_cast<std::size_t>(slot)].is_guided; }
   // The adapter slot of the row's request; kNoAdapter if it has no adapter.

@@ -150,7 +150,7 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spr
   if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
 }
 
-// Adds the block tables of the sequences of one slot, from `first_seq` to the last one written.
+// Writes the block tables of `slot` for the sequences from `first_seq` to the last one added.
 void StepPacker::add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written) {
   for (std::int64_t seq = first_seq; seq < seq_; ++seq) {
     if (!written.tables.replace(seq, tables.version(slot))) continue;
