@@ -122,7 +122,7 @@ def _input(entry: dict) -> Argument:
     kinds = (argument.step_input is not None) + argument.state + argument.constant + argument.checked
     if kinds != ("int32" in argument.dtypes):
         raise ValueError(
-            f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, and for no other"
+            f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, for no other"
         )
     if (argument.constant or argument.checked) and argument.below is None:
         raise ValueError(f"input {argument.name}: expected below, the symbol that bounds the indices")
@@ -134,7 +134,7 @@ def _output(entry: dict) -> Argument:
     if argument.step_input is not None or argument.constant or argument.checked:
         raise ValueError(f"output {argument.name}: found step_input, constant or checked, which only inputs have")
     if argument.state != (argument.dtypes == ("int64",)):
-        raise ValueError(f"output {argument.name}: expected state = true for an int64 output, and for no other")
+        raise ValueError(f"output {argument.name}: expected state = true for an int64 output, for no other")
     return argument
 
 

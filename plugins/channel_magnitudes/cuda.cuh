@@ -1,7 +1,7 @@
 // ChannelMagnitudes: the largest |x| and the sum of |x| of each feature over all rows of 16-bit elements.
 //
 // Bytes: 2 * features a row. FLOPs: 2 an element. Floor: bytes / bandwidth (512 rows of 14336: 14.7 MB, 3.4 us at the
-// 4.26 TB/s of a copy). A block has 64 features: eight threads read those of a row, and 32 rows are read at a time.
+// 4.26 TB/s of a copy). A block has 64 features: eight threads read them in one row, and 32 rows are read at a time.
 // Sums are added in one order whatever the card is. Launch: grid = ceil(features / 64), 256 threads. Macros:
 // TL_FEATURES (a multiple of 8).
 #include "cuda/async.cuh"

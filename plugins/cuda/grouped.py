@@ -220,7 +220,7 @@ class GroupTiling:
         return kernel(tiled.source, tiled.name, threads, shared_bytes, defines, tiled.reason)
 
     def maps(self, x: Buffer, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
-        """x and the weight as the kernel's boxes read them."""
+        """The tensor maps of x and the weight, by which the kernel copies boxes."""
         *parts, in_features = (extent for extent in weight.values.shape if isinstance(extent, int))
         form, stored = form_of(weight), DTYPES[weight.values.dtype].stored
         item = STORED_BYTES[stored]

@@ -301,7 +301,7 @@ class Tiling:
         return (resident_grid(cluster),)
 
     def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
-        """x and the weight as the kernel's boxes read them."""
+        """The tensor maps of x and the weight, by which the kernel copies boxes."""
         problem, config = self._problem(weight), self.config
         box = problem.box_rows(config)
         item = STORED_BYTES[DTYPES[weight.values.dtype].stored]

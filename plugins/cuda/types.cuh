@@ -60,8 +60,8 @@ __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int gcd_of(int a, int b) { return b == 0 ? a : gcd_of(b, a % b); }
 
-// Returns a value that all lanes have, in a way that tells the compiler so. Descriptors then need no vector registers,
-// from which they would be moved between the products.
+// Returns a value that all lanes have, in a way that tells the compiler so. Descriptors made from it stay in uniform
+// registers, instead of being moved there between the products.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 }  // namespace tl

@@ -24,8 +24,7 @@ constexpr u32 kSharedBytes = kWeightRows * kWeightPitch + kRows * kPitch;
 static_assert(kIn % 16 == 0 && kColumns % 16 == 0 && TL_OUT % kColumns == 0 && (kRows == 16 || kRows == 64));
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
-// Copies rows of kRun elements from a stride of `stride` elements to one of `pitch` bytes. Rows from `present` on are
-// zeros.
+// Copies rows of kRun elements, `stride` elements apart, to rows `pitch` bytes apart. Rows from `present` on are zeros.
 template <int kCount, int kRun>
 __device__ __forceinline__ void copy_rows(u32 target, u32 pitch, const u16* from, u64 stride, int present) {
   constexpr int kVectors = kRun / 8;

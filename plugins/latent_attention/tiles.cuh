@@ -12,7 +12,7 @@ namespace tl {
 using LatentCopy = TokenCopy<kLatentDim, TL_PAGE, 1, kStep>;
 using KeyCopy = TokenCopy<kRotaryDim, TL_PAGE, 1, kStep>;
 constexpr int kStages = 2, kConsumers = 2, kGroupThreads = 128, kConsumerThreads = kConsumers * kGroupThreads;
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // out of 168 for each thread
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // per thread, which has 168 at first
 constexpr u32 kQueryBytes = kItemRows * kQueryDim * 2, kStageBytes = LatentCopy::kBytes + KeyCopy::kBytes;
 constexpr u32 kStageOffset = kQueryBytes, kWeightOffset = kStageOffset + kStages * kStageBytes;
 constexpr u32 kFactorOffset = kWeightOffset + kItemRows * kStep * 2, kBarrierOffset = kFactorOffset + kItemRows * 4;

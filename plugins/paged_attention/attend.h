@@ -141,7 +141,7 @@ TL_INLINE void cap_scores(float* scores, std::int64_t columns, float cap) {
   }
 }
 
-// A block of keys or values of a step; null if there is no cache.
+// A block of keys or values that a step reads; `cache` is null where there is no such block.
 struct CacheBlock {
   const CacheTensor* cache;
   std::int64_t first;  // index of its first element

@@ -82,7 +82,7 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
   }
 }
 
-// Four neighbouring elements of a row: their sum over parts of the keys, each weighed by its maximum.
+// Four neighbouring elements of a row, summed over parts of the keys, which are weighted by their maxima.
 struct Weighted {
   float4 values = {};
   float maximum = kNoMaximum, sum = 0.0f;

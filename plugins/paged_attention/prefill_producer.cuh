@@ -23,7 +23,7 @@ using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
-constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries fit
+constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries fit in shared memory
 constexpr int kItems = 4;                      // items announced ahead
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
 constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;

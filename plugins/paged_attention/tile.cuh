@@ -130,7 +130,7 @@ struct TileState {
     for (int o = 0; o < kOctets; ++o) rows[o].add_sinks(sinks + o * 8, num_rows - o * 8, scale, lane);
   }
 
-  // The element of a value of which a lane's output[d / 2][d % 2 * 2 ..] are sums.
+  // The index of the values' element that a lane's output[d / 2][d % 2 * 2 ..] sums.
   __device__ __forceinline__ static int element(int d, int lane) {
     return kByteCache ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }

@@ -18,7 +18,7 @@ struct Bins {
   u32 bounds[kBins + 1];  // keys bounds[i] to bounds[i + 1] - 1 are of bin i
   u64 counts[kBins];
   u64 weights[kBins];
-  u64 block_counts[kBins];  // this block's share of them
+  u64 block_counts[kBins];  // this block's part of `counts`
   u64 block_weights[kBins];
 };
 

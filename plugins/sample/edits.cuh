@@ -17,7 +17,7 @@ struct Sequence {
   const u32* mask;    // a bit for each token, 1 if it may be drawn from this row; null: all may be
 };
 
-// Sums and products are rounded one by one, as on the host.
+// The logit after an edit. Sums and products are rounded one by one, as on the host.
 __device__ __forceinline__ float changed(const SamplingSlot& slot, const LogitEdit& edit, int num_generated,
                                          float logit) {
   const bool stops = (edit.token & LogitEdit::kStop) != 0 && num_generated < slot.min_tokens;

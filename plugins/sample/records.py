@@ -4,7 +4,7 @@ import numpy as np
 
 from trtllm_lite.request_fields.draws import NUMBERS
 
-LARGEST = -1  # kGreedy: in place of a sample_counter
+LARGEST = -1  # kGreedy: the sample_counter that asks for the largest logit
 NOT_SEEN = -1
 TOKEN_MASK, BANNED, STOP = (1 << 24) - 1, 1 << 24, 1 << 25
 
