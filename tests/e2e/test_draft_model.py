@@ -98,7 +98,7 @@ def test_a_draft_model_drafts_for_requests_with_adapters(model_dir: Path, same: 
 
 def test_drafts_are_made_without_adapters(model_dir: Path, engine: Callable[..., Path]) -> None:
     draft = engine(max_lora_rank=8)
-    with pytest.raises(ArgumentError, match="takes adapters, and drafts are made without: build the draft engine"):
+    with pytest.raises(ArgumentError, match="takes adapters, but drafting uses none: build the draft engine"):
         LLM(model_dir, speculative_config=drafting(draft), **OPTIONS)
 
 

@@ -135,14 +135,14 @@ def test_tokens_of_a_step_bound_a_text(encoder: LLM) -> None:
 
 def test_an_encoder_generates_nothing(encoder: LLM) -> None:
     for use in (lambda: encoder.generate("text"), lambda: encoder.generate_async("text"), encoder.get_stats):
-        with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
+        with pytest.raises(ArgumentError, match="is the engine of an encoder, which embeds texts"):
             use()
 
 
 def test_what_generates_refuses_an_encoder(encoder: LLM) -> None:
-    with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
+    with pytest.raises(ArgumentError, match="is the engine of an encoder, which embeds texts"):
         ModelRunner.from_dir(encoder.engine_dir)
-    with pytest.raises(EngineError, match="is an encoder's engine, which embeds texts"):
+    with pytest.raises(EngineError, match="is the engine of an encoder, which embeds texts"):
         SequenceRunner(encoder.engine_dir)
 
 

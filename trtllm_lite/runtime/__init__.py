@@ -1,4 +1,4 @@
-"""Runs engines: a thin facade over the C++ extension. Imports nothing that convert or build need."""
+"""Runs engines: a thin facade over the C++ extension. It imports nothing that is only for converting or building."""
 
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 

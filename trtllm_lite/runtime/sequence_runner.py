@@ -41,7 +41,7 @@ class SequenceRunner:
         engine = ranks[0]
         self.manifest = Manifest.from_json(engine.manifest)
         if self.manifest.stripped:
-            raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without")
+            raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without that")
         if self.manifest.embedding_size:
             raise EngineError(f"{directory} {NO_GENERATION}")
         limits = self.manifest.limits
@@ -54,7 +54,7 @@ class SequenceRunner:
         self.tokenizer = Tokenizer.from_dir(directory, self.manifest.files, native.crc32c)
         self._plan = Plan.from_json(ranks[-1].plan)  # the plan of the last stage, which has the results
         self.max_logits = self._plan.symbols["num_logits"]
-        """Rows of logits that a step computes at most."""
+        """The maximum number of rows of logits that a step computes."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
         available_memory(native, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
@@ -68,7 +68,10 @@ class SequenceRunner:
         return [Part(first, min(first + size, num_tokens)) for first in range(0, num_tokens, size)]
 
     def logits(self, token_ids: NDArray[np.int32], most: int) -> Iterator[NDArray[np.float32]]:
-        """float32[tokens, vocab_size] after each token, in parts of at most ``most`` tokens. Raises LimitError."""
+        """Logits after each token, float32[tokens, vocab_size] for parts of at most ``most`` tokens.
+
+        Raises LimitError.
+        """
         for part in self.parts(len(token_ids), min(most, self.max_logits)):
             wanted = np.arange(part.end - part.first, dtype=np.int32)
             logits: NDArray[np.float32] = core().step(*self._arguments(token_ids, part, wanted))

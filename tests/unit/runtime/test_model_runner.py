@@ -286,7 +286,7 @@ def test_neutral_values_of_unsupported_arguments_are_accepted(runner):
         ({"num_beams": 0}, "num_beams is 0"),
         ({"num_beams": 2, "temperature": 0.5}, "temperature must be 0 or 1 with beam search"),
         ({"num_beams": 2, "num_return_sequences": 3}, "n not above best_of"),
-        ({"num_beams": 2, "stop_words_list": ["x"]}, "stop_token_ids does"),
+        ({"num_beams": 2, "stop_words_list": ["x"]}, "or use stop_token_ids"),
         ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping is 'soon'"),
         ({"num_return_sequences": 0}, "num_return_sequences is 0: expected a whole number from 1 to 128"),
         ({"repetition_penalty": 1000.0}, "repetition_penalty must be from 0.01 to 100, not 1000"),

@@ -175,5 +175,5 @@ def test_threads_are_for_the_cpu():
 @pytest.mark.parametrize("token", [2**31, 2**70, -1, 397])
 def test_an_engine_whose_end_token_it_has_not(token):
     model = replace(fake_manifest().model, eos_token_ids=[1, token])
-    with pytest.raises(EngineError, match=r"end-of-sequence token .* is none of its 397 tokens"):
+    with pytest.raises(EngineError, match=r"end-of-sequence token .* is outside its vocabulary of 397 tokens"):
         check_end_ids(replace(fake_manifest(), model=model))

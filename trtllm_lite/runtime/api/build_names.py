@@ -17,7 +17,7 @@ _NAME = re.compile(rf"(?:--)?\b({'|'.join(ARGUMENTS)})\b")
 
 @contextmanager
 def named_as_arguments() -> Iterator[None]:
-    """Re-raise BuildErrors of the ``with`` block with ``LLM``'s names of limits in place of the command's options."""
+    """Re-raise BuildErrors of the ``with`` block with options of the command renamed to arguments of ``LLM``."""
     try:
         yield
     except BuildError as error:

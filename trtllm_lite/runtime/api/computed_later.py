@@ -6,9 +6,9 @@ from typing import Any, Self
 
 
 class ComputedLater:
-    """A base of frozen dataclasses with costly fields, which are made with the functions that compute these fields.
+    """A base of frozen dataclasses in which functions compute costly fields when they are first read.
 
-    Both kinds of fields can be read, compared, replaced, copied, pickled and turned into a dictionary alike.
+    Costly fields can be read, compared, replaced, copied, pickled and turned into a dictionary like all others.
     """
 
     @classmethod

@@ -10,7 +10,7 @@ _Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
 
 
 def config_of(name: str, kind: type[_Config], value: Any) -> _Config:
-    """The ``kind`` that ``value`` is, or whose fields the dictionary ``value`` holds; None stands for the defaults.
+    """``value`` if it is a ``kind``, else a ``kind`` with the fields in the dictionary ``value``; None has no fields.
 
     Raises ArgumentError.
     """

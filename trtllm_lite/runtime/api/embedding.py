@@ -33,8 +33,8 @@ def embedder_of(model: Session | Embedder) -> Embedder:
     if isinstance(model, Embedder):
         return model
     raise ArgumentError(
-        "this engine is a decoder's, which generates text (generate) and embeds none: convert an encoder, such as a "
-        "BertModel"
+        "this engine was built from a decoder, which generates text (LLM.generate) but computes no embeddings: "
+        "convert an encoder, such as a BertModel"
     )
 
 

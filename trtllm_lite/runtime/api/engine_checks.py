@@ -52,7 +52,7 @@ def check_lora(manifest: Manifest, max_lora_rank: int | None) -> None:
 
 
 def check_ignored(manifest: Manifest, keys: Sequence[str]) -> None:
-    """Raise ArgumentError if the model was converted with other ignored keys than ``keys``."""
+    """Raise ArgumentError if ``keys`` has keys that were not ignored when the model was converted."""
     ignored = manifest.model.ignored_config_keys
     others = sorted(set(keys) - set(ignored))
     if others:

@@ -13,10 +13,10 @@ from trtllm_lite.foreign_names.quantization import CACHE_ALGOS, QUANT_ALGOS
 @takes_foreign_fields(calls.BUILD_CONFIG)
 @dataclass(kw_only=True, slots=True)
 class BuildConfig:
-    """The limits of an engine that ``LLM(build_config=…)`` makes; None leaves a limit to the model and to ``LLM``.
+    """The limits of an engine that ``LLM(build_config=…)`` makes; for None, ``LLM`` takes a limit that fits the model.
 
-    ``LLM`` has arguments of the same names and meanings. Other fields of TensorRT-LLM's class are accepted
-    with the value that asks for nothing.
+    ``LLM`` has arguments of the same names and meanings. Other fields of TensorRT-LLM's class are accepted only with
+    values that have no effect.
     """
 
     max_batch_size: int | None = None
@@ -37,8 +37,8 @@ class QuantConfig:
     """How ``LLM(quant_config=…)`` quantizes the matrices of a model that is stored unquantized.
 
     ``quant_algo`` is a QuantAlgo, or its name, for which ``LLM`` has a qformat: "fp8" for FP8, "int4_awq" for
-    W4A16_AWQ. ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` neighbouring weights of a row share a scale where
-    weights have 4 bits.
+    W4A16_AWQ. ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` is the number of neighbouring 4-bit weights of a
+    row that share a scale.
 
     Raises ArgumentError for a value that makes no sense.
     """

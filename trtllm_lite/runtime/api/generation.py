@@ -76,11 +76,11 @@ class Generation:
     abort = cancel
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, whether or not it is an error; False after ``timeout`` seconds."""
+        """Wait until the generation has ended, even with an error; return False after ``timeout`` seconds."""
         return self._handles[0].notifier.wait_until(lambda: self.finished, timeout)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
-        """Wait for the end.
+        """Wait until the generation has ended, and return the whole output.
 
         Raises TimeoutError after ``timeout`` seconds (generation goes on), EngineError if the request failed.
         """

@@ -30,7 +30,7 @@ def chosen_loras(lora_uids: Any, loras: Sequence[LoRARequest], batch_size: int) 
     for uid in uids:
         if not isinstance(uid, str | None) or uid not in known:
             raise ArgumentError(
-                f"lora_uids has {shown(uid)}: expected the place of a directory in lora_dir, which has {len(loras)}, "
-                'such as "0", or "-1" for no adapter'
+                f"lora_uids has {shown(uid)}: expected the index of one of the {len(loras)} directories in "
+                'lora_dir, such as "0", or "-1" for no adapter'
             )
     return [known[uid] for uid in uids]

@@ -1,4 +1,4 @@
-"""ModelRunner loads an engine and generates; its names are those of TensorRT-LLM's ModelRunner."""
+"""Defines ModelRunner, which loads an engine and generates; it has the interface of TensorRT-LLM's ModelRunner."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ WordLists = str | Sequence[Word] | Sequence[Sequence[Word] | None] | None
 
 
 class ModelRunner:
-    """Runs one engine. Threads may share a runner; generators that are dropped give their memory back.
+    """Runs one engine. Threads may share a runner. Dropping a streaming iterator ends its requests.
 
     The sampling arguments of :meth:`generate`, one value for all prompts or, marked *, a list with one for each:
 
@@ -64,7 +64,7 @@ class ModelRunner:
     - ``context_logits`` [batch] float32[prompt_len, vocab]
     - ``generation_logits`` [batch][sequences] float32[generated, vocab]
     - ``log_probs`` [batch][sequences] float32[generated], ``cum_log_probs`` float32[batch, sequences]
-    - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
+    - ``sequences_scores`` float32[batch, sequences], the scores by which a beam search ranked its results
     """
 
     def __init__(self, session: Session, loras: Sequence[LoRARequest] = ()) -> None:
@@ -99,18 +99,19 @@ class ModelRunner:
         device_ids: Sequence[int] | None = None,
         **others: Any,
     ) -> "ModelRunner":
-        """Load the engine of ``engine_dir``, all its ranks. Nothing is compiled; the files are mapped and checked.
+        """Load all ranks of the engine in ``engine_dir``. Nothing is compiled; the files are mapped and checked.
 
-        ``rank`` is 0: one process runs all ranks. ``device_ids`` are the numbers of their GPUs, by default the first.
+        ``rank`` is 0: one process runs all ranks. ``device_ids`` are the numbers of the ranks' GPUs, by default the
+        first GPUs.
 
-        ``lora_dir`` has directories of adapters in PEFT's format, which ``lora_uids`` of :meth:`generate` number from
-        "0" on; each is read when a request first wants it. At most ``max_loras`` are in use at once, ``max_cpu_loras``
-        in memory.
+        ``lora_dir`` lists directories of adapters in PEFT's format; ``lora_uids`` of :meth:`generate` has their
+        indices, from "0" on. An adapter is read when a request first uses it. At most ``max_loras`` are in use at once,
+        ``max_cpu_loras`` in memory.
 
-        The first six of the other options tighten limits that the engine was built for. The following ones are fields
-        of KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions;
-        ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of TensorRT-LLM's
-        function are accepted with their neutral values.
+        ``max_batch_size`` to ``max_beam_width`` tighten limits that the engine was built for. The options after them
+        are fields of KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and
+        RunnerOptions; ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of
+        TensorRT-LLM's function are accepted with their neutral values.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or a GPU that the engine
         was not built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an
@@ -193,7 +194,7 @@ class ModelRunner:
         Other arguments of TensorRT-LLM's function are accepted with their neutral values.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
-        ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
+        ``output_log_probs`` and ``output_cum_log_probs`` need ``return_dict=True``.
 
         Returns the results that the class describes; for one bare string its continuation. With ``streaming=True``
         returns an iterator of partial results, one for each step that generated something: arrays and dictionaries hold

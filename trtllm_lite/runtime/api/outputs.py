@@ -88,7 +88,7 @@ class Output:
 
 
 def _cumulative(found: Hypothesis, length_penalty: float) -> float | None:
-    """The sum of log probabilities in a score (see SamplingParams); None if a large penalty makes it overflow."""
+    """The sum of log probabilities that a score was computed from (see SamplingParams); None if it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = found.score * np.float64(len(found.token_ids)) ** length_penalty
     return float(total) if np.isfinite(total) else None

@@ -29,8 +29,8 @@ class CompletionOutput(ComputedLater):
     """One continuation.
 
     ``token_ids`` hold all that was generated; ``text`` ends before the stop word or end token (see SamplingParams).
-    ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that are new since the previous output: each
-    output of a stream costs time for these alone, and for the whole only when it is read. ``logprobs`` has, for each
+    ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that are new since the previous output; in a
+    stream, the whole text and lists are computed only when they are read. ``logprobs`` has, for each
     token, {token id: Logprob} of that token and the likeliest ones, and is None unless requested.
     ``cumulative_logprob`` is the sum over the generated tokens; it is set if ``logprobs`` is, and for a beam search.
     ``score`` is the score that a beam search ranked the continuation by. ``finish_reason`` is None while the
@@ -82,8 +82,8 @@ class RequestOutput(ComputedLater):
 
     ``prompt`` is the prompt's text, None for token ids. ``prompt_logprobs`` has an entry for each token of the prompt,
     None for the first; ``context_logits`` is float32[prompt_len, vocab]; both are None unless requested. ``metrics``
-    has the times of the first continuation after it has ended. ``num_truncated_tokens`` is how many tokens were dropped
-    from the start of the prompt. ``error`` is the error that ended the request, or None.
+    has the times of the first continuation, and is None until that has ended. ``num_truncated_tokens`` is how many
+    tokens were dropped from the start of the prompt. ``error`` is the error that ended the request, or None.
     """
 
     request_id: int
@@ -176,7 +176,7 @@ def logprobs_of(token: int, row: Any) -> dict[int, Logprob]:
 
 
 def prompt_logprobs_of(handle: RequestHandle, prompt_ids: list[int]) -> Callable[[], Any]:
-    """A function that computes the prompt's log probabilities and keeps no ``handle``; None unless requested."""
+    """A function that returns the prompt's log probabilities, None unless requested; it keeps no ``handle`` alive."""
     rows, wanted = handle.prompt_logprobs, handle.request.params.prompt_logprobs is not None
     num_rows = len(rows)
     return lambda: [None, *_all_logprobs(prompt_ids[1:], rows[:num_rows])] if wanted else None

@@ -47,7 +47,7 @@ class ResultForm:
     extras: Extras
 
     def result(self, outputs: Sequence[Output], *, partial: bool) -> Any:
-        """The result for ``outputs``, in the order of prompts; with ``partial`` texts hold only what is new."""
+        """The result for ``outputs``, in the order of prompts; with ``partial``, texts have only their new parts."""
         count = len(outputs) // len(self.prompts.token_ids)
         rows = [outputs[start : start + count] for start in range(0, len(outputs), count)]
         if self.return_dict:
@@ -104,7 +104,7 @@ def log_probs(rows: Rows) -> list[list[NDArray[np.float32]]]:
 
 
 def texts_of(rows: Rows, *, partial: bool) -> list[Any]:
-    """The text of each prompt's output, or only its new part; lists of texts if prompts have several outputs."""
+    """The text (with ``partial``, its new part) of each prompt's output; a list of texts if it has several outputs."""
     found = [[output.new_text if partial else output.text for output in row] for row in rows]
     return found if len(found[0]) > 1 else [row[0] for row in found]
 

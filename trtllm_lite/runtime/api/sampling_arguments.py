@@ -1,4 +1,4 @@
-"""Makes requests of prompts and the sampling arguments of ``ModelRunner.generate``."""
+"""Makes requests from prompts and the sampling arguments of ``ModelRunner.generate``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

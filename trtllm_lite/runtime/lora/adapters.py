@@ -90,7 +90,7 @@ class Adapters:
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
         """Keep a native adapter that was made elsewhere, as if it had been loaded.
 
-        Raises ArgumentError if memory is full.
+        Raises ArgumentError if ``max_cpu_loras`` adapters are in memory and none can be dropped.
         """
         with self._lock:
             if not self._entries.add(Entry(lora, adapter)):
@@ -118,7 +118,7 @@ class Adapters:
             return running, [waiting.lora.lora_name for waiting in self._waiting]
 
     def close(self) -> None:
-        """Forget waiting requests, and load nothing any more."""
+        """End waiting requests with an error, and load no more adapters."""
         self._end_all(EngineError("this model was shut down and takes no more requests: load it again"))
 
     def _end_all(self, error: TrtllmLiteError) -> None:
@@ -235,7 +235,7 @@ def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | N
     try:
         return work(), None
     except TrtllmLiteError as failure:
-        failure.__context__ = None  # the traceback goes as well: its frames would keep the engine
+        failure.__context__ = None  # the traceback is dropped as well: its frames would keep the engine alive
         return None, failure.with_traceback(None)
     except Exception as failure:  # noqa: BLE001 - the requests must end
         return None, EngineError(f"{what} the adapter failed: {one_line(repr(failure))}")

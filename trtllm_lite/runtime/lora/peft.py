@@ -29,7 +29,7 @@ Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16, as in the file
 
 
 class Pair(NamedTuple):
-    """A [rank, in] and B [out, rank] of a projection, to which they add B @ A times ``scale``."""
+    """The LoRA matrices A [rank, in] and B [out, rank] of a projection, whose weights gain ``scale`` * B @ A."""
 
     name: str
     a: Matrix
@@ -82,13 +82,13 @@ class Part(NamedTuple):
     rows: NDArray[np.int64]
 
     def of(self, b: Matrix) -> Matrix:
-        """The projection's rows of ``b``, the B of its module."""
+        """The projection's rows of ``b``, the B matrix of its module."""
         return b if np.array_equal(self.rows, np.arange(len(b))) else b[self.rows]
 
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """The ``pairs`` by number of projection; ``key`` is a digest of all."""
+    """The ``pairs`` by number of projection; ``key`` is a digest of the adapter's files."""
 
     pairs: Mapping[int, Pair]
     key: bytes
@@ -121,7 +121,7 @@ def _read(directory: Path, name: str, limit: int, root: Path | None) -> Contents
         ) from error
     except OSError as error:
         raise EngineError(
-            f"cannot read {name} of the adapter: {error.strerror}: check the file and its rights"
+            f"cannot read {name} of the adapter: {error.strerror}: check the file and its permissions"
         ) from error
 
 
@@ -151,7 +151,7 @@ def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections
 def _checked(
     module: str, matrices: Mapping[str, Matrix], rank: int, max_rank: int, parts: Sequence[Part]
 ) -> tuple[Matrix, Matrix]:
-    """A and B of a module."""
+    """The matrices A and B of a module. Raises LimitError for a rank above ``max_rank``, EngineError for shapes."""
     num_in, num_out = parts[0].num_in, sum(len(part.rows) for part in parts)
     if rank > max_rank:
         raise LimitError(

@@ -29,4 +29,4 @@ class LoRARequest:
             if name == "lora_root" and value is None:
                 continue
             if not isinstance(value, str) or not value or "\0" in value or not is_unicode(value):
-                raise ArgumentError(f"{name} is {shown(value)}: expected a string; paths name local directories")
+                raise ArgumentError(f"{name} is {shown(value)}: expected a non-empty string without NUL")

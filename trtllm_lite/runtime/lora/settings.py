@@ -13,8 +13,8 @@ MAX_CONFIG_BYTES = 1 << 20
 _NUMBERS_END = 1 << 20  # bound on ranks and alphas
 _MERGE = "merge the adapter into the model before `trtllm-lite convert`"
 _USED = ("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora")
-# Keys that never change the result: those about modules, which the names of the tensors show, and those about training
-# alone, or about the order of axes in the model's own weights (fan_in_fan_out).
+# Keys that never change the result: keys that say which modules are adapted (the names of the tensors show it), keys
+# about training alone, and fan_in_fan_out, the order of axes in the model's own weights.
 _WITHOUT_EFFECT = """
     task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config
     target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying fan_in_fan_out
@@ -45,7 +45,7 @@ _INITIAL, _KEPT_WEIGHTS = "init_lora_weights", (True, False, "gaussian", "eva", 
 
 @dataclass(frozen=True)
 class AdapterSettings:
-    """Rank and alpha of all modules, or by a pattern for the end of a path; rsLoRA divides alpha by sqrt(rank)."""
+    """Rank and alpha of an adapter's modules; the patterns hold exceptions, by the ends of modules' paths."""
 
     rank: int
     alpha: float
@@ -127,9 +127,9 @@ def _number(name: str, value: Any) -> float:
 def _pattern(name: str, config: Mapping[str, Any]) -> dict[str, float]:
     value = config.get(name) or {}
     if not isinstance(value, dict) or len(value) > 1 << 12:
-        raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected an object of numbers")
+        raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected an object of at most 4,096 numbers")
     for key in value:
-        # PEFT takes keys for regular expressions; those of a hostile file could take forever.
+        # PEFT uses keys as regular expressions; matching a hostile one could take forever.
         if not re.fullmatch(r"\^?[\w.]{1,256}", key):
             raise EngineError(f"adapter_config.json: {name} has the key {shown(key)}, expected the path of a module")
     return {key: _number(name, number) for key, number in value.items()}

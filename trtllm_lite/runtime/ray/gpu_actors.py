@@ -14,8 +14,8 @@ from trtllm_lite.runtime.remote.processes import StageFailed
 _BESIDE = "beside"  # concurrency group of call_beside, with a thread for watch and a thread for has_ended
 _NUM_BESIDE = 2
 _REMEDY = (
-    "add nodes with GPUs (those of the last stage, which computes in this process, do not belong to the cluster), or "
-    "build the engine with fewer stages"
+    "add nodes with GPUs (the GPUs of the last stage, which runs in this process, do not count), or build the engine "
+    "with fewer stages"
 )
 
 

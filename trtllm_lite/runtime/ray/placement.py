@@ -26,7 +26,7 @@ def connect() -> None:
 
 
 def default_num_threads(num_stages: int) -> int:
-    """Threads of a stage: the CPUs of the smallest node, divided by the fewest stages that must share a node."""
+    """Threads of a stage: the CPUs of the smallest node, divided by the stages on a node if spread evenly."""
     nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
     nodes = [int(num_cpus) for num_cpus in nodes if num_cpus >= 1]
     stages_of_node = -(-num_stages // max(len(nodes), 1))
@@ -35,7 +35,7 @@ def default_num_threads(num_stages: int) -> int:
 
 @dataclass(frozen=True)
 class Takes:
-    """The resource (``kind``: CPU or GPU) that each stage takes of its node, and the remedy if there is too little."""
+    """How many CPUs or GPUs (``kind``) each stage takes from its node, and the remedy if there are too few."""
 
     kind: str
     count: int

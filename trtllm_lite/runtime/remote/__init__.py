@@ -1,1 +1,1 @@
-"""Drives stages of engines in other processes, whichever way these are reached (``runtime/ray`` is one)."""
+"""Drives stages of engines in other processes; how these are reached is left to others, such as ``runtime/ray``."""

@@ -66,11 +66,11 @@ class GpuStage:
         self._worker.connect(self._engines[0], list(ids), library_directories())
 
     def capture(self, shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Capture the graph of a step of that shape. Raises LimitError, DeviceError."""
+        """Capture the CUDA graph of a step of ``shape``. Raises LimitError, DeviceError."""
         self._worker.capture(shape, inputs)
 
     def step(self, number: int, copies: NDArray[np.int32], shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Put a step on the streams; :meth:`watch` reports a failure."""
+        """Enqueue a step on the CUDA streams; :meth:`watch` reports a failure."""
         self._worker.step(number, copies, shape, inputs)
 
     def watch(self) -> None:
@@ -83,7 +83,7 @@ class GpuStage:
 
 
 def named_gpus(devices: Sequence[int]) -> list[str]:
-    """Names of this process's GPUs, by number, that are unique among all machines."""
+    """Names, unique among all machines, of the GPUs that have the numbers ``devices`` in this process."""
     machine = f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()})"
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return [f"{visible[device] if device < len(visible) else device} of {machine}" for device in devices]

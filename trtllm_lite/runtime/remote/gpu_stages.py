@@ -18,10 +18,10 @@ from trtllm_lite.runtime.remote.gpu_stage import Facts, Shape
 from trtllm_lite.runtime.remote.processes import StageFailed, StageProcesses
 from trtllm_lite.runtime.remote.stages import StagesElsewhere
 
-RANK_SECONDS = 30.0  # most time between the first and the last rank at a collective; a step may take twice as long
+RANK_SECONDS = 30.0  # longest wait of a rank for the others at a collective; a step may take twice as long
 LOADING_SECONDS = 1800.0
 CONNECTING_SECONDS = 120.0
-_ANSWERING_SECONDS = 5.0  # for a question that is answered at once
+_ANSWERING_SECONDS = 5.0  # time limit of calls that return at once
 
 
 class GpuStages(StagesElsewhere):

@@ -8,7 +8,7 @@ class StageFailed(Exception):  # noqa: N818 (it is a verdict, which the caller t
 
 
 class StageProcesses(Protocol):
-    """Processes with a :class:`GpuStage` each: all stages but the last, from stage 0."""
+    """Processes that each run a :class:`GpuStage`: all stages but the last, from stage 0 on."""
 
     def call(self, stage: int, method: str, *arguments: Any) -> Any:
         """Call a method of a stage after earlier calls; returns a reference to its result. Arrays are copied."""

@@ -1,4 +1,4 @@
-"""Shares the handling of failures among stages in other processes: a failed stage ends all steps, and is named."""
+"""Handles failures of stages in other processes: all later steps raise an error that names the failed stage."""
 
 import weakref
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from trtllm_lite.errors import DeviceError
 
 
 class StagesElsewhere:
-    """Stages of an engine in other processes: the first ones or all.
+    """Stages of an engine in other processes: its first stages, or all of them.
 
     ``nodes`` are the names of their nodes, for people; ``failure`` is the reason why no step can run any more, or None.
     """

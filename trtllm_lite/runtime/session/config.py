@@ -49,8 +49,8 @@ class KvCacheConfig:
     until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
     no other policy allows it.
     ``tokens_per_block`` and ``dtype`` are properties of an engine: they say how to build it, and must agree with an
-    engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted with the
-    value that asks for nothing.
+    engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted only
+    with values that have no effect.
 
     Raises ArgumentError for a value that makes no sense.
     """
@@ -112,8 +112,8 @@ class SpeculativeConfig:
       ``suffix_decoding_max_cached_requests`` requests of each salt are kept (or of fewer, but at least half; 0: none).
       For each token of the suffix, up to ``suffix_decoding_max_spec_factor`` tokens are drafted, as long as their joint
       probability, judging by those occurrences, is at least ``suffix_decoding_min_token_prob``
-    - ``synthetic``: the earlier continuation of the same prompt of the same cache_salt, with errors so that the share
-      ``synthetic_acceptance_rates[i]`` of drafts is kept up to and including the token in place i. It measures what
+    - ``synthetic``: the earlier continuation of the same prompt of the same cache_salt, with errors, so that of all
+      drafts the share ``synthetic_acceptance_rates[i]`` is accepted up to and including draft token i. It measures what
       speculation would gain with such rates, whatever the weights; a prompt that was not run before gets no drafts
 
     - ``draft_model``: the continuation by a second, smaller model, whose engine is in the directory ``model``. It runs
@@ -182,7 +182,7 @@ class SpeculativeConfig:
             )
 
 
-# Prefixes of the options of each method.
+# The prefix that the names of each method's options have.
 _METHODS = {
     "ngram": "prompt_lookup_",
     "suffix": "suffix_decoding_",

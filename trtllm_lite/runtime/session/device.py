@@ -20,7 +20,7 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
     check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
     if options.device_ids is not None and target.kind != "cuda":
         raise ArgumentError(
-            "device_ids are given, and only engines of --target sm_90 and the like choose GPUs: leave device_ids out"
+            "device_ids is given, but only engines built for CUDA GPUs (such as --target sm_90) take it: leave it out"
         )
     if options.kv_cache.free_gpu_memory_fraction is not None:
         return options
@@ -46,7 +46,7 @@ def available_memory(
 
     Weights and workspace of the engine, of the engine ``draft`` and of ``num_loras`` adapters are subtracted.
     ``others`` are the manifests of all ranks but the first; ``elsewhere`` has the free bytes of the devices of ranks in
-    other processes, which come first.
+    other processes; these ranks come first.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if the memory does not suffice.
     """

@@ -1,4 +1,4 @@
-"""Tells the event loop who drafts."""
+"""Makes the event loop's options for drafting, and checks the engine of a draft model."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
         )
     if draft.lora is not None:
         raise ArgumentError(
-            f"{one_line(str(config.model))} takes adapters, and drafts are made without: build the draft engine "
+            f"{one_line(str(config.model))} takes adapters, but drafting uses none: build the draft engine "
             "without --max_lora_rank; the engine that it drafts for may take adapters"
         )
 

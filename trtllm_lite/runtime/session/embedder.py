@@ -43,7 +43,7 @@ class EmbedderLimits:
 
 @dataclass(eq=False)
 class Embedder:
-    """Makes embeddings, for any thread; ``executor`` is a ``_core.DeviceExecutor``."""
+    """Makes embeddings. Any thread may call the methods; ``executor`` is a ``_core.DeviceExecutor``."""
 
     manifest: Manifest
     limits: EmbedderLimits

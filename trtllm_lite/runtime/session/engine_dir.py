@@ -17,7 +17,7 @@ def open_ranks(native: Any, directory: Path) -> list[Any]:
 
 
 def engine_path(directory: Path, rank: int) -> Path:
-    """The path of the engine file of ``rank``; an EngineError says what the directory is instead."""
+    """The path of the engine file of ``rank``. Raises EngineError, which says what ``directory`` has instead."""
     path = directory / engine_file(rank)
     if path.is_file():
         return path
@@ -40,7 +40,7 @@ def engine_path(directory: Path, rank: int) -> Path:
 
 
 def check_adapters(manifest: Manifest) -> None:
-    """Raise EngineError for an engine with adapters that has several ranks or drafts: no build makes one."""
+    """Raise EngineError if an engine that takes adapters has several ranks or is a drafting head."""
     problems = {
         f"it is one of {manifest.mapping.num_ranks} ranks (--tp_size, --pp_size)": manifest.mapping.num_ranks > 1,
         "it is a head or a layer that drafts": manifest.borrows_features,
@@ -56,6 +56,6 @@ def check_end_ids(manifest: Manifest) -> None:
     outside = [token for token in model.eos_token_ids if not 0 <= token < model.vocab_size]
     if outside:
         raise EngineError(
-            f"the engine's end-of-sequence token {shown(outside[0])} is none of its {model.vocab_size} tokens: correct "
-            "eos_token_id in the model's config.json, then convert and build again"
+            f"the engine's end-of-sequence token {shown(outside[0])} is outside its vocabulary of {model.vocab_size} "
+            "tokens: correct eos_token_id in the model's config.json, then convert and build again"
         )

@@ -56,10 +56,10 @@ class EventPump:
         waited: float = 0.0,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Queue the handle's request, which runs with ``adapter`` (``_core.Adapter``) after having ``waited`` for it.
+        """Queue the handle's request to run with ``adapter`` (``_core.Adapter``), for which it has ``waited`` seconds.
 
         The pump's thread calls ``on_end`` when the request has ended, whether or not its handle still exists. Raises
-        LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
+        LimitError like ``EventLoop.submit``, and EngineError if that thread failed or this process is a fork.
         """
         self._home.check()  # checked before the lock is taken: in a fork the lock's copy may stay locked forever
         request, params, loop = handle.request, handle.request.params, self.loop
@@ -91,7 +91,7 @@ class EventPump:
         """Histogram of gaps between the tokens of requests: counts by bucket, and the sum of all gaps in seconds.
 
         The buckets are those of TOKEN_GAP_BOUNDS, and one above them. As in vLLM, a gap is the time between two
-        deliveries of a request, whatever the number of their tokens; the first delivery ends none.
+        deliveries of a request, whatever the number of their tokens; the first delivery ends no gap.
         """
         counts, seconds = self._texts.gaps()
         return counts, seconds
@@ -201,7 +201,7 @@ class EventPump:
 
 
 def _last_of(events: list[Any], ends: list[Any]) -> list[int]:
-    """The positions of events that are the last of a request ended by an end token."""
+    """The positions of each event that is the last one of a request, if an end token ended that request."""
     by_token = {end.request_id for end in ends if end.reason.name == "END_ID"}
     if not by_token:
         return []

@@ -13,8 +13,8 @@ class ExpertCounts:
     """Counts of one layer's router, summed over ``steps`` steps.
 
     - ``choices`` int64 [experts]: rows that have chosen each expert
-    - ``experts_read``: for each EP rank (of ``--moe_ep_size``), how many of its experts some row of a step has chosen
-    - ``busiest_choices``: choices of the experts of the EP rank that was chosen most in each step
+    - ``experts_read``: for each EP rank (of ``--moe_ep_size``), its experts that at least one row of a step has chosen
+    - ``busiest_choices``: how often rows chose experts of the EP rank whose experts were chosen most in a step
 
     An EP rank has experts of consecutive numbers.
     """

@@ -1,4 +1,4 @@
-"""Writes the markers of a grammar, some of which are special tokens of the model's tokenizer."""
+"""Writes the rules of a grammar's markers, which can contain special tokens of the model's tokenizer."""
 
 import json
 import re

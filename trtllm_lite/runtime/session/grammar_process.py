@@ -32,7 +32,7 @@ MAX_WALL_SECONDS = 30.0
 """A grammar that is not compiled within this many seconds, as on a busy machine, is refused."""
 MAX_AT_ONCE = 4
 """Grammars that are compiled at the same time; others wait for up to ``MAX_WALL_SECONDS``."""
-_SPARE_SECONDS = 5.0  # beyond the time in which the process ends by itself
+_SPARE_SECONDS = 5.0  # waited after the time limit at which the process ends by itself
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 
 
@@ -50,7 +50,10 @@ class GrammarProcess:
         self._worker: _Worker | None = None
 
     def start(self) -> None:
-        """Start the process, unless it runs; it initialises in the background. Raises EngineError without Python."""
+        """Start the process, unless it runs; it initialises in the background.
+
+        Raises EngineError if Python does not start.
+        """
         self._ready_worker()
 
     @contextmanager
@@ -78,8 +81,8 @@ class GrammarProcess:
             "wall_seconds": MAX_WALL_SECONDS,
         }
         request = json.dumps({"grammar": asdict(given), **limits}).encode()
-        # A process that ended meanwhile for other reasons, such as a signal from outside, says nothing about the
-        # grammar.
+        # If the process ended for a reason other than the grammar, such as a signal from outside, the grammar is tried
+        # once more.
         answer = self._asked(request) or self._asked(request)
         if answer is None:
             raise EngineError(
@@ -130,7 +133,7 @@ class _Worker:
         self.stop = weakref.finalize(self, _stop, process, self._requests, self.owner)
 
     def ask(self, request: bytes) -> dict[str, Any] | None:
-        """The answer (see ``grammar_worker``); None if the process ended. Raises TimeoutError without an answer."""
+        """The answer (see ``grammar_worker``); None if the process ended. Raises TimeoutError if none comes."""
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(MAX_WALL_SECONDS + _SPARE_SECONDS)

@@ -26,7 +26,7 @@ SCHEMA_OPTIONS = "x-guidance"
 KNOWN_FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
-# Keywords of JSON Schema that hold schemas: one schema or a list, and schemas by name.
+# Keywords of JSON Schema that hold schemas: first those with one schema or a list, then those with schemas by name.
 _HOLD_SCHEMAS = frozenset(
     (
         *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
@@ -54,7 +54,7 @@ class CompilerInput:
 def compiler_input(source: GrammarSource, special_ids: Mapping[str, int], end_ids: Collection[int]) -> CompilerInput:
     """The compiler's input for the grammar ``source``. For the ids of tokens see ``with_markers``.
 
-    Raises ArgumentError for an invalid grammar, LimitError for one beyond the limits above.
+    Raises ArgumentError for an invalid grammar, LimitError for one that exceeds a limit of this module.
     """
     if source.kind == "json_schema":
         return CompilerInput(source.kind, _dumped(_bounded(_parsed(source.text))))

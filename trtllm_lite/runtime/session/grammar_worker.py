@@ -27,11 +27,11 @@ from trtllm_lite import _core
 from trtllm_lite.errors import LimitError, TrtllmLiteError
 
 _NICENESS = 8  # other processes go first
-_TRIED_TOKENS = 16  # tokens of a random text; fuzzed grammars write more
+_TRIED_TOKENS = 16  # length of the random text that is generated under a grammar
 
 
 class _Children:
-    """The processes that try grammars now, each with the socket that waits for it."""
+    """The processes that try grammars now, each with the socket on which its result is awaited."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, socket.socket] = {}
@@ -46,7 +46,7 @@ class _Children:
         self._waiting[pid] = waiting
 
     def collect(self) -> None:
-        """Report processes that have ended on their sockets."""
+        """Write the exit status of each process that has ended to its socket."""
         for pid in list(self._waiting):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

@@ -101,7 +101,7 @@ class Grammars:
         return grammar
 
     def _make_room(self, num_bytes: int) -> None:
-        """Drop older grammars before one is compiled, whose memory would otherwise be scattered between theirs.
+        """Drop older grammars before a new one is compiled, so that its memory is not scattered between theirs.
 
         Raises LimitError for a grammar that does not fit.
         """
@@ -131,7 +131,7 @@ class _Kept:
             return self._grammars[source][0]
 
     def make_room(self, num_bytes: int) -> bool:
-        """Drop the least recently used grammars until one more of ``num_bytes`` fits; returns whether any were."""
+        """Drop the least recently used grammars until one of ``num_bytes`` fits; returns whether any was dropped."""
         with self._lock:
             num_kept = len(self._grammars)
             self._shrink(MAX_KEPT - 1, MAX_KEPT_BYTES - num_bytes)

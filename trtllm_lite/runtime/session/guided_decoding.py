@@ -39,7 +39,7 @@ class GrammarSource:
 class Marker:
     """A rule of a grammar for ``text``, in which names of special tokens stand for these tokens.
 
-    ``is_behind_text``: the rule is any text up to and including the first ``text``.
+    ``is_behind_text``: the rule matches any text up to and including the first ``text``.
     """
 
     rule: str
@@ -62,7 +62,7 @@ class GuidedDecodingParams:
     - ``choice``: one of several texts
     - ``structural_tag``: text in which some tags hold JSON of a schema, ``{"type": "structural_tag", "structures":
       [{"begin": "<call=add>", "schema": {…}, "end": "</call>"}], "triggers": ["<call="]}``, as a string or a
-      dictionary. Where the text comes to a trigger, it goes on as one of the structures that begin with it
+      dictionary. After a trigger, the text must continue as one of the structures whose ``begin`` starts with it
 
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
       (vLLM's name in its reasoning config), or a list of texts that end it together, one after the other, with anything
@@ -83,7 +83,7 @@ class GuidedDecodingParams:
 
     Raises ArgumentError unless one of these fields is given and has the right type, LimitError for a grammar of more
     than ``MAX_GRAMMAR_LENGTH`` characters, or a regular expression of more than ``MAX_REGEX_LENGTH``. Grammars are
-    compiled when a request is made of them, which raises the errors of ``Grammars.compile``.
+    compiled when a request is made with them, which raises the errors of ``Grammars.compile``.
     """
 
     json: str | Mapping[str, Any] | type | None = None

@@ -36,11 +36,11 @@ class RunnerLimits:
     windows: tuple[int, ...] = (0,)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Most KV cache blocks that one sequence of ``num_tokens`` tokens takes."""
+        """The maximum number of KV cache blocks that one sequence of ``num_tokens`` tokens takes."""
         return self._geometry.most_blocks(num_tokens, num_tokens)
 
     def blocks_for_batch(self, batch_size: int, num_tokens: int) -> int:
-        """Most KV cache blocks that ``batch_size`` sequences of ``num_tokens`` tokens take together."""
+        """The maximum number of KV cache blocks of ``batch_size`` sequences of ``num_tokens`` tokens together."""
         return self._geometry.most_blocks_of_batch(batch_size, num_tokens)
 
     @property
@@ -108,7 +108,7 @@ class RunnerOptions:
             )
 
 
-_NOTED_BYTES = 128  # bound of what the event loop keeps of a block besides its token ids (csrc/schedule)
+_NOTED_BYTES = 128  # upper bound of the event loop's bookkeeping for a block, without token ids (csrc/schedule)
 _MAX_DEVICES = 1 << 10  # the C++ side refuses numbers of GPUs that the machine does not have
 _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
@@ -164,7 +164,7 @@ def check_host_memory(limits: RunnerLimits, available_bytes: int) -> None:
         raise LimitError(
             f"a KV cache of {limits.num_blocks:,} blocks, for max_batch_size {limits.max_batch_size} and max_seq_len "
             f"{limits.max_seq_len}, takes {needed:,} bytes of bookkeeping alone, and {available_bytes:,} are free: "
-            "lower one of the two, or the KV cache's max_tokens"
+            "lower max_batch_size, max_seq_len or the KV cache's max_tokens"
         )
 
 

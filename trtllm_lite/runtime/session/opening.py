@@ -29,7 +29,7 @@ from trtllm_lite.runtime.session.remote import (
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-NO_GENERATION = "is an encoder's engine, which embeds texts (`LLM.embed`) and generates none: build a decoder's"
+NO_GENERATION = "is the engine of an encoder, which embeds texts (`LLM.embed`) but generates none: build a decoder"
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
@@ -152,7 +152,7 @@ def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:
 def _adapters(
     native: Any, engine: Any, manifest: Manifest, options: RunnerOptions, pump: EventPump, executor: Any
 ) -> Adapters | None:
-    """The adapters of an engine that takes some, else None. Raises ArgumentError for options that it does not read."""
+    """The ``Adapters`` of an engine, None if it takes none; then ArgumentError is raised for options of adapters."""
     if manifest.lora is None:
         if options.max_loras is not None or options.max_cpu_loras is not None:
             raise ArgumentError(

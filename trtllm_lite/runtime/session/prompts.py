@@ -28,7 +28,7 @@ _DICTIONARIES = ("prompt_token_ids", "prompt")
 class Chat:
     """A request to treat prompts as conversations, which the model's chat template ``template`` turns into text.
 
-    None leaves the choice of the template to :meth:`ChatTemplate.render`, which also gets ``tools`` and ``arguments``.
+    If it is None, :meth:`ChatTemplate.render` chooses the template; it also gets ``tools`` and ``arguments``.
     """
 
     template: str | None = None

@@ -17,7 +17,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 class Thoughts:
     """Markers of thoughts: any of ``starts`` begins them; one text from each entry of ``ends``, in order, ends them.
 
-    Without ``starts`` thoughts begin with the text.
+    Without ``starts``, the thoughts begin where the text begins.
     """
 
     starts: tuple[str, ...]
@@ -52,7 +52,7 @@ class Thoughts:
         return self if begin < 0 else replace(self, starts=())
 
     def _turn_begin(self, prompt_ids: NDArray[np.int32], tokenizer: Tokenizer, end_ids: Sequence[int]) -> int:
-        """The position in the prompt where the turn begins that the text continues."""
+        """The position where the prompt's last turn begins, which the generated text continues."""
         markers = [*self.starts, *(text for texts in self.ends for text in texts)]
         places = np.flatnonzero(np.isin(prompt_ids, [*tokenizer.added_tokens, *end_ids]))
         for place in places[::-1].tolist():

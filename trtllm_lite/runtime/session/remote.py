@@ -23,7 +23,7 @@ def check_remote(manifest: Manifest, options: RunnerOptions) -> None:
         raise ArgumentError(f"{given}engines of TensorRT have no stages: leave it out")
     if kind == "cuda" and mapping.pp_size == 1:
         raise ArgumentError(
-            f"{given}an engine for GPUs of one stage runs in this process: leave it out, or build an engine of several "
+            f"{given}a GPU engine with one stage runs in this process: leave it out, or build an engine of several "
             "stages (--pp_size of `trtllm-lite build`, pipeline_parallel_size of LLM)"
         )
     if manifest.lora is not None:

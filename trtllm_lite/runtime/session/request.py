@@ -73,7 +73,7 @@ class Request:
             self.on_end(self, reason, core().RequestTimings())
 
     def sequences(self) -> "list[Request]":
-        """A request for each sequence to sample, of which the first reports on the prompt; one request for a beam."""
+        """Requests for one sequence each, the first of which returns the prompt's outputs; one for a beam search."""
         params = self.params
         if params.use_beam_search or params.num_sequences == 1:
             return [self]
@@ -85,7 +85,7 @@ class Request:
 
 
 class Response(NamedTuple):
-    """The additions of one step to a request. The last response of a request has a ``finish_reason``.
+    """What one step adds to a request's output. The last response of a request has a ``finish_reason``.
 
     ``token_id`` is None if a request ends without another token (cancelled, timed out). ``text`` is the text that has
     become final: a token may add none, or the text of several tokens. ``logprobs`` (``_core.sampling.RowLogprobs``) and

@@ -188,7 +188,7 @@ class RequestHandle:
         return reason
 
     def publish(self) -> None:
-        """Add staged responses to the list; the caller holds the notifier. The last token waits for the end."""
+        """Add staged responses to the list; after a stop word, only at the end. The caller holds the notifier."""
         if self._end is None and self._match is not None:
             return
         self.responses += self._staged

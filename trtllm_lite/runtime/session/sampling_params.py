@@ -45,7 +45,7 @@ class SamplingParams(RequestFields):
       token at all ends with an error. Where the grammar allows the tokens drawn without it, the same tokens are drawn
 
     Raises ArgumentError, on construction, for a value out of its range. What depends on the engine (token ids within
-    its vocabulary, lengths within its limits) is checked when a request is made of it.
+    its vocabulary, lengths within its limits) is checked when a request is made.
     """
 
     guided_decoding: Annotated[
@@ -136,7 +136,8 @@ class SamplingParams(RequestFields):
             raise ArgumentError(f'early_stopping is {shown(self.early_stopping)}: expected True, False or "never"')
         if (self.stop_words or self.return_generation_logits) and self.use_beam_search:
             raise ArgumentError(
-                "stop and return_generation_logits do not go with use_beam_search: leave them out; stop_token_ids does"
+                "stop and return_generation_logits do not go with use_beam_search: leave them out, or use "
+                "stop_token_ids in place of stop"
             )
         if self.guided_decoding is not None:
             self._check_guided()
@@ -189,7 +190,7 @@ class SamplingParams(RequestFields):
 
 
 FIELDS: Mapping[str, Field] = fields_of(SamplingParams)
-"""All that a request may ask for, by name."""
+"""All fields of SamplingParams, by name."""
 _FLAGS = [name for name, kind in get_type_hints(SamplingParams).items() if kind is bool]
 
 

@@ -135,7 +135,7 @@ class Session:
         return expert_counts(self.executor)
 
     def close(self) -> None:
-        """Cancel running requests, and end the thread. Nothing can be submitted then; closing twice is fine."""
+        """Cancel running requests, and end the pump's thread. Nothing can be submitted then; closing twice is fine."""
         self._close()
 
     @cached_property

@@ -19,7 +19,7 @@ TOKEN_GAP_BOUNDS = (
 # fmt: on
 """Upper bounds, in seconds, of the buckets of the histogram of gaps between tokens."""
 _RECENT = 100
-_ROW = 6  # a row: requests, seconds of three kinds, seconds of decoding, tokens decoded
+_ROW = 6  # a row: requests; seconds in the queue, to the first token, to the end, of decoding; tokens decoded
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StepRecord(NamedTuple):
-    """A step from the results of the one before it, or from the end of an idle time, to its own results.
+    """A step, which begins with the results of the step before it, or after idle time, and ends with its own results.
 
     ``begin`` and ``end`` are instants of ``time.perf_counter``. The event loop computed for ``host_seconds`` between
     them; ``compute_seconds`` were measured on the device (0 if unknown). ``num_decode_tokens`` of the ``num_tokens``

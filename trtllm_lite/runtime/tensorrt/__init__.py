@@ -1,1 +1,1 @@
-"""Runs networks that TensorRT compiled: ``network.py`` over ``steps``, ``tensors``, ``library`` and ``cuda``."""
+"""Runs networks that TensorRT compiled: ``network`` uses ``steps``, ``tensors``, ``library`` and ``cuda``."""

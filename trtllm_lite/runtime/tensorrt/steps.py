@@ -12,7 +12,7 @@ from trtllm_lite.runtime.tensorrt.library import Library
 
 
 class Steps:
-    """Steps of context, or of generation."""
+    """Runs either context steps or generation steps."""
 
     def __init__(self, library: Library, engine: Any, cuda: Cuda, profile: int, *, generation: bool) -> None:
         trt = library.module
@@ -24,14 +24,14 @@ class Steps:
         self.context = engine.create_execution_context(config)
         if self.context is None or not self.context.set_optimization_profile_async(profile, cuda.stream):
             raise DeviceError(f"{library.name} made no context for the engine{library.complaints()}")
-        self._cuda = cuda  # declared after the context, which is released before the memory that it uses
+        self._cuda = cuda  # assigned after the context, so that the context is released before the memory that it uses
         self.workspace_bytes = int(engine.get_device_memory_size_for_profile_v2(profile))
         self._bounds = {name: _profile_shapes(engine, name, profile) for name in COMPILED_INPUTS}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, int] = {}
 
     def most(self, name: str) -> int:
-        """The most elements of the input ``name``."""
+        """The maximum number of elements of the input ``name``."""
         return int(np.prod(self._bounds[name][2]))
 
     def bind(self, places: dict[str, int]) -> None:

@@ -191,7 +191,7 @@ def _checked(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         )
     taken = [name for name in _OWN_NAMES if name in arguments]
     if taken:
-        raise ArgumentError(f"chat_template_kwargs holds {taken[0]}, which is an argument of its own: pass it there")
+        raise ArgumentError(f"chat_template_kwargs holds {taken[0]}, which is a separate argument: pass it as that one")
     return dict(arguments)
 
 

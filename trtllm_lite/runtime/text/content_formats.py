@@ -47,7 +47,7 @@ class ContentFormat:
         return _FIRST in self._printed(_FIRST) or not self.walks_parts
 
     def of(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-        """A content, a text or text parts, in the format that the template takes; as a text, parts become lines."""
+        """``content``, a text or text parts, in the format that the template takes; as one text, parts become lines."""
         if isinstance(content, str):
             return content if self.takes_texts else [{"type": "text", "text": content}]
         return content if self.walks_parts else "\n".join(part["text"] for part in content)

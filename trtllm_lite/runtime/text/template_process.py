@@ -138,8 +138,8 @@ def _why_it_ended(status: int) -> str:
     if status == -signal.SIGPROF:
         return f"the model's chat template computes for more than {_CPU_SECONDS} s: shorten the messages"
     return (
-        f"the process that renders chat templates ended (status {status}), perhaps for want of memory, of which it may "
-        f"take {_MEMORY_BYTES >> 20} MiB: shorten the messages"
+        f"the process that renders chat templates ended (status {status}), perhaps because it needed more than "
+        f"{_MEMORY_BYTES >> 20} MiB of memory: shorten the messages"
     )
 
 

@@ -50,7 +50,7 @@ def _answer(request: Mapping[str, Any], max_chars: int) -> dict[str, str]:
         return {"invalid": _message(error)}
     try:
         return {"text": _printed(template, request["names"], max_chars)}
-    except Exception as error:  # noqa: BLE001 - so does its rendering
+    except Exception as error:  # noqa: BLE001 - rendering a hostile template raises anything, too
         return {"refused": _message(error)}
 
 

@@ -74,7 +74,7 @@ def test_what_cannot_run_is_refused(
     three: Path, tmp_path_factory: pytest.TempPathFactory, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = written(tmp_path_factory.mktemp("one"), make_toy_engine())
-    with pytest.raises(ArgumentError, match="an engine for GPUs of one stage runs in this process"):
+    with pytest.raises(ArgumentError, match="a GPU engine with one stage runs in this process"):
         LLM(one, distributed_executor_backend="ray")
     with pytest.raises(ArgumentError, match=r"device_ids are the GPUs of the last stage, .* expected 1 different ones"):
         open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(0, 1, 2)))
