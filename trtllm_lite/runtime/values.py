@@ -50,7 +50,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
-    """Raise ArgumentError unless ``value`` is None or a non-empty text, and of one of the ``kinds``."""
+    """Raise ArgumentError unless ``value`` is of ``kinds`` and, if not None, a non-empty text without NUL."""
     if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
         raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
 

@@ -147,7 +147,7 @@ class Answer(ABC):
 
     @abstractmethod
     def _last(self) -> bytes:
-        """Send the events that end a stream."""
+        """The encoded events that end a stream."""
 
     def _fail(self, error: ApiError) -> None:
         """End a stream that has begun, with an error."""

@@ -79,7 +79,7 @@ def openai_error(error: ApiError) -> dict[str, Any]:
 
 
 def api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
-    """The client's error for any error; of ``fields``, the request's, the first near a message's start is ``param``."""
+    """The error that a client gets for ``error``; ``param`` is the first of ``fields`` near its message's start."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, OverloadedError):

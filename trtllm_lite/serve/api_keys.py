@@ -23,7 +23,7 @@ class ApiKeys:
 
     @classmethod
     def from_file(cls, option: str, path: Path) -> "ApiKeys":
-        """Read a key per line; empty lines and lines that begin with # are skipped. ``option`` names the file.
+        """Read a key per line; empty lines and lines that begin with # are skipped. Messages call the file ``option``.
 
         Raises ArgumentError.
         """
@@ -31,16 +31,16 @@ class ApiKeys:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(
-                f"{option} {path} cannot be read ({error}): expected a file with a key a line"
+                f"{option} {path} cannot be read ({error}): expected a file with one key per line"
             ) from error
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         if not keys:
-            raise ArgumentError(f"{option} {path} holds no key: write one a line")
+            raise ArgumentError(f"{option} {path} holds no key: write one key per line")
         for number, key in enumerate(keys, 1):
             if not is_header_value(key, _LONGEST_KEY):
                 raise ArgumentError(
                     f"key {number} of {option} {shown(str(path))} is longer than {_LONGEST_KEY} characters, or has "
-                    "others than visible ASCII: change it"
+                    "characters other than visible ASCII: change it"
                 )
         return cls(keys)
 

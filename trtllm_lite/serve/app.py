@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's status for a client that went away
 _NO_BODY = 1 << 10  # the most bytes of a body for an endpoint that ignores bodies
-_BYTES_PER_CHAR = 3  # for bodies with the longest prompt: includes UTF-8, escapes, and thoughts that templates drop
+_BYTES_PER_CHAR = 3  # bytes of a body per character of the longest prompt: UTF-8, escapes, dropped thoughts
 _BESIDE_PROMPT = 64 << 10  # bytes of a body besides its prompt
 
 
@@ -44,9 +44,9 @@ class Settings:
     """The operator's settings.
 
     - ``api_keys``: the keys of which requests must show one; None if they need none
-    - ``admin_keys``: the keys that loading adapters needs, and that are valid for all other requests, too; None: it
-      needs no key of its own
-    - ``origins``: the hosts and the origins that are let in
+    - ``admin_keys``: the keys for loading adapters, which are valid for all other requests, too; None if loading
+      adapters needs no separate key
+    - ``origins``: the hosts and the origins whose requests are accepted
     - ``lora_root``: the directory below which adapters may be loaded by requests; None for nowhere
     - ``ignore_unknown_fields``: whether fields of bodies that are not known are dropped instead of refused
     - ``access_log``, ``traces``: where these go; None for nowhere
@@ -131,7 +131,7 @@ class Application:
         return response
 
     def _answered(self, request: Request, status: int, response: Response | None) -> Response | None:
-        """Note that a request is answered; returns its response, with the headers that all its answers have."""
+        """Note that a request is answered; returns its response, with the headers that every response gets."""
         seconds = request.connection.seconds_since(request.received)
         self.metrics.count_request(request.method, self._table.known_path(request.path), status, seconds)
         self.settings.access_log.write(request, status)
@@ -169,7 +169,7 @@ class Application:
     def served(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedModel, LoRARequest | None]:
-        """The decoder called ``name``, or the adapter called so and its model.
+        """The decoder called ``name`` and None, or the model of the adapter called ``name`` and that adapter.
 
         The arguments are those of :meth:`found`, with its ApiErrors; ApiError is also raised for an encoder.
         """
@@ -198,7 +198,7 @@ class Application:
     def found(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedEngine, LoRARequest | None]:
-        """The engine called ``name``, or the adapter called so and its engine; see :meth:`ModelNames.find`.
+        """The engine and adapter (or None) that ``name`` stands for; see :meth:`ModelNames.find`.
 
         A request that names no model gets the only one. ``request_id`` is the name of the request in its body, which
         replaces that of its header. Raises ApiError 404, or 400 for a name that cannot be in a header.
@@ -267,7 +267,7 @@ class Application:
 
 
 def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
-    """The client's error, in which ``names`` maps the runtime's names of fields to those of the request.
+    """The error that a client gets for ``error``; ``names`` maps the runtime's names of fields to the request's.
 
     Callers must not keep the error, as it would keep the request alive.
     """

@@ -67,7 +67,7 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
     _check(body)
     text = render(model, body)
     check_chars("the conversation", text, tokenizer, session.limits.max_input_len)
-    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates write special ones
+    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates write special tokens
     reasoning_parser = model.settings.reasoning_parser
     tools = [] if body.tool_choice == "none" else _tools_for_parser(body)
     tool_parser = _tool_parser(model) if tools else None
@@ -223,8 +223,8 @@ def _text_of_refusal(part: Any) -> Any:
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
     """``message`` with its thoughts under each name that a template may use for them.
 
-    The input has them as reasoning_content, or as vLLM's reasoning. gpt-oss's template reads thinking, and refuses
-    calls with both thoughts and content.
+    The input has them as ``reasoning_content``, or as vLLM's ``reasoning``. gpt-oss's template reads ``thinking``, and
+    refuses calls with both thoughts and content.
     """
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(thoughts, str) or not thoughts:

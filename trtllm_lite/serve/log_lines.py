@@ -32,7 +32,7 @@ def text_line(fields: Mapping[str, Any]) -> str:
 
 
 def json_line(fields: Mapping[str, Any]) -> str:
-    """An object on a line, in ASCII."""
+    """A line with a JSON object, in ASCII."""
     return json.dumps(fields) + "\n"
 
 

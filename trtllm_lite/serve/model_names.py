@@ -30,7 +30,7 @@ class ModelNames:
         return name in self._own or name in self.shared or any(model.adapter(name) for model in self._models)
 
     def default(self) -> str:
-        """The name for requests that give none. Raises ApiError 400 if it could be several."""
+        """The name for requests that give none. Raises ApiError 400 if several are possible."""
         if len(self._models) == 1:
             return self._models[0].name
         if len(self.shared) == 1:
@@ -41,7 +41,7 @@ class ModelNames:
         raise ApiError(400, message, param="model", code="missing_required_parameter")
 
     def find(self, name: str) -> tuple[ServedEngine, LoRARequest | None]:
-        """The engine called ``name``, or one that shares the name, or the adapter called so and its engine.
+        """The engine called ``name`` or sharing that name, or the engine of the adapter called ``name``; the adapter.
 
         Raises ApiError 404.
         """

@@ -113,7 +113,7 @@ class Tokenizer:
         )
 
     def special_token_in(self, text: str) -> str | None:
-        """The first special token whose name is in ``text``, and which would become the token anywhere in a prompt."""
+        """The first special token whose name occurs in ``text`` and would be encoded as that token, or None."""
         found = None if self._special is None else self._special.search(text)
         return None if found is None else found.group()
 

@@ -55,7 +55,7 @@ def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
         )
     texts = tuple(word for word in words if isinstance(word, str))
     if "" in texts:
-        raise ArgumentError(f"{name} holds an empty string, which is everywhere: leave it out")
+        raise ArgumentError(f"{name} holds an empty string, which matches everywhere: leave it out")
     sequences = tuple(tuple(int(token) for token in word) for word in words if not isinstance(word, str))
     return Words(texts, sequences)
 

@@ -82,7 +82,7 @@ def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:
     # "Expected `int`, got `str` - at `$.stream_options.include_usage`"
     message, _, place = str(error).partition(" - at `$")
     where = (path + place.rstrip("`")).lstrip(".") or None
-    if where == "[...]":  # a value that stands for any field
+    if where == "[...]":  # msgspec's path of a value under any key
         where = None
     if message.startswith("Object contains unknown field `"):
         unknown = message.removeprefix("Object contains unknown field `").rstrip("`")

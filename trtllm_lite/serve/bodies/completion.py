@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from trtllm_lite.serve.bodies.prompts import PromptField
 from trtllm_lite.serve.bodies.sampling import NumSequences, SamplingFields
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default
 
 
 class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The table of fields that clients send beside those that the bodies have: hints are dropped, demands refused.
 
-A hint asks for nothing that an answer would have to show, and a neutral value asks for what is so anyway; dropping
-either breaks no promise. Any other value of these fields is an error that says what to do instead.
+A hint asks for nothing that an answer would have to show, and a neutral value asks for what the server does anyway;
+dropping either breaks no promise. Any other value of these fields is an error that says what to do instead.
 """
 
 import re
@@ -19,7 +19,7 @@ from trtllm_lite.serve.bodies.requested import OTHER_NAMES
 
 @dataclass(frozen=True)
 class Row:
-    """A field of the classes ``structs`` of ``bodies``, given by their names, and of their subclasses.
+    """A field of the classes of ``bodies`` that are named in ``structs``, and of their subclasses.
 
     ``neutral`` are the values that are dropped, besides null, which is always dropped; None means all values. With
     ``is_list`` the field is a list, and ``neutral`` are its entries that are dropped. ``otherwise`` says what to do
@@ -109,12 +109,12 @@ ROWS = (
     Row(_PROMPT, "output_format", (), "it is called output_config.format here"),
     # Parts that answers do not have.
     Row(_ALL, "spaces_between_special_tokens", (True,), "no spaces are put between special tokens; leave it out"),
-    Row(_CHAT, "best_of", (1,), "chats give all that they draw: send n"),
+    Row(_CHAT, "best_of", (1,), "chats return every choice that is sampled: send n"),
     Row(_CHAT, "echo", (False,), "chats are not echoed; leave it out"),
     Row(_CHAT, "modalities", (["text"],), 'expected ["text"], as only text is generated'),
     Row(_CHAT, "audio", (), "only text is generated: leave it out"),
     Row(_CHAT, "use_beam_search", (False,), "chats are sampled; search with /v1/completions"),
-    Row(_COMPLETION, "suffix", ("",), "texts are not filled in; leave it out"),
+    Row(_COMPLETION, "suffix", ("",), "text is not generated before a suffix; leave it out"),
     Row(_RESPONSES, "previous_response_id", (), _NOT_STORED),
     Row(_RESPONSES, "conversation", (), _NOT_STORED),
     Row(_RESPONSES, "store", (False,), "responses are not stored: leave it out"),
@@ -144,13 +144,13 @@ _SERVER_TOOLS = {
     "FunctionTool": f"({_OPENAI_TOOLS}){_DATED}",
     "ToolOptions": f"({_ANTHROPIC_TOOLS}){_DATED}",
 }
-"""Types of tools that this server does not have, by the struct of its own tools; lists are read without them."""
+"""Maps structs of tools to types of tools that this server lacks; entries of these types are dropped from lists."""
 
 
 @cache
 def rows_of(struct: type[msgspec.Struct]) -> dict[str, Row]:
     """The rows of a struct by field."""
-    names = [base.__name__ for base in reversed(struct.__mro__)]  # those of the struct itself count most
+    names = [base.__name__ for base in reversed(struct.__mro__)]  # the struct's own rows override those of its bases
     return {row.name: row for name in names for row in ROWS if name in row.structs}
 
 

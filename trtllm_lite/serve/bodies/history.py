@@ -55,7 +55,7 @@ class History:
 
     def _open_turn(self) -> Message:
         if self._turn is None:
-            # Some templates add the content to a text, and cannot do without it.
+            # Some templates concatenate the content with a text, and fail without it.
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn

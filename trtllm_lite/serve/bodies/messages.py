@@ -11,7 +11,7 @@ from trtllm_lite.serve.bodies.requested import REQUESTED, struct_of
 
 
 class Thinking(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether to think, as long as the model likes: ``budget_tokens``, which clients must send, bounds nothing."""
+    """Whether to think, as long as the model likes: ``budget_tokens``, a field of Anthropic's API, has no effect."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
@@ -71,7 +71,7 @@ else:
 
 
 class MessagesBody(_Drawn, forbid_unknown_fields=True, kw_only=True):
-    """Anthropic's fields; ``metadata`` and ``service_tier`` mean nothing here."""
+    """Anthropic's fields; ``metadata`` and ``service_tier`` have no effect."""
 
     max_tokens: int
     stream: bool = False
@@ -92,7 +92,7 @@ def to_chat(body: MessagesBody) -> ChatBody:
 
 
 def to_prompt(body: PromptFields) -> ChatBody:
-    """A chat of the same prompt. Raises ApiError."""
+    """A chat request with the same prompt. Raises ApiError."""
     return ChatBody(**_prompt(body))
 
 

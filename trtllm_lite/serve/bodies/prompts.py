@@ -13,7 +13,7 @@ _NO_PROMPTS = b"[]"
 class PromptField(NamedTuple):
     """The field of a body that holds a text, token ids, or a list of at most ``most`` of these.
 
-    Errors call the members of the list ``entries``.
+    ``entries`` is the noun for the list's members in messages.
     """
 
     name: str

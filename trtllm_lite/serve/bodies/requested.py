@@ -1,4 +1,4 @@
-"""Structs with the fields of bodies that the schema of requests has."""
+"""Makes structs with the fields of bodies that ``RequestFields`` declares."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ OTHER_NAMES = {
 
 
 def struct_of(name: str, base: type[msgspec.Struct] = msgspec.Struct, *, of_messages: bool = False) -> type:
-    """``base`` with all fields of bodies, or with those that /v1/messages has."""
+    """A subclass of ``base`` with all these fields, or (``of_messages``) with those that /v1/messages has."""
     fields = fields_of(RequestFields)
     members = [
         (called, Annotated[http.type, _described(fields[own])], http.default)

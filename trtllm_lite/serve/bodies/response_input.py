@@ -20,7 +20,7 @@ _GIVEN = (
     *("custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"),
     *("tool_search_output", "mcp_approval_response"),
 )
-"""Items with the clients' results of such actions, which become text of the user."""
+"""Items with clients' results of tool calls, which become text of the user."""
 
 
 class _MessageItem(msgspec.Struct, kw_only=True):

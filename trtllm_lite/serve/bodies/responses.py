@@ -73,7 +73,9 @@ def to_chat(body: ResponsesBody) -> ChatBody:
 
 def _check(body: ResponsesBody) -> None:
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
-        raise _wrong("stream_options", "stream_options.continuous_usage_stats: the last event has the usage")
+        raise _wrong(
+            "stream_options", "stream_options.continuous_usage_stats: the last event has the usage; leave it out"
+        )
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ from trtllm_lite.serve.bodies import convert
 from trtllm_lite.serve.bodies.requested import REQUESTED, struct_of
 
 NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
-"""It is checked on decoding, because the server admits this number of sequences before it checks other parameters."""
+"""The type of ``n``, checked on decoding, because the server admits ``n`` sequences before it checks other fields."""
 
 
 _MOST_DIGITS = 9  # digits of a token id
-_NUM_KEPT = 64  # parameters that earlier requests had
+_NUM_KEPT = 64  # SamplingParams of earlier requests that are kept
 _GRAMMARS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),

@@ -19,12 +19,12 @@ from trtllm_lite.serve.served_engine import ServedEngine
 
 _MODEL_PATH = "/v1/models/"
 _PAGE = render_page()
-_DESCRIPTIONS: WeakKeyDictionary[Application, dict[str, Any]] = WeakKeyDictionary()  # engines end with their server
+_DESCRIPTIONS: WeakKeyDictionary[Application, dict[str, Any]] = WeakKeyDictionary()  # lets engines end with servers
 _COMMON = {"object": "model", "created": int(time.time()), "owned_by": "trtllm_lite"}
 
 
 async def models(app: Application, request: Request) -> Response:
-    """All models and their adapters, or one."""
+    """All models and their adapters, or the one that the path names."""
     entries = [_shared(name, list(versions)) for name, versions in app.names.shared.items()]
     entries += [entry for model in app.models for entry in _entries(model)]
     if not request.path.startswith(_MODEL_PATH):

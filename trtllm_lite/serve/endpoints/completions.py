@@ -54,7 +54,9 @@ def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBo
     """Tokenize and check the prompts, which may be slow."""
     session = model.session
     if body.use_beam_search and body.stream:
-        raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
+        raise _wrong(
+            "stream", "stream: a beam search gives its texts at its end; leave out either stream or use_beam_search"
+        )
     if body.prompt_logprobs is not None and body.stream:
         raise _wrong(
             "prompt_logprobs", "prompt_logprobs: streams have none; leave out either prompt_logprobs or stream"
@@ -229,7 +231,7 @@ class _Answer:
                 extra["prompt_token_ids"] = handle.request.prompt_ids.tolist()
         return extra
 
-    # Both.
+    # Whole answers and streams.
 
     @property
     def _head(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class BlockEncoder(PartEncoder):
     def __init__(self) -> None:
         super().__init__()
         self.blocks: list[dict[str, Any]] = []
-        """The blocks that have ended complete."""
+        """The complete blocks so far."""
 
     def _begin(self, part: Part) -> list[ApiEvent]:
         return [{"type": "content_block_start", "index": part.number, "content_block": _block(part, _NO_INPUT)}]

@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._waiting) > self._limits.max_pipelined
 
     def send_continue(self) -> None:
-        """Tell a client that asks for it that its body may come; other clients go on without."""
+        """Tell a client that waits before it sends its body to go on, unless another answer is being sent."""
         if self._task is None:  # never in the middle of another answer
             self._outlet.write(_CONTINUE)
 

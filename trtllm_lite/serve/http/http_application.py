@@ -1,4 +1,4 @@
-"""Defines what answers requests, whichever server has received them."""
+"""Defines the interface of an application that answers the requests of a server."""
 
 from typing import Protocol
 

@@ -130,7 +130,7 @@ def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length
 
 
 def announced_bytes(headers: Mapping[str, str]) -> str:
-    """The size of a body as the head announces it, as digits; beyond 15 digits it is too large anyway.
+    """The digits of a body's size as the head announces it, at most 15: bodies of more digits are refused anyway.
 
     The result is "0" if no number is announced.
     """
@@ -141,7 +141,7 @@ def announced_bytes(headers: Mapping[str, str]) -> str:
 def decodes_to_much(limits: HttpLimits) -> Response:
     """The response to a body that is too large after decoding."""
     most = limits.max_decoded_bytes
-    message = f"the body's values may take more than {most} bytes of memory, the most that one body may: send less\n"
+    message = f"the body's values may take more than {most} bytes of memory, the limit of one body: send less\n"
     return Response(413, message.encode(), TEXT)
 
 

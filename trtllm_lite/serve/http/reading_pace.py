@@ -5,7 +5,7 @@ from collections import deque
 
 _TURN_SECONDS = 1e-3
 _READS_PER_TURN = 1
-"""Each read is of 64 kB: these are half of what a gigabit link brings, and take a quarter of a core."""
+"""Reads of 64 kB in a turn: at this rate they are half of a gigabit link, and take a quarter of a core."""
 
 
 class ReadingPace:

@@ -38,7 +38,7 @@ def add_model(families: Families, model: "ServedModel") -> None:
         _add_times(families, model.counts)
     for reason, count in model.num_rejected.items():
         families.counter("admission_rejections", "Requests refused because of too many others.", count, reason=reason)
-    text = "Choices of conversations without content and calls, often because thoughts did not end."
+    text = "Choices of conversations without content or calls, often because thoughts did not end."
     for reason, count in model.empty_answers.items():
         families.counter("", text, count, trtllm="empty_answers", finished_reason=reason)
     for outcome, count in model.tool_parses.items():
@@ -117,7 +117,7 @@ def _add_experts(families: Families, counts: Sequence[ExpertCounts]) -> None:
         families.counter("", text, int(own), trtllm="moe_expert_choices", ep_rank=str(rank))
         text = "Experts of a rank that some token of a routed step has chosen."
         families.counter("", text, int(of_steps), trtllm="moe_experts_read", ep_rank=str(rank))
-    text = "Chosen experts of the rank that has most of them in a routed step."
+    text = "Choices of experts of the rank that was chosen most in a routed step."
     families.counter("", text, busiest, trtllm="moe_busiest_rank_choices")
 
 

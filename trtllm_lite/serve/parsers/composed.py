@@ -6,7 +6,7 @@ from trtllm_lite.serve.parsers.tool_parser import ToolParser
 
 
 class ComposedParser:
-    """An OutputParser of a reasoning parser, a tool parser, both or neither.
+    """An OutputParser made of a reasoning parser, a tool parser, both or neither.
 
     Calls inside thoughts do not count, except if the text ended and the thoughts did not, because models forget to end
     their thoughts. Then the calls that a second tool parser, ``in_thoughts``, finds in them are reported, if all are

@@ -68,7 +68,7 @@ class OutputParser(Protocol):
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether at least one call has ended complete."""
+        """Whether at least one call has ended and is complete."""
 
     @property
     def is_inside_tool_call(self) -> bool:

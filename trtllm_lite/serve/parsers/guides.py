@@ -101,7 +101,7 @@ def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts:
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:
-    """The tools of which one must be called, with parameters as far as grammars enforce them; None without such a need.
+    """The tools of which one must be called, with parameters as far as grammars enforce them; None if none must be.
 
     Raises ArgumentError if there is no such tool.
     """
@@ -121,7 +121,7 @@ def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | Non
 
 
 def _as_far_as_enforced(tool: Tool) -> Tool:
-    """The tool; unless it is strict, without keywords that no grammar enforces (``uniqueItems``)."""
+    """The tool, without keywords that no grammar enforces (``uniqueItems``) unless it is strict."""
     if tool.strict:
         return tool
     leniently = {SCHEMA_OPTIONS: {"lenient": True}}

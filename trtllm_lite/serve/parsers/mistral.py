@@ -25,7 +25,7 @@ _VALID_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class MistralParser(MarkedCallParser):
-    """Calls after ``[TOOL_CALLS]``: an array of them, or one."""
+    """Parses what follows ``[TOOL_CALLS]``: an array of calls, or one call."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_CALLS,)

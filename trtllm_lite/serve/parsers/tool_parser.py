@@ -45,7 +45,7 @@ class ToolParser(TextReader):
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether at least one call has ended complete."""
+        """Whether at least one call has ended and is complete."""
         return self._num_ended > 0
 
     @property
