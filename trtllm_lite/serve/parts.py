@@ -27,8 +27,8 @@ ApiEvent = dict[str, Any]
 class Part:
     """A stretch of an answer of one kind; parts are numbered from 0.
 
-    ``call`` is set for calls, whose pieces are their arguments. ``is_whole`` is set when the part ends: it was not cut
-    off, and if it is a call, its arguments are a JSON object.
+    ``call`` is set for calls, whose pieces are their arguments. ``is_whole``, known when the part has ended: whether it
+    was not cut off and, for a call, whether its arguments are a JSON object.
     """
 
     kind: Literal["text", "reasoning", "call"]
@@ -64,7 +64,7 @@ class PartEncoder(ABC):
 
     @abstractmethod
     def _piece(self, part: Part, text: str) -> ApiEvent:
-        """The events for a piece of a part."""
+        """The event for a piece of a part."""
 
     @abstractmethod
     def _end(self, part: Part) -> list[ApiEvent]:

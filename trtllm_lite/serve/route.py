@@ -19,7 +19,7 @@ class Route:
     """An endpoint, and the HTTP method of its requests.
 
     ``is_open``: no key is needed. ``is_admin``: one of the admin keys is needed, if there are any. ``is_work``: it uses
-    an engine, and is refused while the server drains. ``has_one_prompt``: its body is no longer than a prompt.
+    an engine, and is refused while the server drains. ``has_one_prompt``: its body is bounded as one prompt is.
     ``error_body``: makes the body of an error. ``body``: the type that the request's body is decoded to, None if it has
     none; ``answer``: the content type of an answer that is no stream. The endpoint's docstring is its summary in the
     server's description (``openapi.py``).

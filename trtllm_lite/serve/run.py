@@ -24,7 +24,7 @@ from trtllm_lite.serve.turns import Lanes
 
 _CUTTING_SECONDS = 1.0  # time for requests that are being submitted, and for their error answers
 _LEAST_CLOSING_SECONDS = 1.0  # time for clients to read the last answers
-_OTHER_FILES = 256  # besides connections
+_OTHER_FILES = 256  # open files besides connections
 _OBJECTS_BETWEEN_SEARCHES = 50_000
 _SWITCH_SECONDS = 5e-4  # switch interval of Python's threads; the default is ten times as long
 

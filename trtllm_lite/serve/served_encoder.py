@@ -31,7 +31,7 @@ class _Turn:
     """The time of a request's next turn, and its waiting texts."""
 
     start: float
-    """The virtual time of the turn: tokens served to a request that has waited without a break."""
+    """The virtual time of the turn, in tokens served to a request that has always waited."""
     number: int
     """The number of the request, in order of arrival."""
     texts: deque[_Waiting] = field(compare=False)

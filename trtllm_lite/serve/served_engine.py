@@ -33,7 +33,7 @@ class ModelSettings:
     - ``refuses_special_tokens``: whether a chat whose texts spell special tokens is an error
     - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
     - ``adapters``: names and directories of LoRA adapters, which requests may name as their model
-    - ``takes_priorities``: requests may say how urgent they are; without it one that does is refused
+    - ``takes_priorities``: whether requests may have a priority; otherwise a request with a priority is refused
     """
 
     names: tuple[str, ...]
@@ -78,12 +78,12 @@ class ServedEngine(ABC):
     @property
     @abstractmethod
     def max_model_len(self) -> int:
-        """The most tokens of prompt and answer together."""
+        """The maximum number of tokens of prompt and answer together."""
 
     @property
     @abstractmethod
     def max_input_len(self) -> int:
-        """The most tokens of a prompt."""
+        """The maximum number of tokens of a prompt."""
 
     @property
     def max_prompt_chars(self) -> int:
@@ -93,7 +93,7 @@ class ServedEngine(ABC):
     @property
     @abstractmethod
     def max_batch_size(self) -> int:
-        """The most sequences of a step."""
+        """The maximum number of sequences of a step."""
 
     @property
     @abstractmethod
@@ -119,7 +119,7 @@ class ServedEngine(ABC):
 
     @property
     def capacity(self) -> int:
-        """The most sequences that are accepted at a time: a batch, and the queue."""
+        """The maximum number of sequences that are accepted at a time: a batch, and the queue."""
         return self.max_batch_size + self.settings.max_queue_size
 
     def adapter(self, name: str) -> LoRARequest | None:
@@ -167,8 +167,8 @@ class ServedEngine(ABC):
     async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
         """The result of ``work``, which prepares the request that the current task answers.
 
-        The work runs in another thread when it is the client's turn, or at once in this thread if it ``is_quick``, so
-        that it takes less time than handing it over.
+        The work runs in another thread when it is the client's turn, or at once in this thread if it ``is_quick``,
+        which means that it takes less time than handing it over.
         """
         try:
             return work() if is_quick else await TURN.get().prepare(work)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _STANDARD = (0, 1, 2)
 _ERRORS = 2
-_SURE_BYTES = select.PIPE_BUF  # a pipe that is ready takes at least as many bytes without blocking
+_SURE_BYTES = select.PIPE_BUF  # a pipe that is ready takes at least this many bytes without blocking
 
 
 def drop_what_stderr_does_not_take(*, as_json: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Records which generations were started for a request, for code that looks at them at its end."""
+"""Records which generations were started for a request, for code that inspects them when the request ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -104,14 +104,14 @@ class ModelRunner:
         ``rank`` is 0: one process runs all ranks. ``device_ids`` are the numbers of the ranks' GPUs, by default the
         first GPUs.
 
-        ``lora_dir`` lists directories of adapters in PEFT's format; ``lora_uids`` of :meth:`generate` has their
-        indices, from "0" on. An adapter is read when a request first uses it. At most ``max_loras`` are in use at once,
-        ``max_cpu_loras`` in memory.
+        ``lora_dir`` is a directory of an adapter in PEFT's format, or a list of such directories; ``lora_uids`` of
+        :meth:`generate` refers to them by index, from "0" on. An adapter is read when a request first uses it. At most
+        ``max_loras`` are in use at once, ``max_cpu_loras`` in memory.
 
         ``max_batch_size`` to ``max_beam_width`` tighten limits that the engine was built for. The options after them
         are fields of KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and
         RunnerOptions; ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of
-        TensorRT-LLM's function are accepted with their neutral values.
+        TensorRT-LLM's function are accepted only with their neutral values.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or a GPU that the engine
         was not built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an
@@ -191,7 +191,7 @@ class ModelRunner:
         ``chat_template``, if there are several), which also gets ``tools`` and ``chat_template_kwargs``.
 
         ``sampling_config``, a dictionary or object, gives values to sampling arguments that are not given themselves.
-        Other arguments of TensorRT-LLM's function are accepted with their neutral values.
+        Other arguments of TensorRT-LLM's function are accepted only with their neutral values.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
         ``output_log_probs`` and ``output_cum_log_probs`` need ``return_dict=True``.

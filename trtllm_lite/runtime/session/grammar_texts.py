@@ -14,7 +14,7 @@ from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarS
 MAX_SCHEMA_DEPTH = 100
 """Deepest nesting of brackets in a JSON schema; some thousands would overflow a stack."""
 MAX_STRUCTURES = 1024
-"""The most structures of structural tags; each takes about 20 of the 65,525 symbols of a grammar."""
+"""The maximum number of structures of structural tags; each takes about 20 of the 65,525 symbols of a grammar."""
 WHITE_SPACE = r"[ \t]{0,4}\r?\n[ \t]{0,80}|[ \t]{1,8}"
 """White space allowed between the tokens of JSON: a line break and an indentation, or some blanks.
 

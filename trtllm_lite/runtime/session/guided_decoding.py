@@ -11,9 +11,9 @@ from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.values import check_flag, check_list, is_unicode
 
 MAX_GRAMMAR_LENGTH = 1 << 20
-"""The most characters of a grammar, or of a schema as JSON."""
+"""The maximum number of characters of a grammar, or of a schema as JSON."""
 MAX_REGEX_LENGTH = 1 << 14
-"""The most characters of a regular expression: compilation can take time and memory quadratic in its length."""
+"""The maximum number of characters of a regular expression: compilation can take time and memory quadratic in its length."""
 STRUCTURAL_TAG = "structural_tag"
 _MAX_CHOICES = 1 << 14
 _MAX_MARKER_LENGTH = 256

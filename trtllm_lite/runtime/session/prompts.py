@@ -18,7 +18,7 @@ Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Messa
 """Forms of a prompt: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}; in a chat, one or more messages."""
 
 MAX_PROMPT_IDS = 1 << 20
-"""The most token ids of a prompt, more than any engine takes."""
+"""The maximum number of token ids of a prompt, more than any engine takes."""
 _ROOMY_TOKEN_CHARS = 32  # characters of a long token; ordinary tokens have fewer
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 _DICTIONARIES = ("prompt_token_ids", "prompt")

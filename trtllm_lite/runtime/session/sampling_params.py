@@ -27,7 +27,7 @@ _MAX_VOCABULARY = 1 << 20  # no model has this many tokens
 _MAX_TOKENS = 2**24
 _LEAST_SEED = -(2**63)  # the least seed of OpenAI's API
 MAX_SEQUENCES = 128
-"""The most continuations that one prompt may ask for."""
+"""The maximum number of continuations that one prompt may ask for."""
 
 
 @takes_foreign_fields(calls.SAMPLING_PARAMS)

@@ -14,7 +14,7 @@ Word = str | Sequence[int]
 
 @dataclass(frozen=True)
 class WordLimits:
-    """The most words that a request may have, and the most characters or token ids of a word."""
+    """The maximum numbers of words of a request, and of characters or token ids of a word."""
 
     num_words: int
     length: int

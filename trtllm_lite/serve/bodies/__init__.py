@@ -22,7 +22,7 @@ from trtllm_lite.serve.turns import TURN
 Body = TypeVar("Body", bound=msgspec.Struct)
 Made = TypeVar("Made")
 MAX_MESSAGES = 4096
-"""The most messages of a conversation."""
+"""The maximum number of messages of a conversation."""
 _LARGE_BODY = 64 << 10  # bytes; smaller bodies are prepared within a millisecond
 
 

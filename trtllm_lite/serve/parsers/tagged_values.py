@@ -25,9 +25,9 @@ from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool
 
 MAX_SPACE = 64
-"""The most characters of space between the end of a value and what follows it."""
+"""The maximum number of characters of space between the end of a value and what follows it."""
 MAX_AHEAD = 1024
-"""The most characters that are read ahead to tell whether an argument begins or a value continues."""
+"""The maximum number of characters that are read ahead to tell whether an argument begins or a value continues."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 

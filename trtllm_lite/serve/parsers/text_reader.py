@@ -11,9 +11,9 @@ from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, join_eve
 from trtllm_lite.serve.parsers.json_scanner import JsonScanner
 
 MAX_HELD = 1 << 20
-"""The most characters that are held back until their meaning is known."""
+"""The maximum number of characters that are held back until their meaning is known."""
 MAX_NAME = 256
-"""The most characters of a function's or a parameter's name, as they are written."""
+"""The maximum number of characters of a function's or a parameter's name, as they are written."""
 _Result = TypeVar("_Result")
 Steps = Generator[None, None, _Result]
 """A generator that reads a part of a text: it yields when it needs more, and returns its result."""

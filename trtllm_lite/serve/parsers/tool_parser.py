@@ -14,7 +14,7 @@ from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 MAX_CALLS = 128
-"""The most calls of a text; text after them is content."""
+"""The maximum number of calls of a text; text after them is content."""
 
 
 class ToolParser(TextReader):
@@ -73,7 +73,7 @@ class ToolParser(TextReader):
     @classmethod
     @abstractmethod
     def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """The grammar of a text that consists of calls of ``tools``: one, or at least one with ``parallel``."""
+        """The grammar of a text of calls of ``tools``: exactly one, or (``parallel``) one or more."""
 
     @classmethod
     @abstractmethod
@@ -116,7 +116,7 @@ class ToolParser(TextReader):
         return self._num_begun < MAX_CALLS
 
     def _try(self, call: Steps[None]) -> Steps[None]:
-        """Read a possible call. If it turns out to be none before it begins, its held text becomes content."""
+        """Read what may be a call. If it proves to be none before ToolCallBegin, the held text becomes content."""
         self._hold()
         try:
             yield from call
@@ -134,7 +134,7 @@ class ToolParser(TextReader):
         """
         if arguments.is_whole and not self._is_cut:
             self._end()
-            yield from self._skip(r"[\]}\s]")  # missing brackets of the format
+            yield from self._skip(r"[\]}\s]")  # closing brackets of the format
         else:
             if arguments.closing and not self._is_cut:
                 self._events.append(ToolCallArguments(self._num_begun - 1, arguments.closing))
