@@ -64,7 +64,7 @@ class RouteTable:
             allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
             raise ApiError(
                 405,
-                f"{shown(request.path)} is asked with {' or '.join(allowed)}, not {shown(request.method)}",
+                f"{shown(request.path)} answers {' or '.join(allowed)}, not {shown(request.method)}",
                 code="method_not_allowed",
                 headers={"Allow": ", ".join(allowed)},
             )

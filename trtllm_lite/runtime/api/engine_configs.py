@@ -40,7 +40,7 @@ class QuantConfig:
     W4A16_AWQ. ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` is the number of neighbouring 4-bit weights of a
     row that share a scale.
 
-    Raises ArgumentError for a value that makes no sense.
+    Raises ArgumentError for an invalid value.
     """
 
     quant_algo: str | None = None

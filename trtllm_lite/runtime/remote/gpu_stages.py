@@ -81,7 +81,7 @@ class GpuStages(StagesElsewhere):
                 elif is_late:
                     self._fail(stage, f"is not connected after {CONNECTING_SECONDS:.0f} s", "connecting")
             if is_late:
-                raise DeviceError(f"the last stage is not connected with the others after {CONNECTING_SECONDS:.0f} s")
+                raise DeviceError(f"the last stage is not connected after {CONNECTING_SECONDS:.0f} s: load it again")
             wait([own], timeout=0.05)
         own.result()
         self._results(calls, "connecting", 0)

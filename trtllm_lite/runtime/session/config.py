@@ -52,7 +52,7 @@ class KvCacheConfig:
     engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted only
     with values that have no effect.
 
-    Raises ArgumentError for a value that makes no sense.
+    Raises ArgumentError for an invalid value.
     """
 
     enable_block_reuse: bool = True
@@ -128,8 +128,8 @@ class SpeculativeConfig:
     Requests under a grammar (``guided_decoding``) first draft the tokens that the grammar determines: with any method,
     and in engines that were built for drafts also without a SpeculativeConfig.
 
-    Options of methods other than the chosen one must be left out. Raises ArgumentError for a value that makes
-    no sense.
+    Options of methods other than the chosen one must be left out. Raises ArgumentError for an
+    invalid value.
     """
 
     method: str

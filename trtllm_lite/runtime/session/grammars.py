@@ -24,7 +24,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 MAX_KEPT = 64
 """The maximum number of compiled grammars that are kept."""
 MAX_KEPT_BYTES = 48 << 20
-"""The maximum number of bytes that all kept grammars take with their texts, and so a single grammar: a larger one is refused.
+"""The maximum number of bytes that all kept grammars take with their texts; a single larger grammar is refused.
 
 With drafts a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
 ``MAX_KEPT`` usual grammars fit. Some dozens of hostile grammars fill the room; with the latest text, and memory

@@ -13,7 +13,7 @@ from trtllm_lite.runtime.values import check_flag, check_list, is_unicode
 MAX_GRAMMAR_LENGTH = 1 << 20
 """The maximum number of characters of a grammar, or of a schema as JSON."""
 MAX_REGEX_LENGTH = 1 << 14
-"""The maximum number of characters of a regular expression: compilation can take time and memory quadratic in its length."""
+"""The maximum number of characters of a regular expression; compilation may be quadratic in time and memory."""
 STRUCTURAL_TAG = "structural_tag"
 _MAX_CHOICES = 1 << 14
 _MAX_MARKER_LENGTH = 256

@@ -73,7 +73,7 @@ class Stats:
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens (``lookup_tokens``) that the KV cache held
     (``hit_tokens``). A preempted request is computed again (``num_recomputed_tokens`` in all) or was swapped to host
-    memory. ``num_steps`` steps took ``step_seconds``; for ``host_seconds`` of them the host did not wait for the
+    memory. ``num_steps`` steps took ``step_seconds``, in ``host_seconds`` of which the host did not wait for the
     device. ``decode_host_times`` is a histogram of decode-only steps by the host's seconds per step, with a resolution
     of 3%. ``num_late_rows``: how often a request was left out of a step because its grammar's mask was not ready.
     ``loaded_loras`` are the names of the adapters in memory, the least recently used first.
