@@ -88,7 +88,7 @@ def _add_dropped(components: dict[str, Any], bodies: Iterable[type]) -> None:
         if pattern is not None:
             kind = {"type": "string", "pattern": f"^({pattern})$"}
             left_out = {"type": "object", "required": ["type"], "properties": {"type": kind}}
-            components[struct.__name__] = {"anyOf": [schema, {**left_out, "description": "Entries of these types are dropped."}]}
+            components[struct.__name__] = {"anyOf": [schema, {**left_out, "description": "Dropped from lists."}]}
 
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
