@@ -2,6 +2,6 @@
 
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 
-ModelRunnerCpp = ModelRunner  # TensorRT-LLM has two classes
+ModelRunnerCpp = ModelRunner  # in TensorRT-LLM these are two classes
 
 __all__ = ["ModelRunner", "ModelRunnerCpp"]

@@ -288,4 +288,4 @@ FIELDS = frozenset(
         *("chat_template_kwargs", "chat_template"),
     )
 )
-"""Names of fields with which messages of the runtime begin."""
+"""Names of fields that the runtime's messages may begin with."""

@@ -13,7 +13,7 @@ _FORM = "NAME=MODEL:WEIGHT,MODEL:WEIGHT, such as chat=v1:90,v2:10"
 
 
 def shares_of(given: Sequence[str], models: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    """The weights of each of ``models`` by the names that it shares. Raises ArgumentError for texts of another form."""
+    """Weights by model and by the names that it shares with others. Raises ArgumentError for texts of another form."""
     shares: dict[str, dict[str, int]] = defaultdict(dict)
     shared: set[str] = set()
     for text in given:

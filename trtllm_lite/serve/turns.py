@@ -72,7 +72,7 @@ class Lane:
         heapq.heappush(self._turns, (at, next(self._count), client))
 
     def _start(self) -> None:
-        """Let free threads begin the next work."""
+        """Start waiting work on free threads."""
         while self._num_working < self._num_threads and self._turns:
             at, _, client = heapq.heappop(self._turns)
             used = self._times.get(client, 0.0)

@@ -11,7 +11,7 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.prompts import Prompts
 
-Rows = Sequence[Sequence[Output]]  # by prompt and sequence
+Rows = Sequence[Sequence[Output]]  # outputs by prompt and sequence
 
 
 @dataclass(frozen=True)

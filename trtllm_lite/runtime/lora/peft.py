@@ -151,7 +151,7 @@ def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections
 def _checked(
     module: str, matrices: Mapping[str, Matrix], rank: int, max_rank: int, parts: Sequence[Part]
 ) -> tuple[Matrix, Matrix]:
-    """The matrices A and B of a module. Raises LimitError for a rank above ``max_rank``, EngineError for shapes."""
+    """The matrices A and B of a module. Raises LimitError for a rank above ``max_rank``, EngineError for a shape."""
     num_in, num_out = parts[0].num_in, sum(len(part.rows) for part in parts)
     if rank > max_rank:
         raise LimitError(

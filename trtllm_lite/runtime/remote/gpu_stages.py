@@ -93,7 +93,7 @@ class GpuStages(StagesElsewhere):
         self._call_all("step", number, copies, shape, inputs)
 
     def capture(self, shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Have all stages capture a graph."""
+        """Have all stages capture the CUDA graph of a step of ``shape``."""
         self._check()
         self._results(self._call_all("capture", shape, inputs), "capturing a step", LOADING_SECONDS)
 

@@ -31,7 +31,7 @@ MAX_CPU_SECONDS = 2.0
 MAX_WALL_SECONDS = 30.0
 """A grammar that is not compiled within this many seconds, as on a busy machine, is refused."""
 MAX_AT_ONCE = 4
-"""Grammars that are compiled at the same time; others wait for up to ``MAX_WALL_SECONDS``."""
+"""How many grammars are compiled at the same time; others wait for up to ``MAX_WALL_SECONDS``."""
 _SPARE_SECONDS = 5.0  # waited after the time limit at which the process ends by itself
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 

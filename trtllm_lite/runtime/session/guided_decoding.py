@@ -151,7 +151,7 @@ class GuidedDecodingParams:
 
 
 def _texts(field: str, value: Any) -> tuple[str, ...]:
-    """One text, or the texts of a list."""
+    """``value`` as a tuple of texts: it is one text, or a list of texts."""
     return tuple(_text(field, text) for text in (value if isinstance(value, list | tuple) and value else [value]))
 
 

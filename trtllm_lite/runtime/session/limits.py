@@ -240,7 +240,7 @@ def _cache_blocks(cache: KvCache, block_bytes: int, demand: int, config: KvCache
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = []
     if config.max_tokens is not None:
-        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # every group has a block for each token
+        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # each group stores every token
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // block_bytes

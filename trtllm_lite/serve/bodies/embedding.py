@@ -13,7 +13,7 @@ class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is accepted and ignored.
     """
 
-    PROMPTS: ClassVar = PromptField("input", "texts", 2048)  # OpenAI's bound
+    PROMPTS: ClassVar = PromptField("input", "texts", 2048)  # OpenAI's limit of texts
     input: str | list[Any]
     model: str = ""
     encoding_format: Literal["float", "base64"] = "float"

@@ -18,7 +18,7 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 """The type of ``n``, checked on decoding, because the server admits ``n`` sequences before it checks other fields."""
 
 
-_MOST_DIGITS = 9  # digits of a token id
+_MOST_DIGITS = 9  # of a token id
 _NUM_KEPT = 64  # SamplingParams of earlier requests that are kept
 _GRAMMARS = (
     *("response_format", "structured_outputs"),

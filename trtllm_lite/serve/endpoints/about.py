@@ -47,7 +47,7 @@ def _entries(model: ServedEngine) -> list[dict[str, Any]]:
 
 
 def _shared(name: str, versions: Sequence[ServedEngine]) -> dict[str, Any]:
-    """The entry of a name that models share, with the lengths that each of these models takes."""
+    """The entry of a name that models share, with the lengths that all of these models accept."""
     lengths = {key: min(getattr(model, key) for model in versions) for key in ("max_model_len", "max_input_len")}
     return {"id": name, **_COMMON, "root": name, "parent": None, **lengths}
 
@@ -93,7 +93,7 @@ async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG0
 
 
 async def docs(app: Application, request: Request) -> Response:  # noqa: ARG001
-    """The page that shows this description to people."""
+    """The page that shows the server's OpenAPI description to people."""
     content, headers = render_docs(_description(app))
     return Response(200, content, HTML, dict(headers))
 

@@ -21,7 +21,7 @@ from trtllm_lite.serve.served_encoder import Row, ServedEncoder
 from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 
 _MAX_QUICK_ELEMENTS = 1 << 12
-"""Elements of embeddings that are written within a millisecond."""
+"""How many elements of embeddings are written as JSON within a millisecond."""
 
 
 async def embeddings(app: Application, request: Request) -> Response:
@@ -54,7 +54,7 @@ def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
 
 
 def _tokenize(model: ServedEncoder, inputs: list[Any], body: EmbeddingBody) -> list[NDArray[np.int32]]:
-    """Return checked token ids, which may be slow."""
+    """Tokenize and check the texts, which may be slow."""
     parsed = parse_prompts(
         *(inputs, None, model.tokenizer, model.vocab_size, model.max_input_len),
         add_special_tokens=body.add_special_tokens,
@@ -68,7 +68,7 @@ def _response(
 ) -> Response:
     request.num_prompt_tokens = sum(map(len, texts))
     write = _as_base64 if body.encoding_format == "base64" else _as_numbers
-    # Each embedding on its own: writing all at once would hold the interpreter's lock for long.
+    # Each embedding is written on its own: writing all at once would hold the interpreter's lock for long.
     data = [
         encode_json({"object": "embedding", "index": number, "embedding": write(row)})
         for number, row in enumerate(rows)

@@ -39,7 +39,7 @@ class RequestReader:
         self._url = b""
         self._headers: dict[str, str] = {}
         self.request: Request | None = None
-        """The request whose body arrives."""
+        """The request whose body is arriving; None between bodies."""
         self._refusal: Response | None = None
         self._num_hosts = self._head_bytes = self._num_header_bytes = 0
         self._is_offer = False

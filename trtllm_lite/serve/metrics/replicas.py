@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def labelled(metrics: "ServerMetrics", replica: str) -> list[Metric]:
-    """The text of a server's /metrics with an additional label, ``replica``, on each sample."""
+    """The metrics of a server, with an additional label, ``replica``, on each sample."""
     families = list(metrics.registry.collect())
     for family in families:
         family.samples = [sample._replace(labels={**sample.labels, "replica": replica}) for sample in family.samples]

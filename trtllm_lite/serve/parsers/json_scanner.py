@@ -10,7 +10,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-# The next state of a number by state and kind of character; 0 stands for itself, 1 for 1 to 9.
+# The next state of a number, by state and kind of character: "0" is the digit 0, "1" any digit from 1 to 9.
 _NUMBER = {
     "start": {"-": "minus", "0": "zero", "1": "whole"},
     "minus": {"0": "zero", "1": "whole"},
