@@ -31,7 +31,7 @@ _SWITCH_SECONDS = 5e-4  # switch interval of Python's threads; the default is te
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The address of the server, and how it ends: ``drain_timeout`` is in seconds, for running requests."""
+    """The address of the server, and the seconds that running requests get when it ends (``drain_timeout``)."""
 
     host: str = "127.0.0.1"
     port: int = 8000

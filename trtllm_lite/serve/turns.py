@@ -54,7 +54,7 @@ class Lane:
         self._time = 0.0
 
     async def run(self, client: str, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which a thread does in the client's turn, unless this is cancelled before."""
+        """The result of ``work``, which a thread does in the client's turn, unless the caller is cancelled before."""
         result: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
         if client not in self._waiting:
             self._waiting[client] = deque()

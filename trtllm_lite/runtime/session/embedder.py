@@ -123,7 +123,10 @@ class Embedder:
 
 
 def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: RunnerOptions) -> Embedder:
-    """Open the encoder with the engines ``ranks``. Raises ArgumentError for options of generation, LimitError for limits."""
+    """Open the encoder with the engines ``ranks``.
+
+    Raises ArgumentError for options of generation, LimitError for limits above the engine's or too little memory.
+    """
     usual, used = RunnerOptions(), {*_LIMITS, "num_threads"}
     given = [entry.name for entry in fields(options) if getattr(options, entry.name) != getattr(usual, entry.name)]
     manifest = Manifest.from_json(ranks[0].manifest)

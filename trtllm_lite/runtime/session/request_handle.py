@@ -115,7 +115,7 @@ class RequestHandle:
             self.notifier.notify(wake_ups, [self])
 
     def result(self, timeout: float | None = None) -> list[Response]:
-        """Wait for the end; returns all responses.
+        """Wait until the request has ended; returns all responses.
 
         Raises TimeoutError after ``timeout`` seconds (the request goes on), EngineError if the request failed.
         """

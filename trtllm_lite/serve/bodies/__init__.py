@@ -79,7 +79,7 @@ def check_num_messages(name: str, count: int) -> None:
 
 
 def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:
-    # "Expected `int`, got `str` - at `$.stream_options.include_usage`"
+    # msgspec's messages have this form: "Expected `int`, got `str` - at `$.stream_options.include_usage`"
     message, _, place = str(error).partition(" - at `$")
     where = (path + place.rstrip("`")).lstrip(".") or None
     if where == "[...]":  # msgspec's path of a value under any key

@@ -126,7 +126,7 @@ class RequestReader:
         self._refusal = self._server.app.check_head(request)
         announced = announced_bytes(self._headers)
         if self._refusal is not None and (announced != "0" or "transfer-encoding" in self._headers):
-            self._fail(RequestError(self._refusal))  # a request without a body is answered with it later
+            self._fail(RequestError(self._refusal))  # without a body, the refusal is sent in its turn
         if int(announced) > self._max_body_bytes:
             self._fail_by_size(announced)
         self.is_in_body = True

@@ -43,7 +43,7 @@ class Llama3JsonParser(MarkedCallParser):
 
     @classmethod
     def _grammar_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """Implements ToolParser. The calls have no special token, as the model writes them most of the time."""
+        """Implements ToolParser. The calls come without the special token, which the model mostly leaves out."""
         return guides.of_rules(list(_rules(tools)), len(tools), separator="; ", parallel=parallel)
 
     @classmethod
