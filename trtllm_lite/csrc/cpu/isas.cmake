@@ -5,7 +5,7 @@
 set(FEATURES_portable)
 set(FEATURES_avx2 avx2 fma f16c)
 set(FEATURES_avx512 ${FEATURES_avx2} avx512f avx512bw avx512dq avx512vl)
-set(FEATURES_amx ${FEATURES_avx512} avx512vnni avx512bf16 amx-tile amx-bf16)
+set(FEATURES_amx ${FEATURES_avx512} avx512vbmi avx512vnni avx512bf16 amx-tile amx-bf16)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(ISAS amx avx512 avx2 portable)
 else()

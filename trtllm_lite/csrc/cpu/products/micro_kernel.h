@@ -146,7 +146,7 @@ TL_INLINE void add_all_products(const float* x, std::int64_t x_stride, const Ite
 template <bool kPartial, int kLines, int kRows, int kVecs, typename Weight, typename Scales>
 TL_INLINE void add_rows(const Product<Weight, Scales>& p, std::int64_t from, std::int64_t to, Streams* streams,
                         Vec (&sums)[kRows][kVecs]) {
-  using Item = decltype(load(p.w));
+  using Item = decltype(load_item(p.w));
   for (std::int64_t k = from / kElements<Weight>; k < to / kElements<Weight>; ++k) {
     for (int i = 0; i < kLines; ++i) streams->prefetch_line();
     const Weight* w = p.w + k * p.w_stride;
@@ -155,7 +155,7 @@ TL_INLINE void add_rows(const Product<Weight, Scales>& p, std::int64_t from, std
       if constexpr (kPartial) {
         items[v] = load_first(w, p.columns);
       } else {
-        items[v] = load(w + v * kLanes);
+        items[v] = load_item(w + v * kLanes);
       }
     }
     add_all_products<0, kElements<Weight>>(p.x + k * kElements<Weight>, p.x_stride, items, sums);
@@ -182,7 +182,7 @@ TL_INLINE void add_scaled(const Product<Weight, Scaled>& p, std::int64_t block, 
   const Scaled& scales = p.scales;
   for (int v = 0; v < kVecs; ++v) {
     const std::int64_t column = scales.column + v * kLanes;
-    const Vec scale = scales.scale.load_at(block, column);
+    const Vec scale = scales.scale.load_at(block, column) * broadcast(kItemFactor<Weight>);
     const bool has_offset = scales.offset.first != nullptr;
     const Vec offset = has_offset ? scales.offset.load_at(block, column) : zero();
     for (int r = 0; r < kRows; ++r) {

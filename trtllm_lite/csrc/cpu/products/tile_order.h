@@ -62,8 +62,9 @@ TL_INLINE void add_pairs_of_words(const float* x, std::int64_t x_stride, const I
   if constexpr (kIndex < 3) add_pairs_of_words<kIndex + 1>(x, x_stride, items, chains);
 }
 
-// totals += x * w for one tile of x, which has `depth` elements of k. A tile of x has the first elements of its 16
-// pairs, then the second ones, as float32. kLines lines are prefetched for each row of w.
+// totals += x * w for one tile of x, which has `depth` elements of k; items of w count without their factor
+// (load_item()). A tile of x has the first elements of its 16 pairs, then the second ones, as float32. kLines lines are
+// prefetched for each row of w.
 template <int kLines, int kCount, int kVecs, typename Weight>
 TL_INLINE void add_tile(const float* x, std::int64_t x_stride, const Weight* w, std::int64_t depth, Streams* streams,
                         Vec (&totals)[kCount][kVecs]) {
@@ -80,13 +81,20 @@ TL_INLINE void add_tile(const float* x, std::int64_t x_stride, const Weight* w, 
       for (int i = 0; i < 2 * kLines; ++i) streams->prefetch_line();
       Vec first[kVecs], second[kVecs];
       for (int v = 0; v < kVecs; ++v) {
-        first[v] = load(w + v * kLanes);
-        second[v] = k + 1 < depth ? load(w + kPanelWidth + v * kLanes) : zero();
+        first[v] = load_item(w + v * kLanes);
+        second[v] = k + 1 < depth ? load_item(w + kPanelWidth + v * kLanes) : zero();
       }
       add_pair(x + k / 2, x_stride, first, second, &chains);
     }
   }
   chains.add_to(totals);
+}
+
+template <int kCount, int kVecs>
+TL_INLINE void multiply_all(Vec (&totals)[kCount][kVecs], float factor) {
+  for (int r = 0; r < kCount; ++r) {
+    for (int v = 0; v < kVecs; ++v) totals[r][v] = totals[r][v] * broadcast(factor);
+  }
 }
 
 // A task: kCount rows of x times `panels` panels from number `first` on. Its sums are [panels][kCount][64]; if w has
@@ -106,7 +114,8 @@ struct TaskOfFew {
 
   TL_INLINE std::int64_t items_of_panel() const { return depth.blocks * depth.block / kElements<Weight> * kPanelWidth; }
 
-  // to += a tile of x, which begins at element `k` of `block`, times `from`. The first tile of a block sets `to`.
+  // to += a tile of x, which begins at element `k` of `block`, times `from`. The first tile of a block sets `to`, and
+  // the last one multiplies it by the factor of the items.
   template <int kLines>
   TL_INLINE void multiply_tile(std::int64_t block, std::int64_t k, const Weight* from, float* to,
                                Streams* streams) const {
@@ -115,6 +124,7 @@ struct TaskOfFew {
     if (k > 0) TL_ISA::load_sums(to, kPanelWidth, totals);
     const float* tile = x.floats(0, depth) + block * depth.tiles * kDepth + k;
     add_tile<kLines>(tile, x_stride, from, min(depth.block - k, kDepth), streams, totals);
+    if (kItemFactor<Weight> != 1.0f && k + kDepth >= depth.block) multiply_all(totals, kItemFactor<Weight>);
     TL_ISA::store_sums(totals, to, kPanelWidth);
   }
 

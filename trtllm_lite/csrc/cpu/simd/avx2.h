@@ -23,10 +23,10 @@ TL_INLINE Vec load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(re
 TL_INLINE Vec load(const std::int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
-TL_INLINE Vec load(const Float8E4m3* p) {
+TL_INLINE Vec load_lowered(const Float8E4m3* p) {
   const __m128i bits = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   const __m128i half = _mm_and_si128(_mm_slli_epi16(bits, 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
-  return _mm256_cvtph_ps(half) * broadcast(0x1p8f);
+  return _mm256_cvtph_ps(half);
 }
 
 // A word of each lane's row; nibble<i>() is element i of each word.

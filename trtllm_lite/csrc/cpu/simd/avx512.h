@@ -32,10 +32,10 @@ TL_INLINE Vec load(const Float16* p) {
 TL_INLINE Vec load(const std::int8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-TL_INLINE Vec load(const Float8E4m3* p) {
+TL_INLINE Vec load_lowered(const Float8E4m3* p) {
   const __m256i bits = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
-  return _mm512_cvtph_ps(half) * broadcast(0x1p8f);
+  return _mm512_cvtph_ps(half);
 }
 
 // A word of each lane's row. nibble<i>() is element i of each word, from a table of 16 floats indexed by the low 4

@@ -4,6 +4,8 @@
 // elements, its elements i and i+4, which are 16 bits apart as in a pair. Rows of x are paired the same way.
 #pragma once
 
+#include <cstdint>
+
 #include "cpu/simd/simd.h"
 
 namespace tl::TL_ISA {
@@ -35,6 +37,47 @@ TL_INLINE void store_panel_pairs(const BFloat16* first, const BFloat16* second, 
     store(to + 2 * c, _mm512_permutex2var_epi16(a, low, b));
     store(to + 2 * c + 32, _mm512_permutex2var_epi16(a, high, b));
   }
+}
+
+// The bytes of each magnitude of E4M3 as bfloat16, by the number's bits without the sign.
+struct E4m3Magnitudes {
+  alignas(64) std::uint8_t low[128];
+  alignas(64) std::uint8_t high[128];
+
+  constexpr E4m3Magnitudes() : low{}, high{} {
+    for (int bits = 1; bits < 128; ++bits) {
+      int exponent = bits / 8 == 0 ? 1 : bits / 8, fraction = bits / 8 == 0 ? bits : bits % 8 + 8;
+      for (; fraction < 8; fraction *= 2) --exponent;  // a subnormal number
+      const int value = (exponent - 7 + 127) << 7 | fraction % 8 << 4;
+      low[bits] = static_cast<std::uint8_t>(value);
+      high[bits] = static_cast<std::uint8_t>(value >> 8);
+    }
+  }
+};
+inline constexpr E4m3Magnitudes kE4m3Magnitudes;
+
+// The bytes of each number are looked up, which takes fewer instructions than a conversion by way of float32.
+template <>
+TL_INLINE void store_panel_pairs(const Float8E4m3* first, const Float8E4m3* second, BFloat16* to) {
+  // Columns 16q + 4j to 16q + 4j + 3 go to bytes 4q to 4q + 3 of the j-th 16 bytes, where the interleaving of the bytes
+  // of a row, and then of two rows, brings them to the j-th 16 bytes of vector q.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const auto table = [](const std::uint8_t* bytes) { return _mm512_load_si512(bytes); };
+  const __m512i low[2] = {table(kE4m3Magnitudes.low), table(kE4m3Magnitudes.low + 64)};
+  const __m512i high[2] = {table(kE4m3Magnitudes.high), table(kE4m3Magnitudes.high + 64)};
+  __m512i rows[2][2];  // by row: the columns of q < 2, and the others, as bfloat16
+  for (int row = 0; row < 2; ++row) {
+    const __m512i bits = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(row == 0 ? first : second));
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(0x80)));
+    const __m512i lower = _mm512_permutex2var_epi8(low[0], bits, low[1]);
+    const __m512i upper = _mm512_or_si512(_mm512_permutex2var_epi8(high[0], bits, high[1]), sign);
+    rows[row][0] = _mm512_unpacklo_epi8(lower, upper);
+    rows[row][1] = _mm512_unpackhi_epi8(lower, upper);
+  }
+  store(to, _mm512_unpacklo_epi16(rows[0][0], rows[1][0]));
+  store(to + 32, _mm512_unpackhi_epi16(rows[0][0], rows[1][0]));
+  store(to + 64, _mm512_unpacklo_epi16(rows[0][1], rows[1][1]));
+  store(to + 96, _mm512_unpackhi_epi16(rows[0][1], rows[1][1]));
 }
 
 // The 16 values of 4-bit elements as bfloat16, twice: pair_of() looks up with 5 bits, the highest of which belongs to

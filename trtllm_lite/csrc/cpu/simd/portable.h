@@ -45,11 +45,11 @@ TL_INLINE Vec load(const std::int8_t* p) {
   __builtin_memcpy(&bytes, p, sizeof(bytes));
   return __builtin_convertvector(bytes, Vec);
 }
-TL_INLINE Vec load(const Float8E4m3* p) {
+TL_INLINE Vec load_lowered(const Float8E4m3* p) {
   UnsignedByteVec bytes;
   __builtin_memcpy(&bytes, p, sizeof(bytes));
   const BitsVec bits = __builtin_convertvector(bytes, BitsVec);
-  const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7f) << 20) * broadcast(0x1p120f);
+  const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7f) << 20) * broadcast(0x1p112f);
   return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 0x80) << 24));
 }
 

@@ -64,6 +64,21 @@ inline constexpr int kElements<UInt4Word> = 8;
 template <>
 inline constexpr int kElements<Float4Word> = 8;
 
+// load_lowered() gives 2^-8 times the numbers, the meaning of their bits in a Float16, without a multiplication.
+constexpr float kRaise = 0x1p8f;
+TL_INLINE Vec load(const Float8E4m3* p) { return load_lowered(p) * broadcast(kRaise); }
+
+// Loads items of which a product sums up multiples, and the number by which the sums are then to be multiplied.
+template <typename Weight>
+TL_INLINE auto load_item(const Weight* p) {
+  return load(p);
+}
+TL_INLINE Vec load_item(const Float8E4m3* p) { return load_lowered(p); }
+template <typename Weight>
+constexpr float kItemFactor = 1.0f;
+template <>
+inline constexpr float kItemFactor<Float8E4m3> = kRaise;
+
 // Element kIndex of each lane's item.
 template <int kIndex>
 TL_INLINE Vec element(Vec x) {
