@@ -4,8 +4,8 @@ A server that only writes runs on one core, the client on another:
 
   python scripts/bench_http_client.py --streams 64 --chunks 20000
 
-Chunks that come while the client is busy are received together, which is cheaper, so the second figure is the mean
-number of chunks that the client received at once. --burst writes that many to a stream at once.
+Chunks that arrive while the client is busy are received together, which is cheaper. --count therefore prints the mean
+number of chunks that the client received at once, and --burst sets how many are written to a stream at once.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def serve(listener: socket.socket, options: argparse.Namespace) -> None:
 
 
 def count_receives() -> list[int]:
-    """A list whose only number grows with each piece of bytes that any connection receives."""
+    """Return a list of one number, which counts how often any connection has received bytes from now on."""
     counts = [0]
     receive = Connection.data_received
 
@@ -83,10 +83,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--chunks", type=int, default=20_000, help="of each stream")
-    parser.add_argument("--burst", type=int, default=1, help="chunks that are written at once")
+    parser.add_argument("--burst", type=int, default=1, help="chunks that are written to a stream at once")
     parser.add_argument("--server_core", type=int, default=0)
     parser.add_argument("--client_core", type=int, default=1)
-    parser.add_argument("--count", action="store_true", help="count the chunks received at once, which takes time")
+    parser.add_argument("--count", action="store_true", help="print the chunks received at once (counting takes time)")
     options = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0), backlog=options.streams) as listener:
         process = multiprocessing.get_context("fork").Process(target=serve, args=(listener, options))

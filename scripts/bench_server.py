@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--server_cores", default="0")
     parser.add_argument("--client_cores", default="1")
     parser.add_argument("--num_client_processes", type=int, default=1)
-    parser.add_argument("--max_batch_size", type=int, help="sequences that run side by side [default: the engine's]")
+    parser.add_argument("--max_batch_size", type=int, help="most sequences of a batch [default: the engine's]")
     parser.add_argument("--max_queue_size", type=int, default=1024)
     parser.add_argument("--request_rate", type=float, help="requests per second to send, instead of constant streams")
     parser.add_argument("--seconds", type=float, default=120.0, help="duration, with --request_rate")
@@ -97,7 +97,7 @@ def resident_mb(pid: int) -> float:
 
 
 def compute_nothing(step_ms: float) -> None:
-    """Give engines that are opened from now on steps of ``step_ms`` milliseconds that compute nothing."""
+    """Make the steps of engines opened from now on compute nothing and take ``step_ms`` milliseconds."""
 
     def paced_executor(_: Any, ranks: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
         return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=step_ms / 1000)

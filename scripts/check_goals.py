@@ -1,6 +1,7 @@
 """Compares latency reports of CPU engines with the project's goals; exit code 1 if a goal is missed.
 
-The goals bound memory beyond weights and KV cache, load time, and speed beside transformers in float32 on two cores.
+The goals bound memory beyond weights and KV cache, load time, and speed relative to transformers in
+float32 on two cores.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     pip install ".[guided]" jsonschema
     python scripts/check_guided.py --engine_dir ENGINE --schema_dir jsonschemabench/data --json report.json
 
-It also reports the time until the first mask of a new schema, for which the submission of a request waits. Schemas are
-files that end in .json, anywhere below the directory, in an order that --seed decides; JSONSchemaBench
+It also reports the time from a new schema to its first mask, because the submission of a request waits for that mask.
+Schemas are files that end in .json, anywhere below the directory, in an order that --seed decides; JSONSchemaBench
 (github.com/guidance-ai/jsonschemabench) has many. A text that ends by itself must be valid: if one is not, it is
 printed, and the exit status is 1. Texts that end at --max_tokens are counted, and schemas that are refused listed.
 """
@@ -34,7 +34,7 @@ PROMPT = np.zeros(1, np.int32)  # the prompt of requests that only compile their
 
 @dataclass
 class Findings:
-    """The generated texts and their defects; texts, messages and refusals by the schema's path."""
+    """What the check has found; each text, message and refusal is paired with the path of its schema."""
 
     num_schemas: int = 0
     first_masks: list[float] = field(default_factory=list)  # milliseconds from a schema to its first mask
@@ -60,7 +60,7 @@ def read_schemas(directory: Path, seed: int) -> Iterator[tuple[str, dict[str, An
 def accepted(llm: LLM, options: argparse.Namespace, findings: Findings) -> dict[str, dict[str, Any]]:
     """The first ``options.num_schemas`` schemas that are not refused, by path; records the refused ones."""
     found: dict[str, dict[str, Any]] = {}
-    compile_schema(llm, {"type": "null"})  # the library reads the vocabulary once
+    compile_schema(llm, {"type": "null"})  # the first schema also reads the vocabulary
     for path, schema in read_schemas(options.schema_dir, options.seed):
         try:
             start = time.perf_counter()

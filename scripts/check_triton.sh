@@ -7,5 +7,5 @@ source "$(dirname "$0")/common/environment.sh"
 
 home=.cache/triton
 [ -x $home/bin/python ] || "$(find_python)" -m venv $home
-$home/bin/pip install --quiet nvidia-pytriton "numpy<2" .  # Triton's Python backend of that package knows no numpy 2
+$home/bin/pip install --quiet nvidia-pytriton "numpy<2" .  # that package's Python backend does not support numpy 2
 exec $home/bin/python scripts/check_triton.py "$engine"

@@ -17,7 +17,7 @@ from pathlib import Path
 NEVER = frozenset(("Of", "Those", "Whose", "Behind", "Beside", "Also", "And", "Or", "Nor"))
 """Words that begin no sentence of this project."""
 BEFORE_A_CLAUSE = frozenset(("From", "By"))
-"""Words that may begin a first sentence with a comma: From 64 rows on, tiles are computed."""
+"""Words that may begin a text whose first sentence has a comma, as in "From 64 rows on, tiles are computed."."""
 _REFERENCE = re.compile(r"As (?:(?::\w+:)?`|\w+(?:::\w+|\(\)))")
 _FIRST_SENTENCE = re.compile(r".*?(?=[.:;](?:\s|$)|$)", re.DOTALL)
 _COMMENT_MARK = {".py": "#", ".pyi": "#", ".sh": "#", ".cc": "//", ".h": "//", ".cuh": "//", ".cu": "//"}
@@ -69,7 +69,7 @@ def _other_comments(mark: str, source: str) -> Iterator[tuple[int, bool, str]]:
 
 
 def _joined(comments: Iterator[tuple[int, bool, str]]) -> Iterator[Text]:
-    """Joins comments that have consecutive lines to themselves; the second entry says whether a comment has one."""
+    """Joins comments on consecutive lines without code; a comment's second entry says whether its line has no code."""
     begin, end, parts = 0, 0, list[str]()
     for number, is_alone, text in comments:
         if not (is_alone and parts and number == end + 1):

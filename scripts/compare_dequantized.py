@@ -10,10 +10,10 @@ the package's own environment:
 - AWQ and GPTQ of AutoRound: `dequantize_gemm` of `auto_round.export.export_to_awq.utils`, and the `QuantLinear` of
   `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32; for
   version 2 of GPTQ the `QuantLinear` of `qlinear_torch`;
-- fp8 in tiles: `FineGrainedFP8Config(dequantize=True)` of transformers, which takes whole tiles alone;
+- fp8 in tiles: `FineGrainedFP8Config(dequantize=True)` of transformers, which supports only whole tiles;
 - mxfp4: `convert_moe_packed_tensors` of `transformers.integrations.mxfp4`;
 - ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor` (FP8, NVFP4, MXFP4); for W4A16_AWQ
-  `pack_int4_in_uint8` of `modelopt.torch.export.quant_utils` makes the stored bytes of our matrices.
+  `pack_int4_in_uint8` of `modelopt.torch.export.quant_utils` packs our matrices into the stored bytes.
 """
 
 import argparse

@@ -46,11 +46,11 @@ install_checkout() {
   # CI takes the versions and files of the lock file, everybody else what pyproject.toml allows.
   if [ -n "${CI:-}" ] && [ "$extra" = test ]; then
     .venv/bin/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements/test.txt ||
-      die "what requirements/test.txt names is not installed: see above"
+      die "the packages of requirements/test.txt could not be installed: see above"
   fi
   # Python compiles what it imports, a quarter of all that is installed; pip would compile everything, on one core.
   .venv/bin/pip install --quiet --no-compile --editable ".[$extra]" --config-settings build-dir=build/cmake \
-    --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing" || die "this checkout is not installed: see above"
+    --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing" || die "this checkout could not be installed: see above"
   rm -f .venv/installed-"$extra"-*
   touch "$stamp"
 }

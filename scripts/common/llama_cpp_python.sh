@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Prints the Python of an environment below WORK that has llama-cpp-python, which is built there for this machine if it
-# is missing, but without AMX: a build with it dies on some virtual machines. LLAMA_CPP_PYTHON=… names another Python that has it.
+# Prints the Python of an environment below WORK that has llama-cpp-python. If the package is missing, it is built for
+# this machine, but without AMX, with which it crashes on some virtual machines. LLAMA_CPP_PYTHON=… names another Python
+# that has the package.
 #   source scripts/common/llama_cpp_python.sh; llama=$(llama_cpp_python WORK)
 llama_cpp_python() {
   local python=${LLAMA_CPP_PYTHON:-} switches=(-DGGML_NATIVE=OFF) feature switch

@@ -28,8 +28,8 @@ install_command() {
   fi
 }
 
-# require_build_tools PYTHON: ends with an error that names all that is missing, one on each line, if the machine has no
-# C++20 compiler, or the Python lacks its headers or, where there is no .venv with pip yet, the modules that make one.
+# require_build_tools PYTHON: ends with an error that lists what is missing of a C++20 compiler, the Python's headers
+# and, if .venv has no pip yet, the Python's modules that make virtual environments.
 require_build_tools() {
   local python=$1 version missing=""
   version=$(python_version "$python")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 FULL = "bf16"
-# Maps the name of a report to what it quantizes, and to the increase of perplexity that the project aims at.
+# Maps the name of a report to its quantization, and to the greatest increase of perplexity by the project's goals.
 ROWS = {
     FULL: ("nothing", ""),
     "int8_wo": ("`int8_wo`", "1%"),
@@ -31,7 +31,7 @@ def record_accuracy(path: Path, reports: list[Path], commit: str) -> None:
 
 
 def accuracy_table(path: Path) -> str:
-    """The Markdown of one baseline. Raises ValueError if its reports are of different texts."""
+    """The Markdown of one baseline. Raises ValueError if its reports measure different texts."""
     reports: dict[str, dict[str, Any]] = json.loads(path.read_text())
     subjects = {(report["dataset"], report["num_tokens"], report["window"]) for report in reports.values()}
     if len(subjects) != 1:

@@ -1,4 +1,4 @@
-"""Makes the table of AllReduce between two GPUs, and fits the lines by which the model describes a link."""
+"""Makes the table of AllReduce between two GPUs, and fits the lines that describe a link in the cost model."""
 
 import json
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ ACTIVATION_BYTES, LOGIT_BYTES = 2, 4
 
 
 def record_collectives(path: Path, files: list[Path], commit: str | None) -> None:
-    """Store reports of ``tests.gpu.bench_collectives``, or of another ``library`` in the same form, by library."""
+    """Store reports of ``tests.gpu.bench_collectives``, or reports of the same form of another ``library``."""
     known = json.loads(path.read_text()) if path.is_file() else {}
     for file in files:
         report = json.loads(file.read_text())
@@ -27,7 +27,7 @@ def record_collectives(path: Path, files: list[Path], commit: str | None) -> Non
 
 @dataclass(frozen=True)
 class Fit:
-    """``seconds`` + ``seconds_per_feature`` * features of a row + bytes / ``bytes_per_s``."""
+    """A time in seconds: ``seconds`` + ``seconds_per_feature`` * features of a row + bytes / ``bytes_per_s``."""
 
     seconds: float
     seconds_per_feature: float
@@ -50,10 +50,10 @@ class Link:
         return Link(push, stored)
 
     def all_reduce(self, rows: float, hidden: int, ranks: int) -> float:
-        """Seconds of an AllReduce with residual and norm of ``rows`` rows; few rows are pushed to every other rank.
+        """Seconds of an AllReduce of ``rows`` rows with residual and norm; few rows are pushed to every other rank.
 
-        For more rows, products have stored the parts on the rank that adds them up, and this rank writes the norm of
-        its share of the rows to all others.
+        Of more rows, the matrix products store their partial sums on the rank that adds them up; each rank then writes
+        the norm of its share of the rows to all others.
         """
         if ranks == 1:
             return 0.0

@@ -46,7 +46,7 @@ def families_table() -> str:
 
 
 def _title(docstring: str) -> str:
-    """The name of a family in its file's docstring, up to its description."""
+    """The name of a family: its file's docstring up to the description."""
     return docstring.partition(" (")[0].partition(":")[0]
 
 

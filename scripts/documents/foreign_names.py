@@ -24,7 +24,7 @@ def part_of(place: str) -> str:
 
 
 def foreign_table(place: str) -> str:
-    """A row for the names of ``place`` with the same meaning: their replacement, or the remedy."""
+    """A row for each meaning of names of ``place``: these names, and their replacement or the remedy."""
     is_option = place in _ON_COMMAND_LINES
     rows: dict[tuple[str, str], list[str]] = {}
     for name, entry in sorted(FOREIGN[place].items(), key=lambda item: item[0].lstrip("-")):

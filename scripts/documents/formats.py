@@ -49,7 +49,7 @@ def checkpoints_table() -> str:
 
 
 def gguf_table() -> str:
-    """A row for each type of GGUF whose blocks are kept."""
+    """A row for each type of GGUF whose blocks engines store unchanged."""
     rows = []
     for found in GGMLQuantizationType:
         kind = kind_of(SimpleNamespace(tensor_type=found, shape=(1, 1)))

@@ -1,4 +1,4 @@
-"""Describes GPUs by their vendors' figures, and assumes that they reach the measured shares of the H200."""
+"""Describes GPUs by their vendors' figures, of which each is assumed to reach the same shares as the measured H200."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from trtllm_lite.network.config import ModelConfig
 
 @dataclass(frozen=True)
 class Card:
-    """``memory`` in bytes, ``bandwidth`` of it in bytes per second, ``flops`` dense in bfloat16 per second.
+    """A GPU: bytes of ``memory``, its ``bandwidth`` in bytes per second, and dense bfloat16 ``flops`` per second.
 
     ``link`` is NVLink's bytes per second in one direction.
     """

@@ -14,7 +14,7 @@ USABLE = 0.95  # share of a card's memory for weights and KV cache; the rest is 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Times of kernels beyond the bytes and operations of products and attention, in seconds.
+    """Seconds that kernels take beyond the times of the bytes and operations of products and attention.
 
     ``per_layer`` is independent of a layer's size; ``per_value`` is per element of the rows of a layer, which are
     divided among ranks.
@@ -29,7 +29,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """Cards of one kind: bytes and operations per second that they reach; prompts reach the share ``prompt_share``."""
+    """Cards of one kind: bytes and operations per second that they reach; prompts reach ``prompt_share`` of flops."""
 
     bandwidth: float
     flops: float
@@ -137,7 +137,7 @@ def token_time(
     """Seconds between the tokens of each of ``requests`` requests.
 
     The stages of a pipeline are equal, each with another group of the requests. A token passes all of them, and crosses
-    ``pp_size - 1`` boundaries, by a push, or over a ``network`` of that many bytes per second.
+    ``pp_size - 1`` boundaries, by a push, or over a network of ``network`` bytes per second.
     """
     rows = max(requests / layout.replicas / layout.pp_size, 1.0)
     step = decode_step(model, machine, rows, context, layout.tp_size)
