@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the engine of a build file twice, compares the two byte by byte, verifies the one that stays,
-# asks it for the file's answers, and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The
-# second build begins with empty caches of kernels and checkpoints, so that an effect of what an older run cached would show;
-# a file with reproducible: false has no second build. Engines that differ are kept as ENGINE.differs/1 and /2, one with another
-# answer as ENGINE.refused, and there is no ENGINE. Needs no GPU. Further arguments go to both builds. PYTHON names another
-# Python than python3.
+# Builds the engine of a build file twice, compares both byte by byte, verifies the engine that is kept, checks the
+# answers that the file expects, and describes the engine in ENGINE.json and in the summary of a GitHub job. The second
+# build begins with empty caches of kernels and checkpoints, so that it shows any effect of an older run's caches; a file
+# with reproducible: false has no second build. If the two engines differ, they are kept as ENGINE.differs/1 and /2; an
+# engine with an unexpected answer is kept as ENGINE.refused; in both cases there is no ENGINE. Needs no GPU. Further
+# arguments go to both builds. PYTHON names another Python than python3.
 #   engine_build_job.sh FILE.yaml ENGINE [OPTIONS of trtllm-lite build]
 set -euo pipefail
 config=${1:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
@@ -16,10 +16,10 @@ scripts=$(dirname "$0")
 
 again=$(mktemp -d "$(dirname "$engine")/.again.XXXXXX")
 trap 'rm -rf "$again"' EXIT
-# What the hub sent is kept: it is known by its revision, and the build file may have its checksums.
+# Both builds read the same files from the hub: a revision identifies them, and the build file may have their checksums.
 export HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 "$command" build --config "$config" --output_dir "$engine" --provenance "$@"
-rm -rf "$engine.differs" "$engine.refused" "$engine.json" # of an older run
+rm -rf "$engine.differs" "$engine.refused" "$engine.json" # left by an older run
 reproducible=$("$python" "$scripts/engine_checks.py" reproducible "$engine")
 if [ "$reproducible" = true ]; then
   XDG_CACHE_HOME=$again/cache "$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"

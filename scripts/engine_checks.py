@@ -1,7 +1,7 @@
 """Carries out the checks of a build file: ``engine_checks.py reproducible|answers ENGINE``, with provenance.
 
 ``reproducible`` prints whether the engine should be built a second time (true, unless the file says false). ``answers``
-generates from each prompt of the file, by $TRTLLM_LITE, and fails unless the text contains the expected answer. It
+generates from each prompt of the file with $TRTLLM_LITE, and fails unless the text contains the expected answer. It
 needs only the standard library.
 """
 

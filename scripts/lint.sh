@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, lint and types, by the tools of requirements/lint.txt, and the first words of comments; `lint.sh --fix`
-# repairs what can be repaired. Types of other packages are those that test.sh has installed into .venv.
+# Checks formatting, lint and types by the tools of requirements/lint.txt, and the first words of comments; `lint.sh
+# --fix` repairs what can be repaired. Types of other packages come from .venv, where test.sh has installed them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures the perplexity of SmolLM2 quantized in each way, on this machine's CPU, over 51,150 tokens of the text that
 # `trtllm-lite eval` reads by default, which is not the text of calibration; records it in
-# configs/baselines/accuracy-smollm2-135m.json, and renews the documents' table. It takes minutes for each:
-# `measure_accuracy.sh NAME…` measures only these, and what .cache/accuracy has already is not measured again.
+# configs/baselines/accuracy-smollm2-135m.json, and renews the documents' table. Each way takes minutes:
+# `measure_accuracy.sh NAME…` measures only those named; a way whose result is in .cache/accuracy is not measured again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin/trtllm-lite work=.cache/accuracy

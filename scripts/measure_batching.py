@@ -84,7 +84,7 @@ def batching(engine_dir: str, rounds: int) -> list[Finding]:
         for name, run in runs.items():
             rates[name] = max(rates[name], rate(run))
             if run.outputs != together.outputs[: len(run.outputs)]:
-                raise SystemExit(f"{name}: the tokens differ from those of requests together")
+                raise SystemExit(f"{name}: the tokens differ from those of requests that run together")
             if name in small:
                 _check_order(name, run)
     return [

@@ -21,7 +21,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export XDG_CACHE_HOME=$work/cache
 TIMEFORMAT='%R %U %S'
-measured() { # CACHES BUILD: runs it, and prints its times
+measured() { # CACHES BUILD: runs the build, and prints its times
   local backend target scheme times
   read -r backend target scheme <<<"$2"
   # shellcheck disable=SC2086 # the scheme may have options

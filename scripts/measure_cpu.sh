@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures SmolLM2 engines in float32, in bfloat16, and in the blocks of 4 bits of its GGUF file, on this machine beside
 # transformers in float32 and llama.cpp, records the reports in configs/baselines/NAME.json, and renews the documents'
-# table; what in-flight batching brings goes to batching-NAME.json. Needs what scripts/test.sh installs, and an idle
+# table; batching-NAME.json records the gain of in-flight batching. Needs what scripts/test.sh installs, and an idle
 # machine. llama-cpp-python is built into an environment of its own (scripts/common/llama_cpp_python.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."

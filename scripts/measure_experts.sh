@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures mixtures of experts (bfloat16 activations, random weights) on one NVIDIA GPU: OUT/latency-qwen3.json and so on.
 #   measure_experts.sh OUT [tune]
-# The products are chosen by the timing cache (TIMING_CACHE); with tune they are measured first, and written there. Needs
+# The timing cache (TIMING_CACHE) chooses the kernels of products; with tune, kernels are timed first to fill it. Needs
 # trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense
 # bfloat16) are the measured ceilings of the card.
 set -euo pipefail
@@ -11,7 +11,7 @@ cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 tuning=()
 case ${2:-} in
   tune) tuning=(--output_timing_cache "$cache") ;;
-  ?*) echo "expected tune behind OUT, found $2" >&2 && exit 2 ;;
+  ?*) echo "expected tune after OUT, found $2" >&2 && exit 2 ;;
 esac
 ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
 mkdir -p "$out"

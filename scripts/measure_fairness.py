@@ -6,7 +6,7 @@ A server of ENGINE is started, and each kind of slow request is sent by CLIENTS 
 request at a time, while another client sends chats one at a time. The times without load are measured before each kind,
 so that other load on the machine slows both. The exit code is 1 if the median beside some kind is more than GATE times
 the median without load. Kinds whose work is the engine's own ("prompts", "embeddings") wait for steps, too. ENCODER is
-an engine, or a model, that makes embeddings; without it these are left out.
+an engine, or a model, that makes embeddings; without it the kind "embeddings" is left out.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def huge() -> tuple[str, Body]:
 
 
 def prompt() -> tuple[str, Body]:
-    """A text that is as long as may be tokenized, but has too many tokens for a prompt."""
+    """A text of the greatest length that a server tokenizes, with too many tokens for a prompt."""
     return "/v1/completions", {"prompt": f"{NUMBER} " + "a b " * 8000, "max_tokens": 1}
 
 

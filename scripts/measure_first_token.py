@@ -38,7 +38,7 @@ def main() -> None:
     """Start a server in a separate process, and measure it beside an LLM in this one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine_dir")
-    parser.add_argument("--num_requests", type=int, default=1000, help="of each kind")
+    parser.add_argument("--num_requests", type=int, default=1000, help="requests of each kind")
     arguments = parser.parse_args()
     script = Path(__file__).with_name("bench_server.py")
     options = ["--serve", "--engine_dir", arguments.engine_dir, "--step_ms", str(STEP_MS)]

@@ -3,15 +3,17 @@
 # writes the reports to OUT/*.json; `scripts/update_docs.py --record NAME OUT/*.json` stores them and renews the documents.
 #   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|adapters|deterministic|large|start-up|guided]...
 # The default is build, which needs no GPU, to throughput.
-# tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
-# cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
-# start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
-# transformers.
-# speculation builds an engine that takes 4 drafts a step, and times it without and with drafts of which 80% are right
-# (as no drafter predicts random weights), always 4 and as many as pay; adapters times an engine that has room for
-# adapters, with 16 of them and with none, and one that has no room; deterministic times an engine that is built with --deterministic.
-# guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
-# says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
+# tune finds the fastest kernel of each product, on a GPU that passes `test_gpu.sh`, and writes it to the timing cache
+# (TIMING_CACHE) with which engines are built: about a minute for each shape.
+# start-up makes an 8B model of random weights, converts and builds it: up to 32 GB below OUT, 16 GB at the end. It needs
+# torch and transformers.
+# speculation builds an engine that takes 4 draft tokens a step, and times it without drafts and with synthetic drafts of
+# which 80% are right (no drafter predicts random weights): always 4, and an adaptive number.
+# adapters times an engine that has room for adapters, with 16 adapters and with none, and an engine without room for any.
+# deterministic times an engine that is built with --deterministic.
+# guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or the file that
+# TRTLLM_LITE_SMOLLM2 names), and measures what grammars cost a full batch; GUIDED_SHAPE names another shape than the
+# 1B one, such as llama-3.1-8b.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
 # With QFORMAT (and KV_CACHE_DTYPE) the engines are built, and tuned, with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
@@ -24,8 +26,8 @@ shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
-# 512 requests may need more KV cache than there is: all run until it is full, and preempted requests return from host
-# memory, 16 GB of it for 128/2048 (tests/unit/schedule/bench_policies.cc predicts what that brings).
+# 512 requests may need more KV cache than there is: all run until the cache is full, and the blocks of preempted requests
+# return from host memory, up to 16 GB for 128/2048 (tests/unit/schedule/bench_policies.cc predicts the gain).
 beyond_memory=(--capacity_scheduler_policy MAX_UTILIZATION --host_cache_size 20000000000)
 quantization=(${QFORMAT:+--qformat "$QFORMAT"} ${KV_CACHE_DTYPE:+--kv_cache_dtype "$KV_CACHE_DTYPE"})
 mkdir -p "$out"

@@ -1,4 +1,4 @@
-"""Measures the cost of grammars in a full batch: requests with a different JSON schema each, against none.
+"""Measures the cost of grammars in a full batch: requests with a different JSON schema each, against plain requests.
 
     pip install ".[guided]"
     python scripts/measure_guided.py --engine_dir ENGINE --json guided.json
@@ -12,8 +12,8 @@ an engine of random weights for a GPU and measures it.
     python scripts/measure_guided.py --engine_dir ENGINE --drafting_engine_dir DRAFTING --json drafts.json
 
 measures instead the gain of drafting the tokens that a grammar determines: records of several required properties, half
-of them greedy, on two engines of the same model, with drafts and without, in turns. Both must write the same. The last
-line is the report as JSON.
+of them greedy, on two engines of the same model, with drafts and without, in turns. Both engines must generate the same
+texts. The last line is the report as JSON.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def measure(llm: LLM, num_requests: int, max_tokens: int, rounds: int, compiled:
     vocab_size = llm.session.manifest.model.vocab_size
     prompts = [generator.integers(0, vocab_size, PROMPT_LEN).tolist() for _ in range(num_requests)]
     plain = [SamplingParams(max_tokens=max_tokens, seed=row, ignore_eos=True) for row in range(num_requests)]
-    warm = GuidedDecodingParams(json=schema("warm", max_tokens))  # the library reads the vocabulary once
+    warm = GuidedDecodingParams(json=schema("warm", max_tokens))  # the first schema also reads the vocabulary
     llm.generate(prompts[0], SamplingParams(max_tokens=1, guided_decoding=warm), use_tqdm=False)
     rate(llm, prompts, plain, max_tokens)  # reads the weights, and fills the prefix cache for all rounds
     rates: dict[str, list[float]] = {"without grammars": [], "with grammars": []}
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     busy = busy_cores()
-    print(f"{busy:.1f} cores were busy before")
+    print(f"{busy:.1f} cores were busy before the measurement")
     report = report_grammars(options) if options.drafting_engine_dir is None else report_drafts(options)
     report = {"busy_cores_before": busy, **report}
     print(json.dumps(report))

@@ -5,8 +5,8 @@
     python scripts/measure_speculation.py --engine_dir ENGINE --draft_engine_dir SMALLER --json speculation.json
 
 The variants take turns on the same requests, so that other load on the machine slows all of them. Each turn has its own
-cache_salt, so that it learns nothing from earlier turns. Tokens after the first count, over the time after it; the
-ratio is that of the medians. On CPUs draft tokens must not change the output, which is checked.
+cache_salt, so that it learns nothing from earlier turns. Rates divide the tokens after the first by the time after it;
+ratios are those of medians. On CPUs draft tokens must not change the output, which is checked.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CPU = "cpu"
 
 
 def requests(kind: str, max_tokens: int) -> tuple[Sequence[list[dict[str, str]]], list[SamplingParams]]:
-    """The chats of a kind of text, and the form of their answers."""
+    """The chats of a kind of text, and the SamplingParams of each."""
     texts, temperature = (QUOTES, 0.0) if kind == "quotes" else (OPEN_ENDS, 1.3)
     chats = [[{"role": "user", "content": text}] for text in texts]
     params = [

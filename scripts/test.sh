@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # test.sh [--tier TIER] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests:
 #   smoke    one minute: an engine end to end, a server, the parsers
-#   default  all tests, products of three and more parameters by pairs, some by each value
+#   default  all tests, but of products of three or more parameters only all pairs of values, or of some each value once
 #   all      all tests with all products
 #   oldest   the default tier with the oldest versions of dependencies, by scripts/tiers/dependencies.sh
-#   newest   the same with the newest
+#   newest   the default tier with the newest versions of dependencies
 #   debian13 quickstart.sh on a bare Debian 13, by scripts/tiers/debian13.sh
 #   aarch64  the wheel for aarch64 on an emulated processor, by scripts/tiers/aarch64.sh
 # Arguments go to pytest. Without --tier, pytest runs what the arguments name, in one process.
@@ -16,7 +16,7 @@ smoke=(tests/unit/test_imports.py tests/unit/test_cli.py tests/e2e/test_llm.py t
 tiers="smoke, default, all, oldest, newest, debian13, aarch64"
 tier=default
 if [ "${1:-}" = --tier ]; then
-  [ $# -ge 2 ] || die "--tier: expected one of $tiers behind it"
+  [ $# -ge 2 ] || die "--tier: expected one of $tiers after it"
   tier=$2
   shift 2
 elif [ $# -gt 0 ]; then

@@ -2,8 +2,8 @@
 # Tests and times what runs on NVIDIA GPUs, on a machine that has one: needs a Python with torch for CUDA, numpy, pytest,
 # cuda-bindings and nvidia-cuda-nvrtc. Kernels are compiled here, so the package itself need not be installed; where it
 # is installed with what tests need (pip install . --config-settings cmake.define.TRTLLM_LITE_TESTING=ON), whole engines are tested,
-# too. Nothing needs the network, but SmolLM2 if it is neither in .cache nor at
-# $TRTLLM_LITE_SMOLLM2: its tests are skipped then.
+# too. Only SmolLM2 is fetched from the network, if it is neither in .cache nor at $TRTLLM_LITE_SMOLLM2; without network
+# its tests are skipped.
 #   test_gpu.sh [test] ARGS              every test; ARGS go to pytest
 #   test_gpu.sh sanitize [TOOL] ARGS     a small case of each kernel under compute-sanitizer; TOOL is memcheck or racecheck
 #                                        (default: one after the other). memcheck also runs a whole engine; racecheck

@@ -51,7 +51,7 @@ def _row(title: str, texts: Sequence[str | None], best: int) -> list[str]:
 
 
 def _form(report: dict[str, Any]) -> tuple[str, ...]:
-    """The quantization of an 8B engine without variants; None for other engines."""
+    """The quantization of an 8B engine without variants, () if it has none; ("other",) for other engines."""
     engine = report["engine"]
     if engine["hidden_size"] != 4096 or not engine["stripped"] or variant(report):
         return ("other",)

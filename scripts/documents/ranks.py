@@ -50,7 +50,7 @@ def shapes_table(path: Path, bandwidth: float) -> str:
 
 
 def cards_table(path: Path) -> str:
-    """The Markdown of throughput in ``path``: one model by number of cards, and per card relative to one alone."""
+    """The Markdown of throughput in ``path``: one model's by number of cards, and that per card relative to one."""
     reports = sorted(_of_benchmark(path, "throughput"), key=_num_cards)
     if not reports:
         return ""

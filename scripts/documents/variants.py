@@ -19,7 +19,7 @@ def variant(report: Report) -> tuple[str, ...]:
 
 
 def speculation_table(reports: list[Report]) -> str:
-    """The Markdown of throughput with draft tokens (fixed numbers of them, and adaptive), beside that without."""
+    """The Markdown of throughput with a fixed or an adaptive number of draft tokens, beside throughput without them."""
     rates: dict[int, dict[str, float]] = {}
     for report in reports:
         rates.setdefault(report["runtime"]["max_batch_size"], {})[_kind(report)] = _rate(report)

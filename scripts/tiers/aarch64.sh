@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries the wheel for aarch64 on an emulated processor: Debian 13's Python with the wheel gives the tokens of SmolLM2 that
-# this machine gives. Builds the wheel if dist/ has none. Needs root, debootstrap, qemu-user, Debian's archive or a mirror
+# Tries the wheel for aarch64 on an emulated processor: Debian 13's Python with the wheel must generate from SmolLM2 the
+# same tokens as this machine. Builds the wheel if dist/ has none. Needs root, debootstrap, qemu-user, Debian's archive or a mirror
 # of it (DEBIAN_MIRROR), Python 3.12 or newer beside that of .venv (PYTHON), and engines/smollm2, which quickstart.sh builds.
 # Debian's files are kept in .cache/aarch64.
 set -euo pipefail
@@ -11,7 +11,7 @@ root=$folder/debian13
 packages=$folder/packages
 engine=engines/smollm2
 
-[ "$(id -u)" = 0 ] || die "debootstrap works for root alone"
+[ "$(id -u)" = 0 ] || die "debootstrap needs root: run this script as root"
 command -v debootstrap >/dev/null || die "debootstrap is missing: $(install_command debootstrap debootstrap)"
 command -v qemu-aarch64 >/dev/null || die "qemu-aarch64 is missing: $(install_command qemu-user qemu-user)"
 [ -d $engine ] && [ -x .venv/bin/python ] || die "$engine is missing: bash scripts/quickstart.sh"

@@ -9,7 +9,7 @@ mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 bare=.cache/debian13/bare
 machine=.cache/debian13/machine
 
-[ "$(id -u)" = 0 ] || die "a bare Debian 13 can only be made by root"
+[ "$(id -u)" = 0 ] || die "debootstrap needs root: run this script as root"
 command -v debootstrap >/dev/null || die "debootstrap is missing: $(install_command debootstrap debootstrap)"
 
 # on_machine COMMAND: runs the command in the checkout on the machine, with no variable of this one.
@@ -34,7 +34,7 @@ fi
 say "copy this checkout to it"
 rm -rf --one-file-system $machine
 cp --archive $bare $machine
-cp --dereference /etc/resolv.conf /etc/hosts $machine/etc/ # names of hosts; then certificates
+cp --dereference /etc/resolv.conf /etc/hosts $machine/etc/ # host names; the certificates follow
 cp --dereference /etc/ssl/certs/ca-certificates.crt $machine/etc/ssl/certs/
 mkdir $machine/trtllm_lite
 git ls-files -z --cached --others --exclude-standard | tar --null --create --files-from - |

@@ -99,7 +99,7 @@ class DecodeAttention:
         self.sinks, self.y_scales = sinks, y_scales
         self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
         group = shape.heads // shape.kv_heads
-        many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit, and of 8 if half as long
+        many = shape.head_dim <= 128 and group <= 8  # two stages fit for 4 warps, and for 8 if rows have half the bytes
         short = shape.head_dim * (1 if cache_dtype else 2) <= 128
         warps = warps or (8 if many and short else 4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
@@ -178,12 +178,12 @@ class PrefillAttention:
         self.taken = torch.zeros(1, device=machine.device, dtype=torch.int32)
 
     def _mma_extents(self) -> tuple[int, int]:
-        """Rows of a block, and its shared memory: queries and two stages of keys and values."""
+        """Rows of a block, and its bytes of shared memory: queries and two stages of keys and values."""
         rows = 128 if self.shape.head_dim <= 128 else 64
         return rows, (rows + 4 * self.mma_step) * (self.shape.head_dim * 2 + 16)
 
     def _wgmma_extents(self) -> tuple[int, int]:
-        """Rows of a block, and its shared memory: padded query rows, for two items if they fit, and bookkeeping."""
+        """Rows and bytes of shared memory of a block: padded queries of one or two items, keys, values, bookkeeping."""
         dim = self.shape.head_dim
         step, queries = (128, 2) if dim <= 128 else (64, 1)
         return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 320

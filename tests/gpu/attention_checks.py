@@ -28,7 +28,7 @@ def _query(rows: int, shape: ModelShape, dtype: torch.dtype, softcap: float, dev
 
 
 def _sinks(wanted: bool, shape: ModelShape, device: str) -> torch.Tensor | None:
-    """Random sinks, some of which are larger than all scores; one exceeds what a sum could hold."""
+    """Random sinks, some of which are larger than all scores; the exponential of one exceeds float32."""
     if not wanted:
         return None
     scores = 4 * torch.randn(shape.heads, device=device)
@@ -38,7 +38,7 @@ def _sinks(wanted: bool, shape: ModelShape, device: str) -> torch.Tensor | None:
 
 def _skip_unless_read(cache_dtype: torch.dtype | None, machine: Machine) -> None:
     if cache_dtype and machine.arch != "sm_90a":
-        pytest.skip(f"caches of bytes are for sm_90a, not {machine.arch}")
+        pytest.skip(f"8-bit caches need sm_90a, this is {machine.arch}")
 
 
 def check_decode(

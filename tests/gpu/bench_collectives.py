@@ -63,7 +63,7 @@ def read_rate(cards: Gpus) -> float:
 
 
 def all_reduce(ranks: AllReduce, cards: Gpus, rows: int) -> dict[str, int | float | str]:
-    """The time of AllReduce as engines run it, without the products that store rows on their owners before."""
+    """The time of AllReduce as engines run it, without the preceding products, which store rows on their owners."""
     name = PUSH if rows <= ranks.inbox_rows else STORED
     microseconds = timed(ranks, cards, lambda rank: ranks.launch(name, rank, rows))
     sent = 2 * rows * ranks.hidden * (cards.count - 1) / (1 if name == PUSH else cards.count)

@@ -1,6 +1,6 @@
 """Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B or gpt-oss-20b, with random choices.
 
-Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
+Layers rotate, so that no weight is cached. Floors are the times to read the weights and scales of the chosen experts.
 Rows that are sorted by expert are multiplied by the heuristic's tiles, or by tiles of ``columns`` columns.
 
 python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--columns 192]
@@ -137,7 +137,7 @@ def measure(shape: str, name: str, rows: int, count: int, columns: int | None) -
     sizes = {kernel: sum(one.read.get(kernel, 0) for one in layers) for kernel in kernels}
     for kernel in kernels:
         report(f"{name}, {rows} rows: {kernel}", timed(body_of(layers, [kernel], rows)), sizes[kernel], count)
-    together = [kernel for kernel in kernels if kernel != "combine"]  # the norm after experts is part of the sum
+    together = [kernel for kernel in kernels if kernel != "combine"]  # "combine_norm" replaces it
     report(f"{name}, {rows} rows: all", timed(body_of(layers, together, rows)), sum(sizes.values()), count)
 
 

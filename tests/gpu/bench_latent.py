@@ -1,7 +1,7 @@
 """Times the kernels of latent attention in the extents of DeepSeek-V2-Lite (16 heads) and V3 (128).
 
-Layers rotate, so that no cache stays in the L2 cache. Floors are the bytes of latents and of matrices that are read;
-for attention, the FLOPs of rows that exist, if those take longer.
+Layers rotate, so that no cache stays in the L2 cache. Floors are the times to read latents and matrices or, for
+attention, to compute the FLOPs of existing rows, if that takes longer.
 
 python -m tests.gpu.bench_latent [--heads 16,128] [--batch 1,8,64] [--context 1024,8192] [--prompt 2048]
 """

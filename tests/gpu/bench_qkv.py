@@ -31,7 +31,7 @@ COLD_BYTES = 400 << 20
 
 @dataclass
 class Products:
-    """Products of ``rows`` rows with more weights than the L2 cache holds; rows of bytes have a scale each."""
+    """Products of ``rows`` rows with more weights than the L2 cache holds; 8-bit rows have a scale each."""
 
     kind: torch.dtype
     rows: int

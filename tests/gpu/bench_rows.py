@@ -75,7 +75,7 @@ def rope_cache(rows: int) -> None:
 
 
 def sample(rows: int, name: str, way: Sampling, num_allowed: int | None = None) -> None:
-    """Time rows of 513 KB, as spread as a trained model's logits. ``num_allowed``: tokens that may be drawn, or all."""
+    """Time rows of 513 KB, as spread as a trained model's logits. ``num_allowed``: how many tokens may be drawn."""
     logits = torch.randn(COPIES, rows, SHAPE.vocab, device="cuda") * 3
     cluster = 8 if rows <= 8 else 2
     kernel = Sample(SHAPE.vocab, rows, blocks=cluster, cluster=cluster, max_edits=2048)

@@ -22,7 +22,7 @@ from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 
 LEAST = 1e-30
 LARGEST = {torch.float8_e4m3fn: 448, torch.int8: 127}
-# Half the distance between neighbouring numbers of a type, relative to a number and relative to the scale.
+# Half the distance between neighbouring numbers of a type: a part relative to the number, and one in units of the scale.
 HALF_STEPS = {torch.float8_e4m3fn: (2**-4, 2**-10), torch.int8: (0.0, 0.5)}
 
 
@@ -88,7 +88,7 @@ def check_few_rows(
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """Check a GEMV kernel, which rounds its rows, on ``blocks`` blocks; with ``y_scale`` y is bytes."""
+    """Check a GEMV kernel, which rounds its rows, on ``blocks`` blocks; with ``y_scale`` y is 8-bit."""
     at = machine.device
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=at)
     x = random_rows(rows, in_features, dtype, at)
@@ -149,7 +149,7 @@ def check_tiled(
     y_scale: float | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """Check a product of ``rows`` of ``capacity`` rows of bytes; y is 16-bit or, with ``y_scale``, bytes."""
+    """Check a product of 8-bit rows, ``rows`` of ``capacity``; y is 16-bit or, with ``y_scale``, 8-bit."""
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=machine.device)
     source = random_rows(capacity, in_features, dtype, machine.device)
     scales = scales_of(source, static, kind)
@@ -228,7 +228,7 @@ def check_rms_norm(
 def assert_rounded(
     y: torch.Tensor, y_scale: torch.Tensor, normal: torch.Tensor, dtype: torch.dtype, static: float | None
 ) -> None:
-    """Bytes y are float64 rows in ``dtype``, rounded under the scale ``static`` or each row's own, ``y_scale``."""
+    """Check 8-bit y: rows in ``dtype`` rounded under the scale ``static`` or each row's own, in ``y_scale``."""
     expected = scales_of(normal.to(dtype), static, y.dtype)
     if static is None:
         torch.testing.assert_close(y_scale, expected.flatten(), rtol=2**-7, atol=0)

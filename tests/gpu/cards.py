@@ -15,7 +15,7 @@ class Cards(Machine, Protocol):
     @property
     def count(self) -> int: ...
     def on(self, number: int) -> AbstractContextManager[None]:
-        """Make, load and launch everything inside on that card; launches go to a stream of its own."""
+        """Make, load and launch everything in the block on that card; launches go to the card's own stream."""
         ...
 
     def synchronize(self) -> None:
@@ -24,7 +24,7 @@ class Cards(Machine, Protocol):
 
 
 class Gpus(Gpu):
-    """The GPUs here."""
+    """This machine's GPUs."""
 
     def __init__(self) -> None:
         self.streams = [torch.cuda.Stream(number) for number in range(torch.cuda.device_count())]

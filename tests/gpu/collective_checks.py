@@ -36,7 +36,7 @@ def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
 
 
 def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
-    """Check consecutive launches of any of ``ways`` and any number of rows; x is written anew before each launch."""
+    """Check consecutive launches in random ``ways`` with random numbers of rows; x is new before each launch."""
     parts = _random_parts(reduce, turns, reduce.max_rows, reduce.hidden, dtype=reduce.dtype)
     copies = _Copies(reduce, reduce.hidden * reduce.dtype.itemsize)
     inputs = [part.to(rank.arena.device) for part, rank in zip(parts, reduce.ranks, strict=True)]
@@ -64,7 +64,7 @@ def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
 
 
 def check_all_gather(gather: AllGather, turns: int) -> None:
-    """Check consecutive launches of any number of rows; x is written anew before each launch."""
+    """Check consecutive launches with random numbers of rows; x is written anew before each launch."""
     parts = _random_parts(gather, turns, gather.max_rows, gather.part, dtype=torch.float32)
     copies = _Copies(gather, gather.part * parts[0].itemsize)
     inputs = [part.to(rank.arena.device) for part, rank in zip(parts, gather.ranks, strict=True)]

@@ -14,8 +14,8 @@ from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
 EPSILON = 1e-5
 SITE = 5  # the number of the collective
-# Ways of AllReduce: rows are sent; or all ranks read them remotely, or only the owner of a row does; or the preceding
-# product stores them on the owner, in whose place these tests copy them.
+# Ways of AllReduce: each rank sends its rows (push), all ranks read all rows remotely (pull), only the owner of a row
+# reads it (owned), or the preceding product, here replaced by a copy, stores each row on its owner (stored).
 PUSH, PULL, OWNED, STORED = "push", "pull", "owned", "stored"
 THREADS = 512
 

@@ -174,12 +174,12 @@ def _encoded(tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]
         _PROMOTE_256,
         0,
     )
-    _check(status, f"a map of [{rows}, {columns}] in boxes of {box}")
+    _check(status, f"a tensor map of [{rows}, {columns}] in boxes of {box}")
     return _Map.from_buffer_copy(ctypes.string_at(at, ctypes.sizeof(_Map)))
 
 
 def check_map(tensor: torch.Tensor, rows: int, columns: int) -> None:
-    """Check that a matrix for the copy engine covers exactly this memory."""
+    """Check that a matrix for TMA covers exactly the memory of ``tensor``."""
     assert tensor.numel() == rows * columns, (tensor.shape, rows, columns)
     assert tensor.is_contiguous()
 
@@ -209,12 +209,12 @@ class Machine(Protocol):
         self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
     ) -> Launchable: ...
     def tensor_map(self, tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]) -> ctypes.Structure:
-        """``tensor`` as a matrix [rows, columns] for the copy engine, which reads boxes of ``box``."""
+        """``tensor`` as a matrix [rows, columns] for TMA, which reads boxes of ``box``."""
         ...
 
 
 class Gpu:
-    """The GPU here."""
+    """This machine's GPU."""
 
     device = "cuda"
 

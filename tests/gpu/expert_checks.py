@@ -86,7 +86,7 @@ class Mixture:
         return torch.where((local >= 0) & (local < self.local), local, -1) if self.of_rank else ids
 
     def ranks(self, device: str) -> torch.Tensor | None:
-        """The values that the rank's kernels know about all ranks."""
+        """The rank table that kernels read to find the rank's experts; None without ``of_rank``."""
         count = _MOE_TP_SIZE * self.experts // self.local
         table = rank_table(self.rank, 0, 0, [0] * count, [0] * count, 0, 1.0)
         return table.to(device) if self.of_rank else None
@@ -154,7 +154,7 @@ def check_router(
 
 
 def _expected_tally(mixture: Mixture, ids: torch.Tensor) -> torch.Tensor:
-    """The counts that a step with such choices adds to the rank's tally."""
+    """The counts that a step that chooses ``ids`` adds to the rank's tally."""
     of_all = torch.bincount(ids.flatten(), minlength=mixture.experts)
     runs = of_all.reshape(-1, mixture.local)
     own = runs[mixture.rank // _MOE_TP_SIZE if mixture.of_rank else 0]
@@ -236,7 +236,7 @@ def check_experts(
 ) -> None:
     """Check the weighted sum of a row's experts, from random scores to the end; the last of several rows is NaN.
 
-    With ``biased``, experts have swiglu_oai and biases, by which sums exceed its bounds; otherwise SwiGLU. Weights have
+    With ``biased``, experts have swiglu_oai and biases so large that sums are clamped; otherwise SwiGLU. Weights have
     ``form``, or the type of activations if it is None.
     """
     at, choice = machine.device, mixture.choice
@@ -385,7 +385,7 @@ def _expected(
 
 
 def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine: Machine) -> None:
-    """A row gets the same bits in groups and tiles of any size, and whether operands are swapped.
+    """A row gets the same bits in groups and tiles of any size, with and without swap-AB.
 
     Groups of three sizes have tiles of three widths; groups of 16 rows have width number ``width``.
     """

@@ -1,7 +1,7 @@
-"""Lets a rank of an engine of two fail while requests run, and prints the errors with which they end.
+"""Makes one of an engine's two ranks fail while requests run, and prints the errors of these requests.
 
-python -m tests.gpu.failing_rank ENGINE_DIR end|stall RANK: in a process of its own, because the context of a GPU does
-not survive what ends a rank.
+python -m tests.gpu.failing_rank ENGINE_DIR end|stall RANK: a separate process, because the failure of a rank ends the
+context of its GPU.
 """
 
 import sys

@@ -27,12 +27,12 @@ class GemvConfig:
 
     @property
     def threads(self) -> int:
-        """One warp copies rows of weights, two copy rows of less than 1 KB, and four copy if x streams, too."""
+        """Eight warps multiply; one more copies weights, two if rows have less than 1 KB, four if x streams, too."""
         return 384 if self.stream_x else 320 if self.stage_k * 2 < 1024 else 288
 
 
 def gemv_config(in_features: int, tokens: int) -> GemvConfig:
-    """Keep x in shared memory if that leaves 80 KB for the ring; else x streams with the weights."""
+    """Keep x in shared memory if that leaves 80 KB for the ring of weights; else x streams with the weights."""
     if tokens * (in_features * 2 + 16) <= WHOLE_SM_BYTES - 80 * 1024:
         return GemvConfig()
     return GemvConfig(stage_k=512, tiles_per_stage=2, stream_x=True, in_flight_bytes=WHOLE_SM_BYTES)

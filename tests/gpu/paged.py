@@ -112,8 +112,8 @@ class PagedCache:
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
-        Queries at ``first_position`` and after it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
-        see chunks of ``window`` positions. ``temperature``: floor_scale, floor_offset and attn_scale.
+        Queries from ``first_position`` on attend to nothing before it; ``sinks`` [heads] join every query's softmax.
+        ``chunked``: windows are chunks of ``window`` positions. ``temperature``: floor_scale, floor_offset, attn_scale.
         """
         shape = self.shape
         group = shape.heads // shape.kv_heads

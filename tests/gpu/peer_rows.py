@@ -60,7 +60,7 @@ class _Products(Ranks):
         return Prepared(launch, memory.tensors, {"rows": rows}, self.cards, self.memory)
 
     def renew(self, rows: int) -> list[torch.Tensor]:
-        """Put other values into x on each rank; returns the float64 products."""
+        """Write new random values to x on each rank; returns the float64 products."""
         products = []
         for rank in self.ranks:
             x = torch.randn(rows, self.shape.in_features).to(self.shape.dtype)
@@ -74,7 +74,7 @@ class _Products(Ranks):
 
 
 def check_stored_on_owners(cards: Cards, shape: Shape, rows: int) -> None:
-    """Check that row r of all ranks is on rank r % ranks, and that nothing else is written."""
+    """Check that row r of all ranks is on rank r % count, and that nothing else is written."""
     count = cards.count
     rank_rows = -(-shape.capacity // count)
     sums: Layout = {"sums": (shape.dtype, (count, rank_rows, shape.out))}

@@ -65,7 +65,7 @@ def _product(memory: Memory, kind: WeightKind, out: int, rows: _Rows) -> _Produc
 
 
 def _product_of_bytes(memory: Memory, kind: torch.dtype, out: int, rows: _Rows) -> _Product:
-    """Each row has its own scale."""
+    """A product of 8-bit rows and weights; each row has its own scale."""
     weight = random_bytes(kind, out, rows.features, device=rows.device)
     source = random_rows(rows.capacity, rows.features, rows.dtype, rows.device)
     scales = scales_of(source, None, kind)

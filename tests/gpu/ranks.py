@@ -44,7 +44,7 @@ def _laid_out(layout: Layout, device: str) -> tuple[torch.Tensor, dict[str, torc
 def rank_table(
     number: int, first: int, drawing: int, arenas: list[int], states: list[int], alarm: int, timeout: float
 ) -> torch.Tensor:
-    """A ``RankTable`` (``rank_table.cuh``) of the rank of that number in a stage; memory is given by its addresses."""
+    """A ``RankTable`` (``rank_table.cuh``) of rank ``number`` of a stage; ``arenas`` and ``states`` are addresses."""
     words = [number, len(arenas), first, drawing]
     for memory in (arenas, states):
         words += [*memory, *[0] * (_MAX_RANKS - len(memory))]
@@ -52,7 +52,7 @@ def rank_table(
 
 
 class Ranks:
-    """A rank on each of ``cards``; one that waits for another for ``timeout`` seconds raises the alarm."""
+    """A rank on each of ``cards``; a rank that waits ``timeout`` seconds for another raises the alarm."""
 
     def __init__(self, cards: Cards, arena: Layout, state: Layout, timeout: float) -> None:
         self.cards, self.ranks = cards, []

@@ -143,7 +143,7 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
 
 
 def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:
-    """Check that a row of each token is stored and the one before is read; ``batch``: past and new tokens."""
+    """Check that each token's row is stored and the previous token's row is read; ``batch``: past and new tokens."""
     device, lengths = machine.device, [new for _, new in batch]
     columns = max(past + new for past, new in batch) // page + 2
     positions = torch.cat([torch.arange(past, past + new) for past, new in batch]).int()

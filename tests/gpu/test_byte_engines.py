@@ -96,7 +96,7 @@ def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["fp8 in tiles", "modelopt mxfp4", "gptq 8 bits", "mxfp4 of gpt-oss"])
 def test_experts_stay_as_they_are_stored(layout: str, dtype: str, tmp_path: Path) -> None:
-    """Other matrices whose activations are not rounded also keep their stored form."""
+    """Matrices keep the form in which the checkpoint stores them if activations are not rounded."""
     if layout in LAYOUTS:
         sizes = {**SHAPE, "hidden_size": 128, "moe_intermediate_size": 256, "head_dim": 32}
         model = write_quantized(tiny_model("qwen3_moe", **sizes), tmp_path / "model", LAYOUTS[layout])

@@ -99,7 +99,7 @@ def test_launch_choices(lengths: list[int], options: dict[str, int]) -> None:
 @pytest.mark.parametrize("seqs", [16, 31, 64, 130])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (16, 8, 80), (4, 4, 256)])
 def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: int) -> None:
-    """Many sequences have similar lengths, so that split.cuh assigns a team of warps to each pair."""
+    """Many sequences have similar lengths, so that split.cuh assigns a team of warps to each sequence and KV head."""
     lengths = [150 + 7 * i % 50 for i in range(seqs)]
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
     check_decode(attention_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)

@@ -186,9 +186,9 @@ Continuations = Sequence[np.ndarray]
 def assert_same_until_near_ties(
     case: Case, batch: Sequence[list[int]], some: Continuations, others: Continuations
 ) -> None:
-    """Check that two greedy continuations of a prompt differ only from a near-tie of the reference on.
+    """Check that two greedy continuations of each prompt are equal up to a near-tie of the reference.
 
-    For mixtures of experts, only the case's share of the prompts must.
+    For mixtures of experts, this must hold only for the case's share of the prompts.
     """
     margins = [parting_margin(case, *prompt) for prompt in zip(batch, some, others, strict=True)]
     num_near = sum(margin <= 2 * GPU_TOLERANCES[case.dtype].relative for margin in margins)

@@ -20,7 +20,7 @@ def test_rows_of_requests_are_counted(tmp_path: Path) -> None:
     counts = counted_since(case.runner.expert_counts(), before)
     assert len(counts) == config.num_hidden_layers
     rows = NUM_PROMPTS * (LENGTH + NUM_NEW_TOKENS - 1)
-    ahead = 2 * NUM_PROMPTS  # steps that run while the host still receives the last tokens
+    ahead = 2 * NUM_PROMPTS  # rows of steps that run while the host still receives the last tokens
     for layer in counts[:-1]:  # in the last layer prompts have one row each
         choices = int(layer.choices.sum())
         assert choices % config.num_experts_per_tok == 0

@@ -23,7 +23,7 @@ PATTERNS = (GUIDED[0].regex, "|".join(GUIDED[1].choice or ()), "[^a]*a(.|\n)*(ab
 def test_texts_under_grammars_do_not_depend_on_drafts(config: dict[str, object], tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     prompts = [f"{row} + {row} is the fox " * 2 for row in range(30)]
-    # Thoughts are short: longer tokens that start with "a" begin no answer of this grammar, and end no thoughts.
+    # A likely short token makes thoughts short. No longer token that starts with "a" begins an answer or ends thoughts.
     likely = {tiny_tokenizer().token_to_id("a"): 3.0}
     params = [
         SamplingParams(

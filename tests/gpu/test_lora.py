@@ -34,7 +34,7 @@ class Case:
     directories: list[Path]
 
     def logits(self, which: int, tokens: np.ndarray) -> np.ndarray:
-        """float32[len(tokens), vocabulary], with adapter ``which``, or -1 for none."""
+        """float32[len(tokens), vocabulary], with adapter number ``which``, or without an adapter if it is -1."""
         with torch.no_grad():
             return self.models[which + 1](torch.from_numpy(tokens).long()[None]).logits[0].numpy()
 
@@ -81,7 +81,7 @@ def make_case(family: str, dtype: str, path: Path, *, tiled: bool = False, **bui
 
 
 def check(case: Case, which: list[int]) -> None:
-    """Compare greedy continuations of prompts i with adapters ``which[i]`` with the models, teacher-forced."""
+    """Compare each greedy continuation of prompt i with adapter ``which[i]`` with the merged model, teacher-forced."""
     batch = prompts()[: len(which)]
     result = case.runner.generate(
         batch,

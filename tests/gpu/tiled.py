@@ -23,7 +23,7 @@ def prepare(
 ) -> Prepared:
     """Prepare a product of ``rows`` rows in the buffers x and y; it is gated if ``weight`` is [2, out, in].
 
-    Bytes have a ``weight_scale`` [..., out], and x (and a gated y) the scale 1 for all rows.
+    8-bit weights have a ``weight_scale`` [..., out]; 8-bit x (and gated y) have the scale 1 in all rows.
     """
     memory = Memory()
     values, scales, y_scales = memory("weight", weight), None, None

@@ -35,7 +35,7 @@ def timed(body: Callable[[], None], repeats: int = 15) -> float:
 
 
 def sustained(body: Callable[[], None], seconds: float) -> float:
-    """Microseconds of ``body`` in the second half of ``seconds`` of replays."""
+    """Mean microseconds of a replay of ``body``, in the second half of ``seconds`` seconds of replays."""
     graph = _captured(body)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()

@@ -76,7 +76,7 @@ def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
 
 
 def _random_values(form: Form, shape: tuple[int, ...]) -> tuple[torch.Tensor, float, float]:
-    """Random numbers of a form, and bounds of about three times their usual size: for floats every code but NaN."""
+    """Random elements of a form, and the bounds of its type; floats have random codes, with 0 in place of NaN."""
     if form.dtype not in _FLOATS:
         low, high = _RANGES[form.dtype]
         return torch.randint(low, high + 1, shape, dtype=torch.int32), low, high
