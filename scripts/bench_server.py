@@ -82,7 +82,9 @@ def measure(address: str, pid: int, arguments: argparse.Namespace) -> None:
         figures: dict[str, Any] = json.loads(report.read_text())[0]["figures"]
         grown = resident_mb(pid) - memory
     rate = figures["output_tokens_per_s"]
-    print(f"server: {busy:.2f} cores in the mean; {rate:,.0f} tokens a second; {memory:.0f} MB, then {grown:.0f} more")
+    print(
+        f"server: {busy:.2f} cores busy on average; {rate:,.0f} tokens/s; {memory:.0f} MB before, {grown:+.0f} MB after"
+    )
 
 
 def cpu_seconds(pid: int) -> float:

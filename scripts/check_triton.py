@@ -51,7 +51,7 @@ def server(repository: Path, log: Path) -> Iterator[None]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
     }
-    with log.open("w") as output:  # keeps Python in the server from importing from this checkout
+    with log.open("w") as output:  # in its folder the server's Python does not import this checkout
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=log.parent)
     try:
         while not ready():

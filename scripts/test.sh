@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [--tier TIER] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests:
 #   smoke    one minute: an engine end to end, a server, the parsers
-#   default  all tests, but of products of three or more parameters only all pairs of values, or of some each value once
-#   all      all tests with all products
+#   default  all tests; of three or more parameters all pairs of values occur, of some parameters only each value
+#   all      all tests with all combinations of parameters
 #   oldest   the default tier with the oldest versions of dependencies, by scripts/tiers/dependencies.sh
 #   newest   the default tier with the newest versions of dependencies
 #   debian13 quickstart.sh on a bare Debian 13, by scripts/tiers/debian13.sh

@@ -22,7 +22,7 @@ from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 
 LEAST = 1e-30
 LARGEST = {torch.float8_e4m3fn: 448, torch.int8: 127}
-# Half the distance between neighbouring numbers of a type: a part relative to the number, and one in units of the scale.
+# Half the distance between neighbouring numbers of a type, relative to the number and in units of the scale.
 HALF_STEPS = {torch.float8_e4m3fn: (2**-4, 2**-10), torch.int8: (0.0, 0.5)}
 
 

@@ -28,7 +28,7 @@ H200 = Card("H200", 141e9, 4.8e12, 989e12, 450e9, "NVIDIA H200 Tensor Core GPU d
 CARDS = (
     Card("H100", 80e9, 3.35e12, 989e12, 450e9, "NVIDIA H100 Tensor Core GPU datasheet, SXM"),
     H200,
-    Card("B200", 180e9, 8e12, 2250e12, 900e9, "NVIDIA DGX B200 datasheet, an eighth of its eight cards"),
+    Card("B200", 180e9, 8e12, 2250e12, 900e9, "NVIDIA DGX B200 datasheet, figures of eight cards divided by 8"),
 )
 # The speed of a card's network adapter: 400 Gb/s (NVIDIA ConnectX-7 datasheet).
 NETWORK = 50e9

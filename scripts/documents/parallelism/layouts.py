@@ -62,7 +62,7 @@ def choices_table() -> str:
 
 
 def machines_table() -> str:
-    """Sixteen cards as two machines of eight, in several layouts, beside sixteen on one NVLink."""
+    """Sixteen cards as two machines of eight, in several layouts, compared with sixteen on one NVLink."""
     rows, near, staged, apart = [], Layout(16), Layout(8, 2), Layout(8, 1, 2)
     for name, model, card in models_and_cards():
         if name == MEASURED:  # this model never needs sixteen cards

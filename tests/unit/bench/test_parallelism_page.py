@@ -1,4 +1,4 @@
-"""The formulas of docs/design/parallelism.md are held against what engines need."""
+"""The formulas of docs/design/parallelism.md agree with what engines need."""
 
 import json
 import sys

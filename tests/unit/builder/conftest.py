@@ -11,7 +11,7 @@ from trtllm_lite.builder import nvrtc
 
 @pytest.fixture(scope="module", autouse=True)
 def _common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache that is empty when a run begins, and that all of its tests share, also those of other workers."""
+    """A kernel cache that is empty when a test run begins; all tests of the run share it, in all workers."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     with pytest.MonkeyPatch.context() as patch:

@@ -36,7 +36,7 @@ def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _in_bytes(kind: int, rows: np.ndarray, factor: float) -> np.ndarray:
-    """Rows [rows, heads, dim], times ``factor``, as the row type ``kind``."""
+    """Rows [rows, heads, dim] times ``factor``, rounded to the row type ``kind``."""
     return rounded(kind, rows.reshape(len(rows), -1), 1 / factor, False)[0].reshape(rows.shape)
 
 
@@ -274,7 +274,7 @@ def paged_attention_decode(
     page, places = macros["TL_PAGE"], at(slots, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
-        assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not where the new token is"
+        assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not the new token's slot"
         found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), how, sinks)
         results[seq] = found * how.value_scale
     _put(macros, output, results[:, 0], y_factor)

@@ -113,7 +113,7 @@ def product(
 
 
 def rounded(kind: int, rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as bytes of the row type ``kind``, under one scale or by each row's largest element; float32 scales."""
+    """Rows in the 8-bit row type ``kind``, and their float32 scales: all equal, or by each row's largest element."""
     scales = np.full(len(rows), scale, np.float32)
     if per_row:
         scales = np.maximum(np.abs(rows).max(-1) / (448 if kind == 1 else 127), scale).astype(np.float32)

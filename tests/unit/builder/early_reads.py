@@ -1,4 +1,4 @@
-"""Checks operands that kernels read before they wait for the previous kernel: they must have been written by then.
+"""Checks that operands which kernels read before they wait for the previous kernel have been written by then.
 
 A kernel starts when all kernels before it run; a kernel that allows the next one to start only after its own wait
 (``allow_next_kernel`` of ``cuda/async.cuh``) guarantees that all kernels before it have ended.

@@ -166,7 +166,7 @@ def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
     assert kernels[first : first + 4] == layer
     assert kernels.count("rms_norm") == 0
     mixed = _kernels(lowered, "mixed")
-    assert (mixed.count("combine_norm"), mixed.count("combine")) == (3, 0), "the sums have norms behind them"
+    assert (mixed.count("combine_norm"), mixed.count("combine")) == (3, 0), "the sums have norms after them"
 
 
 def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_rows_are_shared_stay_or_travel(
 
 
 def test_the_busiest_block_decides_how_many_splits() -> None:
-    """64 groups of four tiles: clusters of four need three rounds of a quarter of the depth, those of eight need five
-    of an eighth. Rounds have a fixed cost, which counts more if rows are short."""
+    """There are 64 groups of four tiles: clusters of four need three rounds, each over a quarter of the depth, and
+    clusters of eight need five rounds over an eighth. A round's fixed cost counts more if rows are short."""
     short, long = (few_rows_config((4096, in_features), FP8, 16, H200) for in_features in (4096, 14336))
     assert short is not None
     assert long is not None

@@ -58,7 +58,7 @@ def test_candidates_multiply_the_same_rows(qformat: str, swap_ab: bool, tmp_path
         for program in _programs(lowered, task):
             first, again, *products = _launches(program)
             assert len(products) == task.num_layers
-            assert first == again, "the list is not older than the kernel before the first product"
+            assert first == again, "even_groups runs twice with the same arguments before the products"
             assert first.kernel.name == "even_groups"
             lists.add(dict(first.kernel.defines)["TL_GROUP_ROWS"])
             lists |= {dict(product.kernel.defines)["TL_X_BOX"] for product in products}

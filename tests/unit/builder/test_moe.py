@@ -19,7 +19,7 @@ from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.schema import DOMAIN
 
 UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("sigmoid_gate") + 1]
-# The layers with experts in tiny models that also have layers without.
+# The layers with experts in tiny models that also have layers without experts.
 SPARSE = {"qwen2_moe": [0, 2], "llama4": [0, 2], "deepseek_v2": [1, 2], "deepseek_v3": [1, 2]}
 STANDARD = ("TopK", "ScatterElements", "Softmax", "Range", "Sigmoid")
 

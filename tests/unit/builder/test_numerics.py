@@ -12,7 +12,7 @@ from trtllm_lite.builder.pipeline import run_passes
 
 PREFILL, DECODE, MIXED = [7, 1, 4], [1, 1, 1], [1, 6, 2]
 STEPS = (PREFILL, DECODE, MIXED, DECODE)
-# for float32 sums in another order; logits are of order 1
+# Rounding of float32 sums in another order; logits have magnitudes of about 1.
 TOLERANCE = 2e-5
 
 

@@ -74,7 +74,7 @@ def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], messa
 
 
 def test_yarns_attn_factor_multiplies_its_temperature() -> None:
-    """attn_factor multiplies the temperature, as in vLLM, and makes that of DeepSeek-R1-0528-Qwen3-8B 1."""
+    """attn_factor multiplies the temperature, as in vLLM; DeepSeek-R1-0528-Qwen3-8B so gets the temperature 1."""
     stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
     def factor(**more: float) -> float:

@@ -166,7 +166,7 @@ def test_inspect_says_as_what_experts_of_several_types_are_stored(kinds: str, st
 
 
 def test_types_of_tensors_that_are_expanded_are_not_named(tmp_path: Path) -> None:
-    """DeepSeek's keys and values of latents are one tensor in the network and two in files."""
+    """DeepSeek's matrix that expands latents to keys and values is one tensor in the network and two in files."""
     kinds = {"attn_k_b": "Q4_0", "attn_v_b": "Q5_0", "token_embd": "Q8_0"}
     sizes = {"hidden_size": 96, "qk_nope_head_dim": 32, "kv_lora_rank": 32}
     write_gguf(tiny_model("deepseek_v2", **sizes), tmp_path / "m.gguf", kinds=kinds)

@@ -288,7 +288,7 @@ def test_vocabulary_of_xlm_r(sentencepiece_model: ModelProto, tmp_path: Path) ->
 
 
 def test_signed_bytes_and_files_that_say_little(sentencepiece_model: ModelProto) -> None:
-    """The table of replacements may have signed bytes; without keys for </s>, it has id 1 and ends every text."""
+    """The table of replacements may have signed bytes; without keys for </s>, its id is 1, and it ends every text."""
     metadata = _fairseq_vocabulary(sentencepiece_model)
     signed = np.frombuffer(metadata["tokenizer.ggml.precompiled_charsmap"], np.int8).tolist()
     tokens = ["<pad>", "</s>", "<unk>", "▁fi", "▁", "x"]

@@ -9,7 +9,7 @@ from tests.unit.csrc.tiny_engine import TinyEngine
 
 
 def changed_plan(rng: random.Random, engine: TinyEngine) -> bytes:
-    """One to three changes of the plan or the manifest, checksums right."""
+    """One to three changes of the plan or the manifest, with correct checksums."""
     engine = engine.copy()
     document = engine.manifest if rng.random() < 0.15 else engine.plan
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -18,7 +18,7 @@ def changed_plan(rng: random.Random, engine: TinyEngine) -> bytes:
 
 
 def changed_manifest(rng: random.Random, engine: TinyEngine) -> bytes:
-    """One or two changes of the manifest, checksums right."""
+    """One or two changes of the manifest, with correct checksums."""
     engine = engine.copy()
     for _ in range(rng.choice((1, 1, 2))):
         mutate(rng, engine.manifest)
@@ -51,7 +51,7 @@ def changed_shapes(rng: random.Random, engine: TinyEngine) -> bytes:
 
 
 def changed_header(rng: random.Random, engine: TinyEngine) -> bytes:
-    """One or two changes of the safetensors header, its checksum right."""
+    """One or two changes of the safetensors header, with a correct checksum."""
 
     def edit(header: dict[str, Any]) -> None:
         target = header["__metadata__"] if rng.random() < 0.3 else header

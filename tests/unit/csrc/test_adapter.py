@@ -56,7 +56,7 @@ def unaligned(matrix: Matrix) -> Matrix:
 
 
 def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> Matrix:
-    """Numbers of all magnitudes, so that some become subnormal or infinite in 16 bits, and ties."""
+    """Numbers of all magnitudes: in 16 bits some become subnormal or infinite, and some lie between two numbers."""
     random = np.random.default_rng(seed)
     matrix = random.standard_normal(shape) * 2.0 ** random.integers(-30, 13, shape)
     matrix.flat[:6] = [0.0, -0.0, 2.0**-24, -(2.0**-25), 1 + 2.0**-9, 1 + 2.0**-11]

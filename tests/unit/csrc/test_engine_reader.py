@@ -126,7 +126,7 @@ FILES = {
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" * 100_000}),
         "plan: expected at most 16 levels of nesting",
     ),
-    # A reader that is not linear in time would take minutes for it.
+    # A reader whose time is not linear in the plan's size would take minutes.
     "half a million objects": (
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" + b"{}," * 500_000 + b"{}]"}),
         "plan: expected an object",

@@ -15,7 +15,7 @@ def test_what_is_looked_up_by_the_linker_is_read_only() -> None:
     segments = _readelf("-l")
     assert "GNU_RELRO" in segments
     (stack,) = (line for line in segments.splitlines() if "GNU_STACK" in line)
-    assert " RW " in stack  # and not executable
+    assert " RW " in stack  # the stack is not executable
 
 
 def test_stacks_and_copies_are_guarded() -> None:

@@ -1,4 +1,4 @@
-"""A small valid engine written by hand, apart from the builder: one decoder layer with random weights, about 30 kB.
+"""A small valid engine written by hand, without the builder: one decoder layer with random weights, about 30 kB.
 
 Tests change its parts (:class:`TinyEngine`) and serialize it again, with checksums that match or not.
 """

@@ -35,7 +35,7 @@ std::vector<AlgorithmNumber> proposed(std::uint64_t width) {
   return {kEven, kHungry, kAny, kOdd};
 }
 
-// Checks an algorithm for a number of rows: kHungry takes any number, but for some more memory than there is.
+// Checks an algorithm for a number of rows: kHungry accepts any number, but needs too much memory for some.
 int check(const Algorithm& algorithm, std::uint64_t num_rows, Result& result) {
   const std::uint64_t number = algorithm.data[0];
   result = {algorithm, 0, 0, 1, {}};

@@ -176,7 +176,7 @@ Work attend_of_rank(Arguments& a, unsigned blocks) {
   };
 }
 
-// State shared by the ranks of each engine, by the arena of the first rank.
+// The state that the ranks of an engine share; the key is the address of the first rank's arena.
 std::map<void*, Collective>& collectives() {
   static std::map<void*, Collective> collectives;
   return collectives;
@@ -569,7 +569,7 @@ std::int64_t fake_num_waiting() {
     run_until(stream, [] { return false; });
     return !stream->queue.empty();
   };
-  std::for_each(fake::streams().begin(), fake::streams().end(), waits);  // some wait for those behind them
+  std::for_each(fake::streams().begin(), fake::streams().end(), waits);  // some wait for streams after them
   return std::count_if(fake::streams().begin(), fake::streams().end(), waits);
 }
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }

@@ -198,5 +198,5 @@ def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) ->
         mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
         files.append(tmp_path / f"{number}.engine")
         files[-1].write_bytes(to_bytes(engine))
-    accepted = verdicts(harness, files)  # fails if a sanitizer does
+    accepted = verdicts(harness, files)  # fails if a sanitizer reports an error
     assert 0 < sum(accepted) < len(files) / 2

@@ -1,6 +1,6 @@
 """Runs fake_device/*_cases.py in processes of their own, where the fake libraries here take the place of CUDA's.
 
-Other libraries look for a driver, too (NVRTC's bindings do), and would not know what to do with this one.
+Separate processes are needed because other libraries, such as NVRTC's bindings, could find the fake driver, too.
 """
 
 import importlib.util

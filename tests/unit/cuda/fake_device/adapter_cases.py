@@ -92,7 +92,7 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
     executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     before = fake_driver.fake_count(b"captured")
     loop = EventLoop(executor, **LIMITS)
-    # Batches of 1, 2, 4 and 8 rows take four launches, or five with adapters; each is captured without sampling, too.
+    # A batch of 1, 2, 4 or 8 rows takes four launches, or five with adapters; all are captured without sampling, too.
     assert fake_driver.fake_count(b"captured") - before == 4 * (4 + 5) + 4 * (3 + 4)
     names = (b"launched", b"graphs", b"to_device_bytes")
     counts = []

@@ -76,7 +76,7 @@ def test_all_drafts_are_kept(engines: tuple[Engine, Engine]) -> None:
 
 
 def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
-    """Blocks are copied to the host and back, with the contents of either engine."""
+    """Blocks are copied to the host and back, with the contents of both engines' caches."""
     loop = drafting(engines, MAX_SEQ_LEN // PAGE + 2, num_host_blocks=40, max_utilization=True)
     prompts = [prompt[:6] for prompt in random_prompts(2, 12)]
     for answer, prompt in zip(
@@ -91,7 +91,8 @@ def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[E
 def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
     """Each step copies inputs to the device and tokens back; each draft also copies its sampling parameters.
 
-    Prefill steps are launched kernel by kernel, and so is a head's first step after a draft, which it computes again.
+    Prefill steps are launched kernel by kernel. So are the first steps of a head's later drafts, which compute tokens
+    of the draft before again.
     """
     loop, num_drafts, prompt = drafting(engines), 4, [4, 9, 2]
     names = (b"graphs", b"to_device", b"to_host")

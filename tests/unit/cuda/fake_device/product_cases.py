@@ -15,7 +15,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, ProductTimin
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
-# Outputs of the first width have an algorithm for any number of rows, those of the second have not.
+# Outputs of the first width have an algorithm for any number of rows; outputs of the second width have none.
 WIDE, NARROW = 50, 40
 HALVES_COLUMNS = 64
 

@@ -238,7 +238,7 @@ def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
     accepted: int,
     num_pending: str,
 ) -> None:
-    """Steps in flight end with the same error; nobody reads what their ranks computed without waiting."""
+    """Steps in flight end with the same error; results that ranks computed without waiting for others are not read."""
     loop = loop_of(tmp_path, make_toy_engine_of_ranks, 3)
     monkeypatch.setenv("FAKE_MAX_PENDING", num_pending)
     before = fake_driver.fake_count(f"launches_of_{refusing}".encode())

@@ -84,7 +84,7 @@ def test_the_device_knows_what_ends_a_sequence(
 
 
 def test_what_follows_an_end_is_shared_with_nobody(executor: CudaExecutor) -> None:
-    """The end fills a block, whose last keys and values the device has not computed as the model would."""
+    """The end token fills a block, but the device has not computed the keys and values of this token correctly."""
     prompt, loop = [1, 2, 3], EventLoop(executor, **LIMITS, enable_block_reuse=True)
     tokens = expected(prompt, 2 * PAGE - len(prompt))
     [answer] = run(loop, [(prompt, greedy(9, stop_token_ids=[tokens[-1]]))])

@@ -177,7 +177,7 @@ def test_a_last_stage_that_stalls_ends_the_others(pipelines: Pipelines, monkeypa
         assert re.match(r"the last stage of 3 failed: step \d+ takes longer", pipeline.stages.failure or "")
         assert not any(child.process.is_alive() for child in pipeline.children.children)
         pipelines.close()
-        del pipeline  # what is on the stalled GPU's streams still must not be waited for
+        del pipeline  # must not wait for work on the stalled GPU's streams
 
 
 def check_failed(answers: list[Any], message: str) -> None:

@@ -19,7 +19,7 @@ MEMORY = 1 << 30  # bytes of the fake device
 
 
 def test_the_gpus_are_the_target(fake_driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.collect()  # what tests before have allocated
+    gc.collect()  # frees what earlier tests have allocated
     before = fake_driver.fake_allocated()
     assert local_target() == LocalTarget(("sm_90",), "Fake GPU (sm_90)", MEMORY)
     monkeypatch.setenv("FAKE_GPUS", "2")
