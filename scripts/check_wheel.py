@@ -24,14 +24,16 @@ def problems(wheel: Path) -> list[str]:
     if not TAGS.search(wheel.name):
         found.append(f"its tags are not cp312-abi3 or cp311-cp311 for {MANYLINUX} of x86_64 or aarch64")
     if (size := wheel.stat().st_size) > MAX_BYTES:
-        found.append(f"it has {size:,} bytes, and may have {MAX_BYTES:,}: leave out what no user needs")
+        found.append(f"it has {size:,} bytes, expected at most {MAX_BYTES:,}: leave out what no user needs")
     with zipfile.ZipFile(wheel) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
     (metadata,) = (size for name, size in sizes.items() if name.endswith(".dist-info/METADATA"))
     if metadata > MAX_METADATA_BYTES:
-        found.append(f"it has {metadata:,} bytes of metadata, and may have {MAX_METADATA_BYTES:,}: shorten README.md")
+        found.append(
+            f"it has {metadata:,} bytes of metadata, expected at most {MAX_METADATA_BYTES:,}: shorten README.md"
+        )
     if not any(NEEDED.match(name) for name in sizes):
-        found.append("it holds no trtllm_lite._core")
+        found.append("it lacks the extension trtllm_lite._core")
     caches = {f"trtllm_lite/timing_caches/{path.name}" for path in TIMING_CACHES.glob("*.json")}
     found += [f"it lacks {name}" for name in sorted(caches - sizes.keys())]
     found += [f"it holds {name}, which no user needs" for name in sizes if UNWANTED.search(name)]

@@ -111,7 +111,7 @@ class _Copies:
         self._orders = [{key: order.to(rank.arena.device) for key, order in orders.items()} for rank in ranks.ranks]
 
     def __call__(self, rank: Rank, to: torch.Tensor, source: torch.Tensor, own: slice) -> None:
-        """Copy the rows ``own`` of ``source``."""
+        """Copy the rows ``own`` of ``source`` to ``to``."""
         order = self._orders[rank.number][own.start, own.step or 1]
         rows = len(range(len(source))[own])
         if rows > 0:

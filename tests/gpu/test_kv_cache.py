@@ -82,7 +82,7 @@ def turn_that_ends_at_an_edge(case: Case, prompt: list[int]) -> tuple[list[int],
 def test_a_turn_that_follows_an_end_at_the_edge_of_a_block(
     model: tuple[Path, Case], sharing: ModelRunner, prompt_len: int
 ) -> None:
-    """The device detects the end before the host does; what kernels then write for the last token must not be reused."""
+    """The device detects the end before the host; what kernels then write for the last token must not be reused."""
     _, case = model
     prompt = np.random.default_rng(prompt_len).integers(3, VOCAB_SIZE, prompt_len).tolist()
     tokens, draw = turn_that_ends_at_an_edge(case, prompt)
