@@ -4,10 +4,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "engine/engine.h"
@@ -19,6 +23,7 @@ namespace tl {
 namespace {
 
 using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using InAndOut = std::pair<std::int64_t, std::int64_t>;
 using Pairs = std::map<std::int64_t, std::tuple<std::string, Matrix, Matrix, double>>;
 
 // Numpy has no bfloat16: a uint16 array holds its bits.
@@ -48,19 +53,25 @@ void make(Adapter* self, const Engine& engine, const Pairs& pairs, const nb::byt
   new (self) Adapter(low_rank_shapes(engine.plan()), given, name);
 }
 
-nb::tuple shapes(const Engine& engine) {
+std::pair<std::int64_t, std::vector<InAndOut>> shapes(const Engine& engine) {
   const LowRankShapes found = low_rank_shapes(engine.plan());
-  nb::list parts;
-  for (const LowRankShape& part : found.parts) parts.append(nb::make_tuple(part.in_features, part.out_features));
-  return nb::make_tuple(found.max_rank, parts);
+  std::vector<InAndOut> parts;
+  for (const LowRankShape& part : found.parts) parts.emplace_back(part.in_features, part.out_features);
+  return {found.max_rank, parts};
 }
 
 }  // namespace
 
 void bind_adapter(nb::module_& module) {
-  nb::class_<Adapter>(module, "Adapter").def("__init__", &make, nb::arg("engine"), nb::arg("pairs"), nb::arg("key"));
-  module.def("adapter_shapes", &shapes, nb::arg("engine"),
-             nb::sig("def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]"));
+  nb::class_<Adapter>(module, "Adapter", "An adapter in memory, of one engine; any number of requests may share it.")
+      .def("__init__", &make, nb::arg("engine"), nb::arg("pairs"), nb::arg("key"), R"(
+          ``pairs`` maps a projection's number to its name, A [rank, in], B [out, rank], and the scale of B.
+
+          The matrices are float32, float16, or bfloat16 as uint16. Adapters of equal ``key`` are equal. Raises
+          LimitError for a rank, projection or size that the engine lacks, EngineError, with the name, for elements
+          that are not finite.)");
+  module.def("adapter_shapes", &shapes, nb::arg("engine"), R"(
+      The highest rank of adapters, and [in, out] of the projections that they may change; 0 and [] without any.)");
 }
 
 }  // namespace tl

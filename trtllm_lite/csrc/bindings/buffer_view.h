@@ -1,4 +1,4 @@
-// The bytes of a Python object.
+// The bytes of a Python object with a buffer.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,10 +8,15 @@
 
 namespace tl {
 
-// Borrows the bytes of any Python object with a contiguous buffer.
+// Any Python object with a buffer.
+class Buffer : public nanobind::object {
+  NB_OBJECT(Buffer, nanobind::object, "typing_extensions.Buffer", PyObject_CheckBuffer)
+};
+
+// Borrows the bytes of a contiguous buffer.
 class BufferView {
  public:
-  explicit BufferView(nanobind::handle object) {
+  explicit BufferView(const Buffer& object) {
     if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) nanobind::raise_python_error();
   }
   ~BufferView() { PyBuffer_Release(&buffer_); }

@@ -10,7 +10,7 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-std::uint32_t checksum(nb::handle data, std::uint32_t crc) {
+std::uint32_t checksum(const Buffer& data, std::uint32_t crc) {
   const BufferView view(data);
   nb::gil_scoped_release release;
   return crc32c(view.data(), view.size(), crc);
@@ -18,6 +18,9 @@ std::uint32_t checksum(nb::handle data, std::uint32_t crc) {
 
 }  // namespace
 
-void bind_crc32c(nb::module_& module) { module.def("crc32c", &checksum, nb::arg("data"), nb::arg("crc") = 0); }
+void bind_crc32c(nb::module_& module) {
+  module.def("crc32c", &checksum, nb::arg("data"), nb::arg("crc") = 0,
+             "CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released.");
+}
 
 }  // namespace tl

@@ -20,13 +20,19 @@ auto network(const Engine& engine, const std::string& key) {
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  nb::class_<Engine>(module, "Engine")
-      .def(nb::init<const std::string&>(), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("manifest", &Engine::manifest_json)
-      .def_prop_ro("plan", &Engine::plan_json)
-      .def_prop_ro("file_bytes", &Engine::file_bytes)
-      .def_prop_ro("weight_bytes", &Engine::weight_bytes)
-      .def("network", &network, nb::arg("key"), nb::rv_policy::reference_internal);
+  nb::class_<Engine>(module, "Engine", R"(
+      An engine file, mapped read-only and checked from the first byte to the last.
+
+      The checks cover structure, versions, all checksums, and the plan against the operators' schemas: an accepted
+      file is safe to execute, whoever wrote it.)")
+      .def(nb::init<const std::string&>(), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+           "Raises EngineError, with the path, what was expected, what was found, and a remedy.")
+      .def_prop_ro("manifest", &Engine::manifest_json, "The manifest as JSON.")
+      .def_prop_ro("plan", &Engine::plan_json, "The plan as JSON.")
+      .def_prop_ro("file_bytes", &Engine::file_bytes, "Size of the file.")
+      .def_prop_ro("weight_bytes", &Engine::weight_bytes, "Bytes of all weights, in the file and in memory.")
+      .def("network", &network, nb::arg("key"), nb::rv_policy::reference_internal, R"(
+          A read-only view of the file's entry ``network.<key>``. Raises EngineError if there is none.)");
 }
 
 }  // namespace tl

@@ -39,10 +39,11 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate);
-  nb::class_<HomeProcess>(module, "HomeProcess")
+  nb::class_<HomeProcess>(module, "HomeProcess", R"(
+      The process that made this object. Its forks lack the threads and devices that its engines need.)")
       .def(nb::init<>())
       .def("is_this", &HomeProcess::is_this)
-      .def("check", &HomeProcess::check);
+      .def("check", &HomeProcess::check, "Raises EngineError in a fork of the process.");
 }
 
 }  // namespace tl

@@ -4,18 +4,23 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "adapters/adapter.h"
 #include "bindings/bindings.h"
-#include "bindings/sampling.h"
 #include "caches/kv_cache_size.h"
 #include "drafts/draft_model.h"
 #include "drafts/drafting.h"
@@ -123,7 +128,7 @@ class PyEventLoop {
   bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
   // Returns tokens and ends; None when the loop is shut down and every event has been delivered.
-  nb::object poll(double timeout) {
+  std::optional<std::pair<nb::typed<nb::list, TokenEvent>, nb::typed<nb::list, RequestEnd>>> poll(double timeout) {
     home().check();
     PollStatus status;
     static thread_local EventBatch batch;  // static, so that buffers are swapped with the loop's and keep their memory
@@ -131,11 +136,11 @@ class PyEventLoop {
       nb::gil_scoped_release release;
       status = loop_->poll(batch, duration_of(timeout));
     }
-    if (status == PollStatus::kClosed) return nb::none();
+    if (status == PollStatus::kClosed) return std::nullopt;
     nb::list tokens, ends;
     for (TokenEvent& event : batch.tokens) tokens.append(nb::cast(std::move(event), nb::rv_policy::move));
     for (RequestEnd& end : batch.ends) ends.append(nb::cast(std::move(end), nb::rv_policy::move));
-    return nb::make_tuple(tokens, ends);
+    return std::pair(std::move(tokens), std::move(ends));
   }
 
   StepLog& step_log() { return loop_->step_log(); }
@@ -238,44 +243,7 @@ class PyEventLoop {
   HomeBound<EventLoop> loop_;
 };
 
-const RequestOutputs* outputs_of(const TokenEvent& event) {
-  return static_cast<const RequestOutputs*>(event.outputs.get());
-}
-
-nb::object array_of(std::span<const float> values, std::size_t columns) {
-  if (values.empty()) return nb::none();
-  auto copy = std::make_unique<float[]>(values.size());
-  std::ranges::copy(values, copy.get());
-  float* pointer = copy.release();
-  const nb::capsule owner(pointer, [](void* p) noexcept { std::unique_ptr<float[]>(static_cast<float*>(p)); });
-  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(pointer, {values.size() / columns, columns}, owner));
-}
-
-// float32[rows, vocab_size], or None.
-nb::object context_logits(const TokenEvent& event) {
-  const RequestOutputs* outputs = outputs_of(event);
-  if (outputs == nullptr) return nb::none();
-  const LogitRows& logits = outputs->context_logits;
-  return array_of({logits.values.get(), logits.num_rows * outputs->vocab_size}, outputs->vocab_size);
-}
-
-// float32[rows, vocab_size], or None. A sequence may have ended before the last tokens sampled for it, which are left
-// out.
-nb::object generation_logits(const TokenEvent& event) {
-  const RequestOutputs* outputs = outputs_of(event);
-  if (outputs == nullptr || outputs->generation_logits.empty()) return nb::none();
-  const auto num_values = static_cast<std::size_t>(event.tokens.size()) * outputs->vocab_size;
-  return array_of(std::span(outputs->generation_logits).first(num_values), outputs->vocab_size);
-}
-
-// The log probabilities of each token; empty if the request did not ask for them.
-std::vector<RowLogprobs> logprobs(const TokenEvent& event) {
-  const RequestOutputs* outputs = outputs_of(event);
-  if (outputs == nullptr || outputs->logprobs.empty()) return {};
-  return {outputs->logprobs.begin(), outputs->logprobs.begin() + event.tokens.size()};
-}
-
-nb::dict stats_dict(const PyEventLoop& loop) {
+nb::typed<nb::dict, nb::str, nb::any> stats_dict(const PyEventLoop& loop) {
   const LoopStats stats = loop.stats();
   const SchedulerStats& scheduler = stats.scheduler;
   nb::dict out;
@@ -309,77 +277,19 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   return out;
 }
 
+using StepTimes = std::tuple<double, double, double, double, std::int64_t, std::int64_t, std::int64_t>;
+
 // Seconds of the clock that Python calls time.perf_counter, which on Linux is the steady clock.
 double instant(Clock::time_point time) { return seconds(time.time_since_epoch()); }
 
-nb::tuple take_steps(PyEventLoop& loop) {
+std::pair<std::vector<StepTimes>, std::int64_t> take_steps(PyEventLoop& loop) {
   const RecordedSteps recorded = loop.step_log().take();
-  nb::list steps;
+  std::vector<StepTimes> steps;
   for (const StepRecord& step : recorded.steps) {
-    steps.append(nb::make_tuple(instant(step.begin), instant(step.end), step.host_seconds, step.compute_seconds,
-                                step.num_rows, step.num_tokens, step.num_decode_tokens));
+    steps.emplace_back(instant(step.begin), instant(step.end), step.host_seconds, step.compute_seconds, step.num_rows,
+                       step.num_tokens, step.num_decode_tokens);
   }
-  return nb::make_tuple(steps, recorded.num_left_out);
-}
-
-void bind_events(nb::module_& module) {
-  nb::enum_<FinishReason>(module, "FinishReason")
-      .value("END_ID", FinishReason::kEndId)
-      .value("STOP_SEQUENCE", FinishReason::kStopSequence)
-      .value("LENGTH", FinishReason::kLength)
-      .value("CANCELLED", FinishReason::kCancelled)
-      .value("TIMED_OUT", FinishReason::kTimedOut)
-      .value("ERROR", FinishReason::kError);
-  nb::class_<RequestTimings>(module, "RequestTimings")
-      .def(nb::init<>())
-      .def_ro("queue_seconds", &RequestTimings::queue_seconds)
-      .def_ro("first_token_seconds", &RequestTimings::first_token_seconds)
-      .def_ro("seconds_per_token", &RequestTimings::seconds_per_token)
-      .def_ro("total_seconds", &RequestTimings::total_seconds)
-      .def_ro("num_prompt_tokens", &RequestTimings::num_prompt_tokens)
-      .def_ro("num_cached_tokens", &RequestTimings::num_cached_tokens)
-      .def_ro("num_generated_tokens", &RequestTimings::num_generated_tokens)
-      .def_ro("num_preemptions", &RequestTimings::num_preemptions);
-  nb::class_<TokenEvent>(module, "TokenEvent")
-      .def_ro("request_id", &TokenEvent::id)
-      .def_prop_ro("tokens",
-                   [](const TokenEvent& e) { return std::vector<std::int32_t>(e.tokens.begin(), e.tokens.end()); })
-      .def_ro("index", &TokenEvent::index)
-      .def_prop_ro("has_outputs", [](const TokenEvent& e) { return e.outputs != nullptr; })
-      .def_prop_ro("context_logits", &context_logits)
-      .def_prop_ro("generation_logits", &generation_logits)
-      .def_prop_ro("logprobs", &logprobs)
-      .def_prop_ro(
-          "prompt_logprobs",
-          [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->prompt_logprobs : std::vector<RowLogprobs>(); })
-      .def_prop_ro("hypotheses", [](const TokenEvent& e) {
-        return e.outputs ? sampling_bindings::scored_tokens(outputs_of(e)->hypotheses)
-                         : sampling_bindings::ScoredTokens();
-      });
-  nb::class_<RequestEnd>(module, "RequestEnd")
-      .def_ro("request_id", &RequestEnd::id)
-      .def_ro("reason", &RequestEnd::reason)
-      .def_ro("message", &RequestEnd::message)
-      .def_ro("timings", &RequestEnd::timings);
-}
-
-void bind_drafting(nb::module_& module) {
-  nb::class_<NgramSizes>(module, "NgramSizes").def(nb::init<int, int>(), nb::arg("min"), nb::arg("max"));
-  nb::class_<SuffixOptions>(module, "SuffixOptions")
-      .def(nb::init<int, double, double>(), nb::arg("max_cached_requests"), nb::arg("max_spec_factor"),
-           nb::arg("min_token_prob"));
-  nb::class_<SyntheticOptions>(module, "SyntheticOptions")
-      .def(nb::init<std::vector<double>>(), nb::arg("acceptance_rates"));
-  module.def("check_draft_model", &check_draft_model, nb::arg("target"), nb::arg("draft"), nb::kw_only(),
-             nb::arg("max_seq_len"), nb::arg("max_batch_size"));
-}
-
-void bind_pace(nb::module_& module) {
-  module.attr("CPU_STEP_SECONDS") = kStepSeconds;
-  nb::class_<StepPace>(module, "StepPace")
-      .def(nb::init<double>(), nb::arg("seconds"))
-      .def("max_prefill", &StepPace::max_prefill, nb::arg("num_decode_tokens"))
-      .def("observe", &StepPace::observe, nb::arg("num_tokens"), nb::arg("seconds"));
+  return {std::move(steps), recorded.num_left_out};
 }
 
 void bind_init(nb::class_<PyEventLoop>& loop) {
@@ -397,35 +307,78 @@ void bind_init(nb::class_<PyEventLoop>& loop) {
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
            nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0, nb::arg("paces_drafts") = true,
            nb::arg("drafting").none() = nb::none(), nb::arg("draft_model").none() = nb::none(), nb::keep_alive<1, 2>(),
-           nb::keep_alive<1, 14>(), nb::call_guard<nb::gil_scoped_release>());
+           nb::keep_alive<1, 14>(), nb::call_guard<nb::gil_scoped_release>(), R"(
+               Limits may be tighter than the engine's. ``max_utilization`` admits requests beyond what the KV cache
+               guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks``
+               blocks. ``enable_block_reuse``: requests share the blocks of equal prefixes.
+               ``enable_chunked_context``: a prompt may be spread over several steps; without it ``max_input_len``
+               must not exceed ``max_num_tokens``.
+
+               A row has up to ``max_draft_len`` draft tokens, from the request's grammar, else from ``drafting`` or
+               ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``:
+               only as many tokens are drafted as save time.
+
+               Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot
+               draft for the engine.)");
 }
 
-}  // namespace
-
-void bind_event_loop(nb::module_& module) {
-  bind_events(module);
-  bind_drafting(module);
-  bind_pace(module);
-  module.attr("MAX_PRIORITY") = kMaxPriority;
-  static_assert(kMinPriority == -kMaxPriority);
-  module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
-  module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
-  nb::class_<PyEventLoop> loop(module, "EventLoop");
-  bind_init(loop);
+void bind_submit(nb::class_<PyEventLoop>& loop) {
   loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
            nb::arg("context_logits") = false, nb::arg("generation_logits") = false,
            nb::arg("beams").none() = nb::none(), nb::arg("grammar").none() = nb::none(),
-           nb::arg("adapter").none() = nb::none())
-      .def("cancel", &PyEventLoop::cancel, nb::arg("request_id"))
-      .def("poll", &PyEventLoop::poll, nb::arg("timeout"),
-           nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))
-      .def("stats", &stats_dict)
+           nb::arg("adapter").none() = nb::none(), R"(
+               Queue a request; returns its id at once.
+
+               With ``beams`` the request is a beam search: it delivers no tokens, only an event with ``hypotheses``
+               just before its end. It takes as many places in a batch as it has beams, and allows neither stop
+               sequences nor ``generation_logits``. With ``grammar`` the generated tokens spell one of its texts,
+               unless something other than an end token ends them.
+
+               ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier;
+               only requests of equal ``cache_salt`` share blocks. Requests with one seed get different random numbers
+               if their ``sequence_index`` differs. Raises LimitError if the request exceeds a limit, OverloadedError
+               if too many requests are outstanding (for one whose ``sequence_index`` is not 0, half as many are too
+               many), EngineError if the engine's file has been written to, or in a fork of the process. Wrong
+               sampling parameters end the request with an error.)");
+}
+
+}  // namespace
+
+void bind_event_loop(nb::module_& module) {
+  module.attr("MAX_PRIORITY") = kMaxPriority;
+  static_assert(kMinPriority == -kMaxPriority);
+  module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
+  module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
+  nb::class_<PyEventLoop> loop(module, "EventLoop", R"(
+      Schedules in-flight batching over an executor, on its own threads.
+
+      Any thread may submit and cancel requests; one thread polls.
+
+      Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.)");
+  bind_init(loop);
+  bind_submit(loop);
+  loop.def("cancel", &PyEventLoop::cancel, nb::arg("request_id"),
+           "End a request within a step; False if its end has been polled already.")
+      .def("poll", &PyEventLoop::poll, nb::arg("timeout"), R"(
+          Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
+
+          The tokens of a request come in order, before its end or together with it.
+
+          None: the loop is shut down and every event has been delivered.)")
+      .def("stats", &stats_dict, R"(
+          Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.)")
       .def(
-          "record_steps", [](PyEventLoop& loop, std::size_t most) { loop.step_log().start(most); }, nb::arg("most"))
-      .def("take_steps", &take_steps, nb::sig("def take_steps(self) -> tuple[list[tuple], int]"))
-      .def("shut_down", &PyEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
+          "record_steps", [](PyEventLoop& loop, std::size_t most) { loop.step_log().start(most); }, nb::arg("most"),
+          "Record the times and tokens of the next ``most`` steps, and forget those of earlier steps.")
+      .def("take_steps", &take_steps, R"(
+          End the recording; returns the recorded steps, and the number of later steps for which there was no room.
+
+          A step has: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host,
+          seconds on the device (0 if unknown), rows, tokens, tokens of rows that decode.)")
+      .def("shut_down", &PyEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true, R"(
+          Accept no more requests; let accepted requests run to their end, or cancel them. Returns at once.)");
 }
 
 }  // namespace tl

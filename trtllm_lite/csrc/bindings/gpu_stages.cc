@@ -57,7 +57,11 @@ std::vector<CopyOrder> copies_of(const Int32Array<2>& words) {
   return copies;
 }
 
-// Forwards to a Python object of the class EarlierStages in _core.pyi.
+class PyEarlierStages : public nb::object {
+  NB_OBJECT(PyEarlierStages, nb::object, "trtllm_lite.runtime.interfaces.EarlierStages", is_any)
+};
+
+// Forwards to a Python object of the class EarlierStages in trtllm_lite/runtime/interfaces.py.
 class PythonStageCalls final : public cuda::StageCalls {
  public:
   explicit PythonStageCalls(nb::object stages) : stages_(std::move(stages)) {}
@@ -143,7 +147,7 @@ void connect(Stage& stage, const Engine& engine, const std::vector<nb::bytes>& i
   stage.connect(cuda::nccl(library_directories), all);
 }
 
-nb::dict memory_of(const StageWorker& worker) {
+nb::typed<nb::dict, nb::str, std::size_t> memory_of(const StageWorker& worker) {
   const MemoryUse use = worker.memory();
   nb::dict result;
   result["weights"] = use.weights;
@@ -171,21 +175,34 @@ void bind_worker(nb::module_& module) {
     const nb::gil_scoped_release release;
     worker.capture(shape_of(shape), span_of(inputs));
   };
-  nb::class_<StageWorker>(module, "StageWorker")
+  nb::class_<StageWorker>(module, "StageWorker", R"(
+      A stage, other than the last, of an engine for GPUs, in a process of its own.
+
+      One thread calls ``connect``, ``capture`` and ``step``; others may call ``watch``, ``has_ended`` and ``close``.)")
       .def("__init__", init, nb::arg("ranks"), nb::kw_only(), nb::arg("devices"), nb::arg("num_blocks"),
-           nb::arg("num_host_blocks"), nb::arg("library_directories"), nb::arg("rank_timeout"), nb::keep_alive<1, 2>())
-      .def_prop_ro("memory", &memory_of)
-      .def("connect", &connect<StageWorker>, nb::arg("engine"), nb::arg("ids"), nb::arg("library_directories"))
-      .def("capture", capture, nb::arg("shape"), nb::arg("inputs").noconvert())
+           nb::arg("num_host_blocks"), nb::arg("library_directories"), nb::arg("rank_timeout"), nb::keep_alive<1, 2>(),
+           "``ranks`` are the engines of the stage. Raises the errors of ``open_executor``.")
+      .def_prop_ro("memory", &memory_of, "Reserved bytes: ``weights``, ``kv_cache``, ``workspace``.")
+      .def("connect", &connect<StageWorker>, nb::arg("engine"), nb::arg("ids"), nb::arg("library_directories"),
+           "The counterpart of ``LastStage.connect``.")
+      .def("capture", capture, nb::arg("shape"), nb::arg("inputs").noconvert(), R"(
+          Capture the graph of a decode-only step, before the first step. Raises LimitError, DeviceError.)")
       .def("step", step, nb::arg("number"), nb::arg("copies").noconvert(), nb::arg("shape"),
-           nb::arg("inputs").noconvert())
-      .def("watch", &StageWorker::watch, nb::call_guard<nb::gil_scoped_release>())
-      .def("has_ended", &StageWorker::has_ended, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &StageWorker::close, nb::call_guard<nb::gil_scoped_release>());
+           nb::arg("inputs").noconvert(), R"(
+               Put a step on the streams of the GPUs; ``watch`` reports a failure.
+
+               ``copies`` has a row for each KV block that is copied first: kind, source, destination. ``shape`` is
+               num_tokens, num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are
+               packed for it.)")
+      .def("watch", &StageWorker::watch, nb::call_guard<nb::gil_scoped_release>(),
+           "Wait until ``close`` is called. Raises DeviceError as soon as a step fails.")
+      .def("has_ended", &StageWorker::has_ended, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+           "Whether the step of that number, or a later one, has ended.")
+      .def("close", &StageWorker::close, nb::call_guard<nb::gil_scoped_release>(), "Reject all further steps.");
 }
 
 void bind_last_stage(nb::module_& module) {
-  const auto init = [](LastStage* self, const Engines& ranks, nb::object stages, const std::vector<int>& devices,
+  const auto init = [](LastStage* self, const Engines& ranks, PyEarlierStages stages, const std::vector<int>& devices,
                        std::int64_t num_blocks, const std::vector<std::string>& library_directories,
                        double rank_timeout) {
     auto others = std::make_unique<PythonStageCalls>(std::move(stages));
@@ -194,16 +211,22 @@ void bind_last_stage(nb::module_& module) {
     new (self)
         LastStage(ranks, devices, num_blocks, library_directories, nanoseconds_of(rank_timeout), std::move(others));
   };
-  nb::class_<LastStage, DeviceExecutor>(module, "LastStage")
+  nb::class_<LastStage, DeviceExecutor>(
+      module, "LastStage", "The last stage of an engine for GPUs, whose other stages compute in other processes.")
       .def("__init__", init, nb::arg("ranks"), nb::arg("stages"), nb::kw_only(), nb::arg("devices"),
-           nb::arg("num_blocks"), nb::arg("library_directories"), nb::arg("rank_timeout"), nb::keep_alive<1, 2>())
-      .def("connect", &connect<LastStage>, nb::arg("engine"), nb::arg("ids"), nb::arg("library_directories"));
+           nb::arg("num_blocks"), nb::arg("library_directories"), nb::arg("rank_timeout"), nb::keep_alive<1, 2>(),
+           "``ranks`` are the engines of the stage. Raises the errors of ``open_executor``.")
+      .def("connect", &connect<LastStage>, nb::arg("engine"), nb::arg("ids"), nb::arg("library_directories"), R"(
+          Connect with the other stages, which connect at the same time, and wait for them.
+
+          ``ids`` come from ``nccl_ids``, with one for each rank of all stages. Raises DeviceError.)");
 }
 
 }  // namespace
 
 void bind_gpu_stages(nb::module_& module) {
-  module.def("nccl_ids", &nccl_ids, nb::arg("count"), nb::arg("library_directories"));
+  module.def("nccl_ids", &nccl_ids, nb::arg("count"), nb::arg("library_directories"),
+             "Ids by which ranks of several processes find each other. Raises DeviceError without NCCL.");
   bind_worker(module);
   bind_last_stage(module);
 }

@@ -46,8 +46,8 @@ class PythonNetwork final : public Network {
 
 }  // namespace
 
-std::unique_ptr<Network> borrow_network(const nb::object& object) {
-  return object.is_none() ? nullptr : std::make_unique<PythonNetwork>(object);
+std::unique_ptr<Network> borrow_network(const std::optional<PyNetwork>& object) {
+  return object ? std::make_unique<PythonNetwork>(*object) : nullptr;
 }
 
 }  // namespace tl

@@ -4,12 +4,18 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
 
+#include "bindings/python_calls.h"
 #include "network/network.h"
 
 namespace tl {
 
-// Makes a network of an object that implements the class Network in _core.pyi; null for None.
-std::unique_ptr<Network> borrow_network(const nanobind::object& object);
+class PyNetwork : public nanobind::object {
+  NB_OBJECT(PyNetwork, nanobind::object, "trtllm_lite.runtime.interfaces.Network", is_any)
+};
+
+// Makes a network of an object that implements the class Network in trtllm_lite/runtime/interfaces.py; null for None.
+std::unique_ptr<Network> borrow_network(const std::optional<PyNetwork>& object);
 
 }  // namespace tl

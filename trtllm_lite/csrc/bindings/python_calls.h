@@ -15,6 +15,9 @@
 
 namespace tl {
 
+// What nanobind asks of an object that implements an interface of trtllm_lite/runtime/interfaces.py: a call finds out.
+inline bool is_any(PyObject*) { return true; }
+
 // An array that borrows memory for the duration of a call.
 template <typename T, typename... Extents>
 auto array_over(T* data, Extents... extents) {

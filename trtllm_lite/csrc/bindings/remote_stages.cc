@@ -16,7 +16,7 @@ using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 
 }  // namespace
 
-RemoteStages::RemoteStages(const Engine& engine, nb::object stages)
+RemoteStages::RemoteStages(const Engine& engine, PyStages stages)
     : engine_(engine),
       stages_(std::move(stages)),
       num_stages_(nb::cast<int>(stages_.attr("num_stages"))),
@@ -66,8 +66,9 @@ StepOutput RemoteStages::output(const std::string& name, const RowSlice&) {
 }
 
 void bind_remote_stages(nb::module_& module) {
-  nb::class_<RemoteStages, LogitsExecutor>(module, "RemoteStages")
-      .def(nb::init<const Engine&, nb::object>(), nb::arg("engine"), nb::arg("stages"), nb::keep_alive<1, 2>());
+  nb::class_<RemoteStages, LogitsExecutor>(module, "RemoteStages", "An engine whose stages compute in other processes.")
+      .def(nb::init<const Engine&, PyStages>(), nb::arg("engine"), nb::arg("stages"), nb::keep_alive<1, 2>(),
+           "``engine`` is the engine of rank 0, from which all common facts of the stages are read.");
 }
 
 }  // namespace tl

@@ -8,16 +8,21 @@
 #include <span>
 #include <string>
 
+#include "bindings/python_calls.h"
 #include "host/home_process.h"
 #include "host/logits_executor.h"
 #include "host/thread_pool.h"
 
 namespace tl {
 
+class PyStages : public nanobind::object {
+  NB_OBJECT(PyStages, nanobind::object, "trtllm_lite.runtime.interfaces.Stages", is_any)
+};
+
 class RemoteStages final : public LogitsExecutor {
  public:
-  // Borrows an engine of the first stage. `stages`: an object that implements the class Stages in _core.pyi.
-  RemoteStages(const Engine& engine, nanobind::object stages);
+  // Borrows an engine of the first stage. `stages` implements the class Stages in trtllm_lite/runtime/interfaces.py.
+  RemoteStages(const Engine& engine, PyStages stages);
   ~RemoteStages() override;
 
   int num_stages() const override { return num_stages_; }
@@ -37,7 +42,7 @@ class RemoteStages final : public LogitsExecutor {
 
  private:
   const Engine& engine_;
-  nanobind::object stages_;
+  PyStages stages_;
   const int num_stages_;
   const std::int64_t num_blocks_;
   const std::size_t block_bytes_;

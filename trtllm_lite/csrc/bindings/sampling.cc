@@ -14,8 +14,10 @@ namespace {
 
 using namespace sampling_bindings;
 
+using TokenIds = nb::typed<nb::iterable, TokenId>;
+
 // Converts token ids from Python, and names an id that is no int32: nanobind would only say that types do not fit.
-std::vector<TokenId> token_ids(const char* name, nb::handle given) {
+std::vector<TokenId> token_ids(const char* name, const TokenIds& given) {
   std::vector<TokenId> ids;
   for (const nb::handle item : given) {
     int overflow = 0;
@@ -59,11 +61,12 @@ template <std::vector<TokenId> SamplingParams::* member>
 void def_token_ids(nb::class_<SamplingParams>& type, const char* name) {
   type.def_prop_rw(
       name, [](const SamplingParams& params) { return params.*member; },
-      [name](SamplingParams& params, nb::handle given) { params.*member = token_ids(name, given); });
+      [name](SamplingParams& params, const TokenIds& given) { params.*member = token_ids(name, given); });
 }
 
 void bind_params(nb::module_& m) {
-  nb::class_<SamplingParams> type(m, "SamplingParams");
+  nb::class_<SamplingParams> type(m, "SamplingParams",
+                                  "The sampling parameters of a request; sampling_params.h explains the fields.");
   def_token_ids<&SamplingParams::end_ids>(type, "end_ids");
   def_token_ids<&SamplingParams::stop_token_ids>(type, "stop_token_ids");
   visit_numbers([&](auto member, const auto& rule) { def_number(type, member, rule); });
@@ -79,25 +82,29 @@ void bind_params(nb::module_& m) {
       .def_rw("prompt_logprobs", &SamplingParams::prompt_logprobs, nb::arg().none())
       .def(
           "violations", [](const SamplingParams& p, int vocab_size) { return violations(p, vocab_size); },
-          nb::arg("vocab_size"));
+          nb::arg("vocab_size"), "A sentence for everything wrong with the parameters; empty if nothing is.");
 }
 
 void bind_results(nb::module_& m) {
-  nb::class_<RowLogprobs>(m, "RowLogprobs")
-      .def_prop_ro("logprob", [](const RowLogprobs& r) { return r.chosen.logprob; })
-      .def_ro("rank", &RowLogprobs::rank)
-      .def_prop_ro("top", [](const RowLogprobs& r) {
-        std::vector<std::pair<TokenId, float>> out;
-        for (const auto& [token, logprob] : r.top) out.emplace_back(token, logprob);
-        return out;
-      });
+  nb::class_<RowLogprobs>(m, "RowLogprobs", "Log-probabilities at one position.")
+      .def_prop_ro(
+          "logprob", [](const RowLogprobs& r) { return r.chosen.logprob; }, "The chosen token's log probability.")
+      .def_ro("rank", &RowLogprobs::rank, "The chosen token's rank: 1 is the most likely.")
+      .def_prop_ro(
+          "top",
+          [](const RowLogprobs& r) {
+            std::vector<std::pair<TokenId, float>> out;
+            for (const auto& [token, logprob] : r.top) out.emplace_back(token, logprob);
+            return out;
+          },
+          "The most likely tokens, best first.");
 }
 
 }  // namespace
 
 void bind_sampling(nb::module_& module) {
-  nb::module_ m =
-      module.def_submodule("sampling", "The sampling parameters of requests, and the log probabilities of tokens.");
+  nb::module_ m = module.def_submodule("sampling", R"(
+      Sampling parameters of requests, and log probabilities of tokens; csrc/sampling/*.h state the contract.)");
   bind_params(m);
   m.attr("MAX_STOP_TOKENS") = SamplingLimits::kMaxStopTokens;
   m.attr("MAX_LOGIT_BIAS_ENTRIES") = SamplingLimits::kMaxLogitBiasEntries;

@@ -29,6 +29,11 @@ std::vector<std::size_t> send_bytes(const std::vector<int>& sockets, const std::
 
 }  // namespace
 
-void bind_sockets(nb::module_& module) { module.def("send_each", &send_bytes, nb::arg("sockets"), nb::arg("data")); }
+void bind_sockets(nb::module_& module) {
+  module.def("send_each", &send_bytes, nb::arg("sockets"), nb::arg("data"), R"(
+      Send to each socket the bytes that it takes without blocking; returns their number, 0 for a broken socket.
+
+      The GIL is released.)");
+}
 
 }  // namespace tl

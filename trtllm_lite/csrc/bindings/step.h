@@ -40,7 +40,7 @@ inline StepRequest request_of(const Int32Array<1>& token_ids, const Int32Array<1
 
 // Adds a function `name` of an executor that calls `use(executor, request)`.
 template <typename AnyExecutor, typename Use>
-void def_with_request(nanobind::module_& module, const char* name, const Use& use) {
+void def_with_request(nanobind::module_& module, const char* name, const char* doc, const Use& use) {
   const auto function = [use](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                               const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                               const Int32Array<1>& logits_indices) {
@@ -48,26 +48,40 @@ void def_with_request(nanobind::module_& module, const char* name, const Use& us
   };
   using nanobind::arg;
   module.def(name, function, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),
-             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
+             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert(), doc);
 }
 
 // Adds the functions `step` and `compute` of an executor. `run(executor, request)` returns a step's logits;
 // `leave(executor, request)` leaves all results on the device. Both are called without the GIL.
 template <typename AnyExecutor, auto run, auto leave>
 void def_step(nanobind::module_& module) {
-  def_with_request<AnyExecutor>(module, "step", [](AnyExecutor& executor, const StepRequest& request) {
-    std::unique_ptr<float[]> logits;
-    {
-      const nanobind::gil_scoped_release release;
-      logits = run(executor, request);
-    }
-    return owning_array(std::move(logits), request.logits_indices.size(),
-                        executor.engine().manifest().model.vocab_size);
-  });
-  def_with_request<AnyExecutor>(module, "compute", [](AnyExecutor& executor, const StepRequest& request) {
-    const nanobind::gil_scoped_release release;
-    leave(executor, request);
-  });
+  def_with_request<AnyExecutor>(module, "step", R"(
+      Run all new tokens of a batch through the model, without an event loop; the GIL is released.
+
+      ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: the number
+      of new tokens of each, at least 1, T in all; ``past_lens`` [S]: the number of tokens in the cache;
+      ``block_tables`` [S, columns]: cache blocks of each sequence, entries past its length are ignored;
+      ``logits_indices`` [L]: rows of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory
+      of their own.
+
+      On a GPU, all rows of a sequence from its first wanted row on count towards the limit of rows of logits. Threads
+      may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value is
+      beyond its limit.)",
+                                [](AnyExecutor& executor, const StepRequest& request) {
+                                  std::unique_ptr<float[]> logits;
+                                  {
+                                    const nanobind::gil_scoped_release release;
+                                    logits = run(executor, request);
+                                  }
+                                  return owning_array(std::move(logits), request.logits_indices.size(),
+                                                      executor.engine().manifest().model.vocab_size);
+                                });
+  def_with_request<AnyExecutor>(module, "compute",
+                                "Like ``step``, but all results stay on the device, for :meth:`DeviceExecutor.output`.",
+                                [](AnyExecutor& executor, const StepRequest& request) {
+                                  const nanobind::gil_scoped_release release;
+                                  leave(executor, request);
+                                });
 }
 
 }  // namespace tl

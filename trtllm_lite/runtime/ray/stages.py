@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from trtllm_lite.engine.manifest import RankMapping
+from trtllm_lite.runtime import interfaces
 from trtllm_lite.runtime.ray.placement import Placement, Takes, connect, default_num_threads, reason_of
 from trtllm_lite.runtime.ray.stage import Facts, Stage
 from trtllm_lite.runtime.remote.engine_files import stages_of
@@ -27,7 +28,7 @@ class _Step:
     made: Sequence[Any]  # references to the result of each stage
 
 
-class Stages(StagesElsewhere):
+class Stages(StagesElsewhere, interfaces.Stages):
     """The stages of an engine, as ``_core.RemoteStages`` drives them.
 
     The result of a stage goes from its node directly to the node of the next stage. A stage that fails, ends, or takes

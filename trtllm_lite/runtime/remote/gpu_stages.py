@@ -14,6 +14,7 @@ from trtllm_lite.common.printable import one_line
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import DeviceError
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.interfaces import EarlierStages
 from trtllm_lite.runtime.remote.gpu_stage import Facts, Shape
 from trtllm_lite.runtime.remote.processes import StageFailed, StageProcesses
 from trtllm_lite.runtime.remote.stages import StagesElsewhere
@@ -24,7 +25,7 @@ CONNECTING_SECONDS = 120.0
 _ANSWERING_SECONDS = 5.0  # time limit of calls that return at once
 
 
-class GpuStages(StagesElsewhere):
+class GpuStages(StagesElsewhere, EarlierStages):
     """The stages of an engine except the last, as ``_core.LastStage`` drives them.
 
     A stage that fails, ends, or does not end a step in time fails all steps for good.

@@ -10,14 +10,15 @@ from trtllm_lite.common.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICE
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import NetworkInstruction, Plan
 from trtllm_lite.errors import EngineError
+from trtllm_lite.runtime.interfaces import Network
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
 from trtllm_lite.runtime.tensorrt.steps import Steps
 from trtllm_lite.runtime.tensorrt.tensors import check_tensors
 
 
-class TensorRtNetwork:
-    """Implements the network of ``_core.open_executor``: see ``_core.Network``.
+class TensorRtNetwork(Network):
+    """Implements the network of ``_core.open_executor``.
 
     A cache is [rows, kv_heads, max_seq_len, head_dim] and is updated in place. Context steps and generation steps have
     an execution context each, and share a workspace; TensorRT for RTX captures generation steps as CUDA graphs,
@@ -65,7 +66,7 @@ class TensorRtNetwork:
         outputs: NDArray[np.int32],
         logits: NDArray[np.float32],
     ) -> None:
-        """Append tokens [rows, seq] to the sequences in cache rows from ``first_row`` on; see ``_core.Network``."""
+        """Append tokens [rows, seq] to the sequences in cache rows from ``first_row`` on; see ``Network``."""
         steps = self._steps[int(generation)]
         positions = past_lens[:, None] + np.arange(token_ids.shape[1])
         inputs = dict(zip(COMPILED_INPUTS, (token_ids, positions, past_lens, logits_indices), strict=True))

@@ -2,9 +2,13 @@
 #include "adapters/adapter.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "bindings/step.h"
 #include "bindings/testing/testing.h"
@@ -13,6 +17,9 @@ namespace nb = nanobind;
 
 namespace tl {
 namespace {
+
+using Array = nb::ndarray<nb::numpy>;
+using Matrices = nb::typed<nb::list, std::optional<std::pair<Array, Array>>>;
 
 template <typename T>
 nb::object copied(const void* values, std::int64_t rows, std::int64_t columns) {
@@ -31,7 +38,7 @@ nb::object matrices(const HalfPart& part, const LowRankShape& shape) {
                         copied<std::uint16_t>(part.b, shape.out_features, part.rank));
 }
 
-nb::list adapter_matrices(const Adapter& adapter) {
+Matrices adapter_matrices(const Adapter& adapter) {
   nb::list result;
   for (std::size_t i = 0; i < adapter.shapes().parts.size(); ++i) {
     const LowRankShape& shape = adapter.shapes().parts[i];
@@ -49,7 +56,11 @@ nb::list adapter_matrices(const Adapter& adapter) {
 }  // namespace
 
 void bind_adapter_matrices(nb::module_& module) {
-  module.def("adapter_matrices", &adapter_matrices, nb::arg("adapter"));
+  module.def("adapter_matrices", &adapter_matrices, nb::arg("adapter"), R"(
+      Copies of an adapter's matrices for each projection: nothing, or A and B with the scale in B.
+
+      For CPUs that is float32 A [rank, in] and B transposed [rank, out], for GPUs A [rank, in] and B [out, rank] of
+      16-bit elements, as uint16.)");
 }
 
 }  // namespace tl

@@ -46,12 +46,13 @@ class CheckedBeamSearch {
 }  // namespace
 
 void bind_beam_search_by_hand(nb::module_& m) {
-  nb::class_<CheckedBeamSearch>(m, "BeamSearch")
+  nb::class_<CheckedBeamSearch>(m, "BeamSearch", "One search, driven by hand.")
       .def(nb::init<const BeamSearchParams&, const SamplingParams&, const Tokens&, int>(), nb::arg("beams"),
            nb::arg("params"), nb::arg("prompt"), nb::arg("vocab_size"))
-      .def("step", &CheckedBeamSearch::step, nb::arg("logits"))
+      .def("step", &CheckedBeamSearch::step, nb::arg("logits"), R"(
+          Takes ``logits`` [live beams, vocab_size]; returns (parent, token) of each beam of the next step.)")
       .def_prop_ro("done", &CheckedBeamSearch::done)
-      .def("hypotheses", &CheckedBeamSearch::hypotheses);
+      .def("hypotheses", &CheckedBeamSearch::hypotheses, "Finished sequences and their scores, best first.");
 }
 
 }  // namespace tl

@@ -21,6 +21,12 @@ auto read_block(cuda::CudaExecutor& executor, std::int64_t block) {
 
 }  // namespace
 
-void bind_steps(nb::module_& module) { module.def("read_block", &read_block, nb::arg("executor"), nb::arg("block")); }
+void bind_steps(nb::module_& module) {
+  module.def("read_block", &read_block, nb::arg("executor"), nb::arg("block"), R"(
+      The contents of a block of the KV cache: the manifest's ``bytes_per_block`` bytes.
+
+      For each layer in turn its keys (rotated), then its values: [num_kv_heads, tokens_per_block, head_dim] of the
+      cache's dtype, row-major. Raises LimitError if there is no such block.)");
+}
 
 }  // namespace tl

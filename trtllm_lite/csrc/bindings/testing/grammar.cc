@@ -80,30 +80,39 @@ class HeldGrammar : public Grammar {
 }  // namespace
 
 void bind_grammar_matcher(nb::module_& module) {
-  nb::class_<GrammarMatcher>(module, "GrammarMatcher")
-      .def("allowed", &allowed, nb::arg("vocab_size"))
+  nb::class_<GrammarMatcher>(module, "GrammarMatcher",
+                             "A text that grows under a grammar. GrammarError of the C++ side becomes a RuntimeError.")
+      .def("allowed", &allowed, nb::arg("vocab_size"), "The tokens that may come next.")
       .def(
           "accept", [](GrammarMatcher& matcher, const std::vector<std::int32_t>& tokens) { matcher.accept(tokens); },
-          nb::arg("tokens"))
+          nb::arg("tokens"), "Append tokens.")
       .def(
           "num_allowed",
           [](GrammarMatcher& matcher, const std::vector<std::int32_t>& tokens) { return matcher.num_allowed(tokens); },
-          nb::arg("tokens"))
-      .def("roll_back", &GrammarMatcher::roll_back, nb::arg("count"));
-  module.def("start_grammar", [](const Grammar& grammar) { return grammar.start(); }, nb::arg("grammar"));
-  nb::class_<TokenForcer>(module, "TokenForcer")
+          nb::arg("tokens"), R"(
+              The number of leading ``tokens``, none of them an end token, that may follow one after the other.)")
+      .def("roll_back", &GrammarMatcher::roll_back, nb::arg("count"), "Remove the last ``count`` tokens.");
+  module.def(
+      "start_grammar", [](const Grammar& grammar) { return grammar.start(); }, nb::arg("grammar"),
+      "A matcher of the empty text.");
+  nb::class_<TokenForcer>(module, "TokenForcer", R"(
+      Drafts the continuation of a text under a grammar. GrammarError of the C++ side becomes a RuntimeError.)")
       .def(
           "accept", [](TokenForcer& forcer, const std::vector<std::int32_t>& tokens) { forcer.accept(tokens); },
-          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>())
-      .def("forced_tokens", &TokenForcer::forced_tokens, nb::arg("most"), nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>(), "Append tokens.")
+      .def("forced_tokens", &TokenForcer::forced_tokens, nb::arg("most"), nb::call_guard<nb::gil_scoped_release>(),
+           "Up to ``most`` tokens that the grammar determines.")
       .def(
           "num_allowed",
           [](TokenForcer& forcer, const std::vector<std::int32_t>& tokens) { return forcer.num_allowed(tokens); },
-          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>());
-  nb::class_<HeldGrammar, Grammar>(module, "HeldGrammar")
+          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>(), "How many of ``tokens`` may come next.");
+  nb::class_<HeldGrammar, Grammar>(module, "HeldGrammar", R"(
+      A grammar whose masks, for texts of at least ``num_free`` tokens, are held back until it is released.)")
       .def(nb::init<std::shared_ptr<Grammar>, std::size_t>(), nb::arg("grammar"), nb::arg("num_free"))
-      .def("release", &HeldGrammar::release);
-  module.def("start_forcer", [](const Grammar& grammar) { return grammar.start_forcer(); }, nb::arg("grammar"));
+      .def("release", &HeldGrammar::release, "Hold back nothing more.");
+  module.def(
+      "start_forcer", [](const Grammar& grammar) { return grammar.start_forcer(); }, nb::arg("grammar"),
+      "A forcer of the empty text; the grammar's compiler must have been made with ``tokenize``.");
 }
 
 }  // namespace tl

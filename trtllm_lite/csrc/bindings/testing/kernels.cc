@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ namespace {
 
 using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Arrays = std::vector<std::optional<Array>>;
+using Attributes = nb::typed<nb::dict, nb::str, std::variant<double, std::string>>;
 using Names = std::optional<std::vector<std::string>>;
 
 // `name` selects among types with equal bits; if it is empty, the first is taken.
@@ -156,7 +158,8 @@ AttributeValue read_attribute(const AttributeSpec& spec, const nb::handle& given
   return *text;
 }
 
-std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::dict& attributes, AttributeTexts* texts) {
+std::vector<AttributeValue> read_attributes(const OpSchema& schema, const Attributes& attributes,
+                                            AttributeTexts* texts) {
   if (attributes.size() != schema.attributes.size()) {
     throw EngineError("run_kernel: expected " + std::to_string(schema.attributes.size()) + " attributes");
   }
@@ -199,7 +202,7 @@ struct PreparedCall {
   }
 };
 
-PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const Attributes& attributes,
                      const Names& layouts, const Names& dtypes, std::string_view isa, std::string_view product_dtype) {
   const OpSchema* schema = find_op(op);
   if (schema == nullptr) throw EngineError("run_kernel: unknown operator " + std::string(op));
@@ -218,7 +221,7 @@ PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& ou
   return {kernel, in.tensors(), out.tensors(), values, texts, static_cast<DType>(product - std::begin(kDTypeNames))};
 }
 
-void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const Attributes& attributes,
                 const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads,
                 std::string_view product_dtype, const Adapters& adapters) {
   const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa, product_dtype);
@@ -232,7 +235,7 @@ void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs
 
 // The seconds of each of `repeats` calls. Before each, sweep_bytes of other memory are read.
 std::vector<double> time_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs,
-                                const nb::dict& attributes, const Names& layouts, const Names& dtypes,
+                                const Attributes& attributes, const Names& layouts, const Names& dtypes,
                                 std::string_view isa, int num_threads, std::string_view product_dtype, int repeats,
                                 std::size_t sweep_bytes) {
   const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa, product_dtype);
@@ -257,14 +260,24 @@ std::vector<std::string> isa_names() {
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-  module.def("supported_isas", &isa_names);
+  module.def("supported_isas", &isa_names,
+             "Instruction sets that this build has kernels for and this machine can execute, best first.");
   module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
-             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::arg("adapters") = Adapters());
+             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::arg("adapters") = Adapters(), R"(
+                 Run one kernel on arrays after the engine's schema check; outputs are written in place. For tests.
+
+                 ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical
+                 extent is taken from the other operands, or else its padding counts. Values of int32 inputs are not
+                 checked. ``product_dtype`` is the type to which activations may be rounded before they are
+                 multiplied: ``float32``, which changes nothing, or ``bfloat16``. ``adapters`` has for each token A
+                 and the transposed B of each projection, or nothing.)");
   module.def("time_kernel", &time_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
              nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::kw_only(), nb::arg("repeats"),
-             nb::arg("sweep_bytes"));
+             nb::arg("sweep_bytes"), R"(
+                 Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been
+                 read.)");
 }
 
 }  // namespace tl

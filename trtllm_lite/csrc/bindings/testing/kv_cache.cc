@@ -147,27 +147,48 @@ class NumberedKvCache {
 }  // namespace
 
 void bind_kv_cache(nb::module_& module) {
-  nb::class_<NumberedKvCache>(module, "KvCacheBookkeeping")
+  nb::class_<NumberedKvCache>(module, "KvCacheBookkeeping", R"(
+      The paged KV cache's bookkeeping alone, for tests: csrc/caches/kv_cache_manager.h states its contract.
+
+      Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A
+      copy is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or
+      ``host_to_device``. A number of no open sequence, or a sequence in the wrong memory, raises ValueError or
+      RuntimeError.)")
       .def(nb::init<int, int, int, bool>(), nb::kw_only(), nb::arg("num_blocks"), nb::arg("num_host_blocks"),
            nb::arg("tokens_per_block"), nb::arg("enable_block_reuse"))
-      .def("open", &NumberedKvCache::open, nb::arg("tokens"), nb::arg("salt"))
-      .def("fork", &NumberedKvCache::fork, nb::arg("sequence"))
-      .def("append", &NumberedKvCache::append, nb::arg("sequence"), nb::arg("tokens"))
-      .def("write", &NumberedKvCache::write, nb::arg("sequence"), nb::arg("num_tokens"))
-      .def("swap_out", &NumberedKvCache::swap_out, nb::arg("sequence"))
-      .def("swap_in", &NumberedKvCache::swap_in, nb::arg("sequence"))
+      .def("open", &NumberedKvCache::open, nb::arg("tokens"), nb::arg("salt"),
+           "Open a sequence of known tokens; those found in the cache count as written (``length``).")
+      .def("fork", &NumberedKvCache::fork, nb::arg("sequence"),
+           "Open another sequence with the content of ``sequence``.")
+      .def("append", &NumberedKvCache::append, nb::arg("sequence"), nb::arg("tokens"), "Add known tokens.")
+      .def("write", &NumberedKvCache::write, nb::arg("sequence"), nb::arg("num_tokens"), R"(
+          Makes room for the next known tokens; returns the copies to carry out first. None: blocks are missing.)")
+      .def("swap_out", &NumberedKvCache::swap_out, nb::arg("sequence"),
+           "Moves a sequence to the host; None: blocks are missing there.")
+      .def("swap_in", &NumberedKvCache::swap_in, nb::arg("sequence"),
+           "Moves a sequence back to the device; None: blocks are missing.")
       .def("close", &NumberedKvCache::close, nb::arg("sequence"))
-      .def("forget", &NumberedKvCache::forget, nb::arg("sequence"))
-      .def("end_step", &NumberedKvCache::end_step)
-      .def("blocks", &NumberedKvCache::blocks, nb::arg("sequence"))
-      .def("length", &NumberedKvCache::length, nb::arg("sequence"))
+      .def("forget", &NumberedKvCache::forget, nb::arg("sequence"),
+           "Keep later sequences from sharing this one's blocks.")
+      .def("end_step", &NumberedKvCache::end_step, "End the oldest step in flight, if there is one.")
+      .def("blocks", &NumberedKvCache::blocks, nb::arg("sequence"),
+           "The sequence's blocks, in the memory that the sequence is in.")
+      .def("length", &NumberedKvCache::length, nb::arg("sequence"), "The number of written tokens.")
       .def(
           "refcount", [](const NumberedKvCache& c, int block) { return c.cache().device().refcount(block); },
-          nb::arg("block"))
-      .def_prop_ro("num_ready", [](const NumberedKvCache& c) { return c.cache().device().num_ready(); })
-      .def_prop_ro("num_host_ready", [](const NumberedKvCache& c) { return c.cache().host().num_ready(); })
-      .def_prop_ro("evicted_blocks", [](const NumberedKvCache& c) { return c.cache().counters().evicted_blocks; })
-      .def("check_integrity", [](const NumberedKvCache& c) { c.cache().check_integrity(); });
+          nb::arg("block"), "The number of sequences that hold a device block.")
+      .def_prop_ro(
+          "num_ready", [](const NumberedKvCache& c) { return c.cache().device().num_ready(); },
+          "Device blocks that can be handed out now, those with cached content included.")
+      .def_prop_ro(
+          "num_host_ready", [](const NumberedKvCache& c) { return c.cache().host().num_ready(); },
+          "Host blocks that can be handed out now, those with cached content included.")
+      .def_prop_ro(
+          "evicted_blocks", [](const NumberedKvCache& c) { return c.cache().counters().evicted_blocks; },
+          "Cached blocks given up so far.")
+      .def(
+          "check_integrity", [](const NumberedKvCache& c) { c.cache().check_integrity(); },
+          "Raises RuntimeError naming the first contradiction.");
 }
 
 }  // namespace tl

@@ -1,7 +1,11 @@
 #include "bindings/testing/testing.h"
 
 NB_MODULE(_testing, module) {
-  module.doc() = "Parts of the C++ runtime that only tests and benchmarks drive by hand; see _testing.pyi.";
+  module.doc() = R"(
+      Parts of the C++ runtime that only tests and ``scripts/bench_kernels.py`` drive by hand.
+
+      Built with the CMake option ``TRTLLM_LITE_TESTING``, as ``scripts/test.sh`` does; no part of a wheel. Types and
+      errors are those of ``_core``.)";
   nanobind::module_::import_("trtllm_lite._core");  // types and errors are the product's
   tl::bind_kernels(module);
   tl::bind_steps(module);

@@ -75,7 +75,8 @@ class PacedExecutor : public DeviceExecutor {
 }  // namespace
 
 void bind_paced_executor(nb::module_& module) {
-  nb::class_<PacedExecutor, DeviceExecutor>(module, "PacedExecutor")
+  nb::class_<PacedExecutor, DeviceExecutor>(module, "PacedExecutor", R"(
+      Computes nothing: each step takes ``step_seconds``, and each sampling row gets a random token.)")
       .def(nb::init<const Engine&, std::int64_t, double>(), nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks"),
            nb::arg("step_seconds"), nb::keep_alive<1, 2>());
 }

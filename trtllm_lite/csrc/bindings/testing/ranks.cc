@@ -65,9 +65,14 @@ std::unique_ptr<CpuPipeline> stalling_pipeline(const std::vector<const Engine*>&
 
 void bind_ranks(nb::module_& module) {
   module.def("stalling_pipeline", &stalling_pipeline, nb::arg("ranks"), nb::kw_only(), nb::arg("rank"),
-             nb::arg("collective"), nb::arg("timeout"), nb::keep_alive<0, 1>());
+             nb::arg("collective"), nb::arg("timeout"), nb::keep_alive<0, 1>(), R"(
+                 Two stages of a CPU engine, the second of which has ranks like those of ``stalling_group``.)");
   module.def("stalling_group", &stalling_group, nb::arg("ranks"), nb::kw_only(), nb::arg("rank"), nb::arg("collective"),
-             nb::arg("timeout"), nb::keep_alive<0, 1>());
+             nb::arg("timeout"), nb::keep_alive<0, 1>(), R"(
+                 The ranks of a CPU engine with a thread each; ``rank`` never reaches collective number ``collective``
+                 of a step.
+
+                 The other ranks wait ``timeout`` seconds for it.)");
 }
 
 }  // namespace tl

@@ -120,25 +120,33 @@ std::optional<FinishReason> finish_reason(const SamplingParams& params, const To
 }  // namespace
 
 void bind_sampler(nb::module_& m) {
-  nb::class_<SampledToken>(m, "SampledToken")
+  nb::class_<SampledToken>(m, "SampledToken", "The result of one row; ``token`` is meaningful if ``error`` is empty.")
       .def_ro("error", &SampledToken::error)
       .def_ro("token", &SampledToken::token)
       .def_prop_ro("logprobs",
                    [](const SampledToken& s) { return s.has_logprobs ? std::optional(s.logprobs) : std::nullopt; });
-  m.def("philox4x32_10", &philox4x32_10, nb::arg("counter"), nb::arg("key"));
-  m.def("token_uniform", &token_uniform, nb::arg("seed"), nb::arg("token_index"), nb::arg("sequence_index") = 0);
-  m.def("processed", &processed, nb::arg("params"), nb::arg("prompt"), nb::arg("generated"), nb::arg("logits"));
-  m.def("truncated", &truncated, nb::arg("logits"), nb::arg("params"));
-  nb::class_<CheckedSampler>(m, "Sampler")
+  m.def("philox4x32_10", &philox4x32_10, nb::arg("counter"), nb::arg("key"), "Four random 32-bit words.");
+  m.def("token_uniform", &token_uniform, nb::arg("seed"), nb::arg("token_index"), nb::arg("sequence_index") = 0,
+        "The random number in [0, 1) that selects a sequence's token.");
+  m.def("processed", &processed, nb::arg("params"), nb::arg("prompt"), nb::arg("generated"), nb::arg("logits"),
+        "A row of logits [vocab_size] after penalties, bias and bans.");
+  m.def("truncated", &truncated, nb::arg("logits"), nb::arg("params"),
+        "Tokens that stay in the draw, and their weights relative to the most likely one's.");
+  nb::class_<CheckedSampler>(m, "Sampler", "Slots of sequences, and the sampling of their next tokens.")
       .def(nb::init<int, int>(), nb::arg("num_slots"), nb::arg("vocab_size"))
       .def("set_slot", &CheckedSampler::set_slot, nb::arg("slot"), nb::arg("params"), nb::arg("prompt"),
-           nb::arg("generated") = Tokens{}, nb::arg("sequence_index") = 0)
+           nb::arg("generated") = Tokens{}, nb::arg("sequence_index") = 0,
+           "Puts a sequence into a slot, in place of any sequence there.")
       .def("clear_slot", &CheckedSampler::clear_slot, nb::arg("slot"))
-      .def("sample_rows", &CheckedSampler::sample_rows, nb::arg("slots"), nb::arg("logits"))
+      .def("sample_rows", &CheckedSampler::sample_rows, nb::arg("slots"), nb::arg("logits"),
+           "The next token of each slot from its row of ``logits`` [slots, vocab_size].")
       .def("prompt_logprobs", &CheckedSampler::prompt_logprobs, nb::arg("logits"), nb::arg("next_tokens"),
-           nb::arg("num_top"));
+           nb::arg("num_top"), R"(
+               Log probabilities of prompt tokens; ``logits`` [len(next_tokens), vocab_size] are those of the
+               positions before.)");
   m.def("finish_reason", &finish_reason, nb::arg("params"), nb::arg("prompt"), nb::arg("generated"),
-        nb::arg("stop_sequences") = std::vector<Tokens>());
+        nb::arg("stop_sequences") = std::vector<Tokens>(),
+        "The reason why the event loop ends a request with the newest ``generated`` token, or None.");
 }
 
 }  // namespace tl
