@@ -147,7 +147,7 @@ def test_what_generates_refuses_an_encoder(encoder: LLM) -> None:
 
 
 def test_a_decoder_embeds_nothing(llm: LLM) -> None:
-    with pytest.raises(ArgumentError, match="this engine is a decoder's, which generates text"):
+    with pytest.raises(ArgumentError, match="this engine was built from a decoder, which generates text"):
         llm.embed("text")
 
 
