@@ -232,7 +232,7 @@ def test_a_model_that_cannot_be_read_is_an_error(job: Path, checked: bool) -> No
 def test_an_absent_path_is_said_to_count_from_the_working_directory(job: Path) -> None:
     job.write_text(job.read_text().replace(str(job.parent / "model"), "absent/model.gguf/here"))
     output = " ".join(_build(job).split())
-    assert re.search(r"'absent/model\.gguf/here' does not exist: .*from the working directory", output), output
+    assert re.search(r"'absent/model\.gguf/here' does not exist: .*relative to the working directory", output), output
 
 
 def test_a_model_with_an_impossible_name_is_an_error(job: Path) -> None:
