@@ -87,7 +87,7 @@ class LLM:
     - ``num_threads``: threads that compute on the CPU; all cores by default
     - ``max_lora_rank``: the engine must take adapters of up to this rank (a multiple of 8), at most ``max_loras`` (16)
       in use at once and ``max_cpu_loras`` (twice as many) in memory
-    - ``tensor_parallel_size``: devices that split every layer, or threads of their own on a CPU; 1 by default, or
+    - ``tensor_parallel_size``: devices that split every layer, on a CPU groups of threads; 1 by default, or
       what a given engine was built for
     - ``pipeline_parallel_size``: pipeline stages, each with some of the layers, on ``tensor_parallel_size`` devices;
       the default is chosen in the same way

@@ -248,7 +248,7 @@ def check_vectors(op: Lowering) -> None:
     if any(isinstance(extent, int) and extent % 8 for extent in (out_features, in_features)):
         op.refuse(
             f"its experts have {in_features} features in and {out_features} out, and the GPU kernels move 8 at a time: "
-            "expected multiples of 8"
+            "expected multiples of 8; build for --target cpu"
         )
 
 

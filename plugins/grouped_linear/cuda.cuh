@@ -67,7 +67,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  // the list was written before the previous kernel
+  // A kernel earlier than the previous one wrote the list of chosen experts, so that none waits for it.
   static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;
   __device__ __forceinline__ static int tiles(const Op& op) {
     return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;

@@ -52,7 +52,7 @@ QueryTile find_tile(const AttentionProblem& p, std::int64_t index) {
   return make_tile(p, seq, index);
 }
 
-// Each task is a tile over the whole sequence.
+// Each task attends from one tile of queries to all keys of its sequence that they see.
 void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool* pool) {
   pool->parallel_for(num_tiles, [&](std::int64_t task, int thread) {
     // The last tiles of a prompt have the longest context. They go first, so that threads end at about the same time.

@@ -27,7 +27,7 @@ struct BlockRows {
   }
 };
 
-// The sum over the lanes of a warp before this one.
+// The sum of `value` over the lanes below `lane` of its warp.
 __device__ __forceinline__ int sum_before(int value, int lane) {
   int sum = value;
 #pragma unroll

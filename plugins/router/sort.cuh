@@ -1,10 +1,11 @@
 // Chooses the experts of each row of a step of at most some hundred rows, and sorts the rows by expert
 // (cuda/chosen_experts.cuh).
 //
-// Bytes: 8 * experts per row. Floor: latency, about 3 us: it waits for the scores, the choice takes top_k steps of a
-// warp, and the blocks synchronize once. One cluster: a warp takes one row, or several in turn; its choices stay in
-// shared memory until they are sorted (router/expert_sort.cuh). Padding rows choose no experts. Launch and macros: see
-// router/expert_sort.cuh, with additional shared memory for the choices of a block's rows, and router/scoring.cuh.
+// Bytes: 8 * experts per row. Floor: latency, about 3 us: the kernel waits for the scores, the choice takes top_k
+// steps of a warp, and the blocks synchronize once. One cluster: a warp takes one row, or several in turn; its choices
+// stay in shared memory until they are sorted (router/expert_sort.cuh). Padding rows choose no experts. Launch and
+// macros: those of router/expert_sort.cuh and router/scoring.cuh; dynamic shared memory also holds the choices of a
+// block's rows.
 #include "cuda/async.cuh"
 #include "router/choose_row.cuh"
 #include "router/expert_sort.cuh"

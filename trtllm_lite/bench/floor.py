@@ -185,7 +185,7 @@ def _num_devices(stages: Stages) -> int:
 
 
 def _of_devices(stages: Stages, seconds: Sequence[float]) -> list[float]:
-    """The ``seconds`` of each stage, summed up by the device that computes it; on CPUs all stages share one."""
+    """The seconds of each device: the sum of the ``seconds`` of its stages. On CPUs all stages share one device."""
     return list(seconds) if _num_devices(stages) > 1 else [sum(seconds)]
 
 

@@ -59,7 +59,7 @@ def split(graph: ir.Graph, cache_groups: tuple[CacheGroup, ...], pp_size: int) -
 
 
 def received(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs of a stage's graph that the previous stage makes, in its order."""
+    """The inputs of a stage's graph that the previous stage computes, in the order of ``graph.inputs``."""
     step_inputs = {step_input.name for step_input in STEP_INPUTS}
     return [value for value in graph.inputs if value.name not in step_inputs and not is_cache(value)]
 

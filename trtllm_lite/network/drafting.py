@@ -33,7 +33,7 @@ class MakesFeatures(Protocol):
 class Features:
     """Computes the features of each token: the sum over ``layers`` of linear(the residual stream before that layer).
 
-    ``layers`` are numbers of layers, each with its columns of the head's ``fc``.
+    ``layers`` are indices of layers; ``linears[i]`` has the columns of the head's ``fc`` for ``layers[i]``.
     """
 
     layers: tuple[int, ...]

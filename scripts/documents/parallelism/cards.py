@@ -1,4 +1,4 @@
-"""Describes GPUs by their vendors' figures, of which each is assumed to reach the same shares as the measured H200."""
+"""Describes GPUs by their vendors' figures; each GPU is assumed to reach the shares of them that the measured H200 does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -178,7 +178,7 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
   }
 }
 
-// Under any policy, cache pressure and mix of searches, no more later requests are admitted before a request than the
+// Under any policy, cache pressure and mix of searches, a request is overtaken by at most as many later requests as the
 // ageing of priorities allows. (The bound is 0 for the highest priority: no request of equal priority overtakes.)
 TEST(every_request_is_admitted_within_its_bound) {
   std::int64_t num_overtaken = 0;

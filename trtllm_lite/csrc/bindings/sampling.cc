@@ -24,7 +24,8 @@ std::vector<TokenId> token_ids(const char* name, const TokenIds& given) {
     const long long id = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
     if (id == -1 && PyErr_Occurred()) nb::raise_python_error();
     if (overflow != 0 || id < INT32_MIN || id > INT32_MAX) {
-      throw ArgumentError(std::string(name) + ": expected token ids of the vocabulary, found one beyond 32 bits");
+      throw ArgumentError(std::string(name) + ": expected token ids of the vocabulary, found " +
+                          nb::cast<std::string>(nb::str(item)) + ", which exceeds 32 bits");
     }
     ids.push_back(static_cast<TokenId>(id));
   }

@@ -17,8 +17,7 @@
 namespace tl {
 
 // The outputs of one cache_salt, in two automata: when the newer one is full, it replaces the older one. So at least
-// the latest half of the allowed outputs is kept. Outputs are added in small parts, so that no step waits for a long
-// one.
+// the latest `max_outputs` / 2 outputs are kept. A long output is added in small parts, so that no step waits for it.
 class EarlierOutputs {
  public:
   // Keeps at most `max_outputs` outputs (at least 2) and `max_tokens` tokens, plus at most `max_tokens` not yet added.

@@ -25,7 +25,8 @@ std::uint64_t read_length(std::span<const std::byte> file) {
 
 std::string_view read_header(std::span<const std::byte> file) {
   if (file.size() < kLengthBytes) {
-    throw EngineError("header: expected 8 bytes of length, found a file of " + std::to_string(file.size()));
+    throw EngineError("header: expected at least the 8 bytes that hold its length, found a file of " +
+                      std::to_string(file.size()) + " bytes");
   }
   const std::uint64_t length = read_length(file);
   const std::uint64_t limit = std::min<std::uint64_t>(kMaxJsonBytes, file.size() - kLengthBytes);

@@ -26,7 +26,7 @@ void AnswerFilter::push(const std::string& piece, bool armed, std::string& out) 
   if (thoughts_->is_answer(state_)) push_answer(text.substr(num_thoughts), armed, out);
 }
 
-// A name that begins no thoughts does not decide whether the text has thoughts.
+// A special token that does not begin thoughts leaves open whether the text has any.
 void AnswerFilter::push_unseen(std::string_view name, std::string& out) {
   if (is_in_answer()) return;
   const Thoughts::State state = thoughts_->after(state_, name).state;

@@ -79,7 +79,7 @@ def _check(body: ResponsesBody) -> None:
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
-    """The format in the form of chats, where the schema stands in an object of its own."""
+    """``text.format`` as the ``response_format`` of chat completions, which nests the schema in ``json_schema``."""
     form = None if text is None else text.format
     if form is None:
         return None

@@ -128,9 +128,9 @@ class ToolParser(TextReader):
                 yield from self._end_malformed(self._arguments)
 
     def _end_malformed(self, arguments: ArgumentsWriter) -> Steps[None]:
-        """Handle a fault in a call that has begun: it ends if its arguments are complete, else is a ToolCallFault.
+        """Handle a fault in a call that has begun: end the call if its arguments are complete, else report the fault.
 
-        A call that was cut off is always a fault.
+        For a call that was cut off, a ToolCallFault is always reported.
         """
         if arguments.is_whole and not self._is_cut:
             self._end()

@@ -34,8 +34,8 @@ class DenseSite:
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
     ``added``, the rows of adapters, is added before the activation; a product of one matrix with a residual or an
     activation has none. ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With
-    ``tokens``, y is queries, keys and values, and RoPE and the cache write are computed as well. ``peers`` says which
-    rank stores y: only tiled kernels store it on others.
+    ``tokens``, y is queries, keys and values, and RoPE and the cache write are computed as well. ``peers`` says in
+    which rank's memory the rows of y are stored; only tiled kernels store into another rank's memory.
     """
 
     y: Buffer

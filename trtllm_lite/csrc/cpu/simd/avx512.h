@@ -38,8 +38,8 @@ TL_INLINE Vec load_lowered(const Float8E4m3* p) {
   return _mm512_cvtph_ps(half);
 }
 
-// A word of each lane's row. nibble<i>() is element i of each word, from a table of 16 floats indexed by the low 4
-// bits.
+// A word of each lane's row. nibble<i>() is element i of each word: its 4 bits, shifted to the bottom, index a table
+// of 16 floats.
 template <typename Word>
 struct Words {
   __m512i bits;

@@ -64,7 +64,7 @@ inline constexpr int kElements<UInt4Word> = 8;
 template <>
 inline constexpr int kElements<Float4Word> = 8;
 
-// load_lowered() gives 2^-8 times the numbers, the meaning of their bits in a Float16, without a multiplication.
+// load_lowered() gives 2^-8 times the numbers, which is what their bits mean in a Float16.
 constexpr float kRaise = 0x1p8f;
 TL_INLINE Vec load(const Float8E4m3* p) { return load_lowered(p) * broadcast(kRaise); }
 

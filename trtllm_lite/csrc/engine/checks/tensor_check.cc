@@ -135,7 +135,7 @@ class TensorChecker {
     if (entry.dtype != dtype) {
       fail(tensor, "expected an entry of dtype " + std::string(dtype) + ", found " + entry.dtype);
     }
-    if (entry.shape != stored) fail(tensor, "expected an entry with the stored shape of its layout, found another");
+    if (entry.shape != stored) fail(tensor, "expected an entry of the shape in which its layout is stored");
     if (entry.offset % kAlignment != 0)
       fail(tensor, "expected an entry at a multiple of " + std::to_string(kAlignment));
     if (entry.offset != tensor.offset) {
