@@ -1,4 +1,4 @@
-"""Describes GPUs by their vendors' figures; each GPU is assumed to reach the shares of them that the measured H200 does."""
+"""Describes GPUs by their vendors' figures, and assumes that each GPU reaches the shares of them that the H200 reaches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

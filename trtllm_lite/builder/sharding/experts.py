@@ -1,4 +1,4 @@
-"""Divides mixtures of experts: ranks with the same EP rank have the same experts, and each has some of their features."""
+"""Divides mixtures of experts: ranks with the same EP rank have the same experts, each rank some of their features."""
 
 from math import lcm
 

@@ -156,7 +156,8 @@ def test_rows_between_wanted_ones_count_as_logits(tmp_path: Path) -> None:
     tokens, table = ints(*range(NUM_SEQS + 3)), np.array([[0, 1, 2]], np.int32)
     arguments = (tokens, ints(len(tokens)), ints(0), table)
     assert _core.step(executor, *arguments, ints(3)).argmax() == successor([0, 1, 2, 3])
-    with pytest.raises(LimitError, match=rf"rows of logits .* at most {NUM_SEQS}, found {NUM_SEQS + 1}; ask for the last row"):
+    message = rf"rows of logits .* at most {NUM_SEQS}, found {NUM_SEQS + 1}; ask for the last row"
+    with pytest.raises(LimitError, match=message):
         _core.step(executor, *arguments, ints(2))
 
 
