@@ -310,5 +310,6 @@ def test_numbers_that_no_machine_has_are_refused_by_name(engine: Engine) -> None
     params = sampling.SamplingParams()
     for name in ("end_ids", "stop_token_ids"):
         for token in (1 << 31, 10**40):
-            with pytest.raises(ArgumentError, match=f"{name}: expected token ids of the vocabulary, found {token}, which"):
+            message = f"{name}: expected token ids of the vocabulary, found {token}, which"
+            with pytest.raises(ArgumentError, match=message):
                 setattr(params, name, [token])
