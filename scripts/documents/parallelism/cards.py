@@ -1,4 +1,4 @@
-"""Describes GPUs by their vendors' figures, and assumes that each GPU reaches the shares of them that the H200 reaches."""
+"""Describes GPUs by their vendors' figures, and assumes that each reaches the shares of them that the H200 reaches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
