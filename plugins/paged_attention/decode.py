@@ -7,7 +7,7 @@ from .launches import Heads, Scores, one_if
 from .new_tokens import NewTokens
 
 _TILE_TOKENS, _MAX_STAGES = 32, 8  # tokens of a stage, and the most stages, of a warp's ring
-_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
+_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128, of eight if the cache is bytes
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 
 

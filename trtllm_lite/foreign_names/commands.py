@@ -85,7 +85,6 @@ CONVERT = merge(
 _BUILT_IN = "the fused operators are built in"
 _FUSED = "builds fuse all operators that they can; `trtllm-lite inspect` lists them"
 _PROFILES = "engines have no profiles; every size of step is as fast"
-_PROFILES = "engines have no profiles; every size of step is as fast"
 _STANDARD = "every engine does this"
 _BUILD = merge(
     [
