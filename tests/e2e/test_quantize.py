@@ -361,7 +361,7 @@ def test_a_channel_that_is_always_zero_names_layer_and_scheme(qformat: str, tmp_
 
     network, _ = quantize_network(checkpoint.model, recipe, statistics)
     weight = next(value for name, value in network.graph.initializers.items() if "layers.1.mlp.up_proj" in str(name))
-    with pytest.raises(BuildError, match=rf"^layers.1.mlp.gate_proj: 1 of the 64 .* number 7, .*{qformat} scales"):
+    with pytest.raises(BuildError, match=rf"^layers.1.mlp.gate_proj: 1 of its 64 .* number 7, .*{qformat} scales"):
         weight.const_value.numpy()
 
 
