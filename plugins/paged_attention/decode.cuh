@@ -29,7 +29,7 @@ constexpr int kOctets = kGroup > 8 ? 2 : 1;
 using State = TileState<kDim, kOctets>;
 
 // Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later those of all
-// blocks, if they share a pair | a flag for each team | a barrier for each stage | stages
+// blocks, if they share a pair | a flag that tells the last of these blocks | a barrier for each stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
 constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, 2 * TL_MAX_GRID * kGroup) * 4 + 7) / 8 * 8;
