@@ -69,6 +69,7 @@ class Lowering(Protocol):
     decode: bool  # whether each sequence has one new token
     deterministic: bool  # whether a row's result must be the same in every program
     max_tokens: int  # the most tokens of a step that runs the program
+    has_many_rows: bool  # whether such a step has so many tokens that kernels of their own convert bytes to 16 bits
     max_seq_len: int
     max_draft_len: int  # the most draft tokens of a sequence in a step
     tokens_per_block: int

@@ -91,9 +91,9 @@ __device__ __forceinline__ u32 pack_query(float lo, float hi) {
 
 // One warp's copies of up to kTokens consecutive tokens of a KV head to shared memory, in the layout of the cache. The
 // first token is at the beginning of a cache block, or at a multiple of kTokens.
-template <int kDim, int kPage, int kKvHeads, int kTokens>
+template <int kDim, int kPage, int kKvHeads, int kTokens, int kItemBytes = kCacheItemBytes>
 struct TokenCopy {
-  using Layout = CacheLayout<kDim>;
+  using Layout = CacheLayout<kDim, kItemBytes>;
   static constexpr int kPageTokens = min_of(kPage, kTokens), kPages = kTokens / kPageTokens;
   static constexpr u32 kBytes = kTokens * Layout::kTokenBytes, kPageBytes = kPageTokens * Layout::kTokenBytes;
   static_assert(kPage % kGroupTokens == 0 && kTokens % kPageTokens == 0 && (kPage <= kTokens || kPage % kTokens == 0));

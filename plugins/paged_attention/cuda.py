@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
 from .decode import decode
-from .launches import WIDEST_TILE, Cache, Heads, Scores, prefill
+from .launches import WIDEST_TILE, Cache, Heads, Scores
 from .new_tokens import HeadNorm, NewTokens
+from .prefill import NOT_WIDE, prefill, wide_cache, widen
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -29,12 +30,12 @@ def lower(op: Lowering) -> list[Command]:
     first = _new_tokens(op, tokens)
     output = op.new("y")
     if op.deterministic:
-        return [*first, _ordered(op, output, tokens, scores)]
+        _refuse_moving_tiles(op, scores)
+        return [*first, *_prefill(op, output, tokens, scores, all_rows=True)]
     attend = _decode(op, output, tokens, scores)
     if op.decode:
         return [*first, attend]
-    others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
-    return [*first, attend, _fitting(op, heads, others)]
+    return [*first, attend, *_prefill(op, output, tokens, scores)]
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
@@ -93,17 +94,25 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
     return _fitting(op, tokens.heads, launch)
 
 
-def _ordered(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
-    """Use one launch for all rows, with tiles of keys at the same positions for each row: see ``prefill``."""
+def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, all_rows: bool = False) -> list[Command]:
+    heads, cache, wide = tokens.heads, tokens.cache, NOT_WIDE
+    first: list[Command] = []
+    if heads.cache_type and op.has_many_rows:
+        wide = wide_cache(op.name, heads, op.max_tokens, op.symbols["max_blocks_per_seq"])
+        first = [widen(wide, cache, heads=heads, scores=scores, all_rows=all_rows)]
+    query, device = tokens.query, op.device
+    attend = prefill(output, query, cache, heads=heads, device=device, scores=scores, all_rows=all_rows, wide=wide)
+    return [*first, _fitting(op, heads, attend)]
+
+
+def _refuse_moving_tiles(op: Lowering, scores: Scores) -> None:
+    """Raise BuildError unless tiles of keys are at the same positions for each row: see ``prefill``."""
     begins_at_tiles = scores.window == 0 or (scores.chunked and scores.window % WIDEST_TILE == 0)
     if not begins_at_tiles and op.tokens_per_block != WIDEST_TILE:
         op.refuse(
             f"deterministic is given, and attention has a window of {scores.window} tokens, so that tiles of keys "
             f"begin at cache blocks, of {op.tokens_per_block} tokens: build with --tokens_per_block {WIDEST_TILE}"
         )
-    heads = tokens.heads
-    launch = prefill(output, tokens.query, tokens.cache, heads=heads, device=op.device, scores=scores, all_rows=True)
-    return _fitting(op, heads, launch)
 
 
 def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:

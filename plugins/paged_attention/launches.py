@@ -1,4 +1,4 @@
-"""Common parts of the launches of attention, and the launch for prefill rows."""
+"""Common parts of the launches of attention."""
 
 from __future__ import annotations
 
@@ -11,23 +11,15 @@ from ..cuda.row_scales import ROW_TYPES, RowScales, row_type
 from ..launch import (
     DTYPE_FLAGS,
     Buffer,
-    Device,
     Extent,
-    Kernel,
-    Launch,
     Operand,
     Slice,
     features,
-    kernel,
-    launch,
     symbol,
 )
 
-_MAX_DIM_OF_128_ROWS = 128
-_PREFILL = "paged_attention_prefill"
 WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
 _MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor
-_WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
 # The error of scores is cap * 2^-21 (score_scale.cuh): with this cap 2^-12, the precision of weights in float16.
 _MAX_SOFTCAP = 512
@@ -191,74 +183,17 @@ class Cache:
         skipped = symbol("num_decode_seqs", 4 * self.num_groups * features(self.block_tables))
         return Slice(self.block_tables, self.tables.offset + skipped)
 
+    def sequences(self, all_rows: bool) -> tuple[Operand, Operand, Operand]:
+        """Ends, past lengths and block tables of all sequences, or of those after the decode rows."""
+        if all_rows:
+            return self.cu_seqlens, self.past_lens, self.tables
+        first = symbol("num_decode_seqs", 4)
+        return Slice(self.cu_seqlens, first), Slice(self.past_lens, first), self.prefill_tables
+
     @property
     def token_slots(self) -> Slice:
         """The slots of tokens in the layer's cache group."""
         return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
-
-
-def prefill(
-    output: Buffer,
-    query: Buffer,
-    cache: Cache,
-    *,
-    heads: Heads,
-    device: Device,
-    scores: Scores,
-    all_rows: bool = False,
-) -> Launch | None:
-    """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
-
-    With ``all_rows``, the launch includes the decode rows. A row's result does not depend on other rows, bit for bit:
-    tiles of keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a
-    window they begin at multiples of a cache block, if that is shorter.)
-    """
-    uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
-    if heads.cache_type and not uses_wgmma:
-        return None
-    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, all_rows)
-    if specialised.shared_bytes > device.shared_bytes:
-        return None
-    seqs: tuple[Operand, ...] = (
-        Slice(cache.cu_seqlens, symbol("num_decode_seqs", 4)),
-        Slice(cache.past_lens, symbol("num_decode_seqs", 4)),
-        cache.prefill_tables,
-    )
-    if all_rows:
-        seqs = (cache.cu_seqlens, cache.past_lens, cache.tables)
-    numbers = (of_rows("seqs", all_rows), cache.table_stride)
-    pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
-    return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
-
-
-def _wgmma_prefill(
-    heads: Heads, scores: Scores, device: Device, all_rows: bool
-) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
-    """The wgmma kernel, whose blocks take work items until there are none; its grid and additional operands."""
-    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
-    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
-    stages = 5 * step * heads.head_dim * 2
-    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
-    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-    source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
-    grid = (symbol("num_sms"), Extent(1) if all_rows else one_if("num_prefill_seqs"))
-    taken = Buffer("attention_items_taken", "int32", (1,), "state")
-    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
-
-
-def _mma_prefill(
-    heads: Heads, scores: Scores, device: Device, all_rows: bool
-) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
-    """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
-    rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
-    shared_bytes = (rows + 4 * 64) * pitch
-    if shared_bytes > device.shared_bytes:
-        shared_bytes = (rows + 4 * 32) * pitch
-    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-    source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
-    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
-    blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
-    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
 
 
 def of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:

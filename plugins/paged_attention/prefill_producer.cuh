@@ -5,6 +5,8 @@
 #include "cuda/wgmma.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
+#include "paged_attention/sequence_search.cuh"
+#include "paged_attention/wide_cache.cuh"
 
 namespace tl {
 
@@ -20,6 +22,7 @@ constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByte
 constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
+using WideCopy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep, 2>;
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
@@ -38,7 +41,8 @@ static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct WgmmaArguments {
   PrefillArguments common;
-  u32* taken;  // number of requests for an item by all blocks, beyond their first items
+  u32* taken;      // number of requests for an item by all blocks, beyond their first items
+  WideCache wide;  // without blocks unless the cache is bytes
 };
 
 // The shared memory: queries of each item and consumer | stages of keys | stages of values | raw stages of bytes |
@@ -52,6 +56,10 @@ struct Shared {
   __device__ __forceinline__ u32 keys(int t) const { return base + kTileOffset + t % kStages[kKeys] * kTileBytes; }
   __device__ __forceinline__ u32 values(int t) const {
     return base + kTileOffset + (kStages[kKeys] + t % kStages[kValues]) * kTileBytes;
+  }
+  template <int kKind>
+  __device__ __forceinline__ u32 tile(int t) const {
+    return kKind == kKeys ? keys(t) : values(t);
   }
   __device__ __forceinline__ u32 item(int n) const { return base + kItemOffset + n % kItems * kItemBytes; }
   // The barriers of tile t: full when it has arrived, empty when all consumer warps have used it.
@@ -98,6 +106,7 @@ struct Shared {
 struct Item {
   Rows<kTokens> rows;
   int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: no item
+  int wide_place = kNotWide;           // see SeenBlocks; only the producer knows it
 
   // Writes the item to shared memory; called by one thread.
   __device__ __forceinline__ void put(u32 at) const {
@@ -120,48 +129,36 @@ struct Item {
 
 // The producer warp. Tiles and items are numbered consecutively through the launch.
 struct Producer {
+  const WgmmaArguments& all;
   const PrefillArguments& a;
-  u32* taken;
   Shared shared;
   int lane;
-  int seqs = 0, blocks = 0;    // progress of the search: sequences passed, in steps of a warp, and their blocks of rows
+  SequenceSearch search;       // for blocks of rows
   u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, possibly still in flight
   int uses = 0;                // uses of the raw stages
 
   // Requests the next item that no block has taken. take() is called later, when the answer has had time to arrive.
   __device__ __forceinline__ void ask() {
-    if (lane == 0) asked_for = gridDim.x + atomicAdd(taken, 1);
+    if (lane == 0) asked_for = gridDim.x + atomicAdd(all.taken, 1);
   }
   // Takes the requested item; a block's first item needs no request. Each block that has an item goes on requesting
   // until it gets none, so that the number of requests equals the number of items; the last request resets the counter
   // to zero.
   __device__ __forceinline__ Item take() {
     const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
-    const int block = index / TL_KV_HEADS;
-    for (; seqs < a.num_seqs; seqs += 32) {
-      const int s = seqs + lane;
-      const int mine = s < a.num_seqs ? ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens) : 0;
-      int through = mine;
-#pragma unroll
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, through, offset);
-        if (lane >= offset) through += other;
-      }
-      const u32 behind = __ballot_sync(0xffffffffu, block - blocks < through);
-      if (behind != 0) {
-        const int found = __ffs(behind) - 1;
-        return make(seqs + found, block - blocks - __shfl_sync(0xffffffffu, through - mine, found),
-                    index % TL_KV_HEADS);
-      }
-      blocks += __shfl_sync(0xffffffffu, through, 31);
-    }
-    if (lane == 0 && index == blocks * TL_KV_HEADS + gridDim.x - 1) *taken = 0;
+    const auto found = search.find(index / TL_KV_HEADS, a.num_seqs, lane,
+                                   [&](int s) { return ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens); });
+    if (found.seq >= 0) return make(found.seq, found.block, index % TL_KV_HEADS);
+    if (lane == 0 && index == search.blocks * TL_KV_HEADS + gridDim.x - 1) *all.taken = 0;
     return Item{};
   }
   __device__ __forceinline__ Item make(int seq, int block, int head) const {
     Item item{Rows<kTokens>(a, seq, block), head};
     item.first_key = item.rows.template first_key<kStep>(a.window);
     item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
+    if constexpr (kByteCache) {
+      item.wide_place = SeenBlocks{a.cu_seqlens, a.past_lens, a.window}.wide_place(seq, all.wide.blocks, lane);
+    }
     return item;
   }
   __device__ __forceinline__ void announce(const Item& item, int n) const {
@@ -176,6 +173,7 @@ struct Producer {
   // Lane i returns the cache block of the i-th page from key `key` on.
   __device__ __forceinline__ int page_ids(const Item& item, int key) const {
     const int token = key + lane % Copy::kPages * TL_PAGE;
+    if (kByteCache && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
     return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
                                     : 0;
   }
@@ -185,28 +183,44 @@ struct Producer {
     int blocks[Copy::kPages];
 #pragma unroll
     for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
-    const Copy copy{item.head, token, min_of(item.rows.keys() - token, kStep), blocks, lane};
-    u32 full = shared.full<kKind>(t), target = kKind == kKeys ? shared.keys(t) : shared.values(t);
+    const int present = min_of(item.rows.keys() - token, kStep);
+    if (kByteCache && item.wide_place != kNotWide) {
+      // The barrier waits for as many arrivals as if the tile were converted.
+      wait_empty<kKind>(t);
+      if (lane > 0 && lane < kConvertingWarps) barrier_arrive(shared.full<kKind>(t));
+      copy_tokens<kKind>(WideCopy{item.head, token, present, blocks, lane}, shared.tile<kKind>(t),
+                         shared.full<kKind>(t), kKind == kKeys ? all.wide.keys : all.wide.values);
+      return;
+    }
+    const Copy copy{item.head, token, present, blocks, lane};
+    const void* cache = kKind == kKeys ? a.key_cache : a.value_cache;
     if constexpr (kByteCache) {
-      full = shared.landed(uses);
-      target = shared.raw(uses);
       barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
       if (lane == 0) put_order(kKind, t);
       __syncwarp();
+      copy_tokens<kKind>(copy, shared.raw(uses), shared.landed(uses), cache);
       ++uses;
     } else {
-      barrier_wait(shared.empty<kKind>(t), Shared::parity<kKind>(t) ^ 1);
+      wait_empty<kKind>(t);
+      copy_tokens<kKind>(copy, shared.tile<kKind>(t), shared.full<kKind>(t), cache);
     }
+  }
+  template <int kKind>
+  __device__ __forceinline__ void wait_empty(int t) const {
+    barrier_wait(shared.empty<kKind>(t), Shared::parity<kKind>(t) ^ 1);
+  }
+  template <int kKind, class Tokens>
+  __device__ __forceinline__ static void copy_tokens(const Tokens& copy, u32 target, u32 full, const void* cache) {
     if constexpr (kKind == kKeys) {
       if (copying_lane()) {
         expect_bytes(full, copy.key_bytes());
-        copy.keys(target, a.key_cache, full);
+        copy.keys(target, cache, full);
       }
     } else {
       copy.clear_behind(target);
       if (copying_lane()) {
         expect_bytes(full, copy.value_bytes());
-        copy.values(target, a.value_cache, full);
+        copy.values(target, cache, full);
       }
     }
     __syncwarp();

@@ -17,7 +17,7 @@
 // one-dimensional grid; one block per SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
 // it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; for bytes, three warps convert what the
-// producer loads), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
+// producer loads), TL_WIDE_TOKENS (see wide_cache.cuh), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_convert.cuh"
 #include "paged_attention/prefill_producer.cuh"
@@ -282,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (threadIdx.x < 32) {
-      Producer{a.common, a.taken, shared, static_cast<int>(threadIdx.x)}.run();
+      Producer{a, a.common, shared, static_cast<int>(threadIdx.x)}.run();
     } else if constexpr (kByteCache) {
       convert_tiles(shared);
     }

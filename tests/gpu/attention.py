@@ -8,10 +8,11 @@ import torch
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import CACHE_SCALES
+from tests.gpu.paged import CACHE_SCALES, poisoned
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
 from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
+from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS, WIDENING_BLOCKS, widening
 
 _ROWS = ("output", "query", "key_cache", "value_cache")
 DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "slots")
@@ -32,7 +33,8 @@ def _arguments(
         *((name, ctypes.c_float) for name in ("rate", "height") if scores.softcap),
         *((name, ctypes.c_int) for name in ("floor_scale", "floor_offset") if scores.floor_scale),
         *((("attn_scale", ctypes.c_float),) if scores.floor_scale else ()),
-        *((("taken", ctypes.c_void_p),) if wgmma else ()),
+        *(((name, ctypes.c_void_p) for name in ("taken", "wide_keys", "wide_values")) if wgmma else ()),
+        *((("wide_blocks", ctypes.c_int),) if wgmma else ()),
     )
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
@@ -137,6 +139,35 @@ class DecodeAttention:
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=memory)
 
 
+class WidenCache:
+    """Conversion of what long prompts see from a cache of bytes to float16."""
+
+    def __init__(
+        self, shape: ModelShape, heads: Heads, scores: Scores, num_blocks: int, num_tokens: int, machine: Machine
+    ) -> None:
+        """There is room for ``num_blocks``; a long prompt has ``num_tokens`` new tokens."""
+        blocks = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
+        self.keys, self.values = (poisoned(*blocks, dtype=torch.float16, device=machine.device) for _ in range(2))
+        self.grid = machine.num_sms * WIDENING_BLOCKS
+        kernel = widening(heads, scores)
+        defines = dict(kernel.defines) | {"TL_WIDE_TOKENS": num_tokens}
+        self.kernel = machine.kernel(kernel.source, kernel.name, kernel.threads, kernel.shared_bytes, defines)
+
+    def __call__(
+        self,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        past_lens: torch.Tensor,
+        block_tables: torch.Tensor,
+        window: int,
+        programmatic: bool,
+    ) -> None:
+        tensors = (self.keys, self.values, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
+        numbers = (len(past_lens), block_tables.shape[1], window, len(self.keys))
+        self.kernel(*tensors, *numbers, grid=self.grid, programmatic=programmatic)
+
+
 class PrefillAttention:
     """Causal attention of packed new tokens over the paged cache, which already holds their keys and values."""
 
@@ -156,12 +187,15 @@ class PrefillAttention:
         mma_step: int = 64,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
+        wide_blocks: int = 0,
+        wide_tokens: int = WIDE_TOKENS,
         machine: Machine = GPU,
     ) -> None:
         """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64 or 32.
 
-        ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads. ``chunked``: windows
-        are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
+        ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads. Of sequences of
+        ``wide_tokens`` new tokens, up to ``wide_blocks`` of its blocks are converted before. ``chunked``: windows are
+        chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
         self.shape, self.mma_step, self.machine = shape, mma_step, machine
@@ -169,13 +203,14 @@ class PrefillAttention:
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
-        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= self.scores.defines()
-        defines |= {"TL_SHARED_BYTES": shared_bytes}
+        heads = _heads(shape, dtype, cache_dtype, y_scales)
+        defines = heads.defines() | self.scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
+        defines |= {"TL_WIDE_TOKENS": wide_tokens} if self.wgmma else {}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
         self.taken = torch.zeros(1, device=machine.device, dtype=torch.int32)
+        self.widen = WidenCache(shape, heads, self.scores, wide_blocks, wide_tokens, machine) if wide_blocks else None
 
     def _mma_extents(self) -> tuple[int, int]:
         """Rows of a block, and its bytes of shared memory: queries and two stages of keys and values."""
@@ -200,14 +235,21 @@ class PrefillAttention:
         *,
         window: int = 0,
         programmatic: bool = False,
+        widens: bool = True,
     ) -> None:
+        """``widens``: convert what long prompts see, which otherwise has been done."""
         tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
         assert all(tensor.is_contiguous() for tensor in tensors)
         scores = replace(self.scores, window=window).arguments()
         numbers = (_factor(self.y_scales), len(past_lens), block_tables.shape[1], *scores)
-        taken = (self.taken.data_ptr(),) if self.wgmma else ()
+        wide = (self.widen.keys, self.widen.values) if self.widen else ()
+        if self.widen and widens:
+            self.widen(key_cache, value_cache, cu_seqlens, past_lens, block_tables, window, programmatic)
+        places = [tensor.data_ptr() for tensor in wide] or [None, None]
+        taken = (self.taken.data_ptr(), *places, len(wide[0]) if wide else 0) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), *numbers, *taken)
         arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.scores, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
         grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
-        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=_with(tensors, self.sinks))
+        memory = (*_with(tensors, self.sinks), *wide)
+        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=memory)

@@ -14,6 +14,7 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES, PagedCache, bits, in_range, poisoned, unpacked
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.paged_attention.launches import Heads
+from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS
 
 EPSILON = 1e-5
 
@@ -103,13 +104,20 @@ def check_prefill(
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
+    wide_blocks: int = 0,
+    wide_tokens: int = WIDE_TOKENS,
     machine: Machine = GPU,
 ) -> None:
-    """``batch``: past and new tokens of each sequence; ``cache_dtype``: the type of an 8-bit cache."""
+    """``batch``: past and new tokens of each sequence; ``cache_dtype``: the type of an 8-bit cache.
+
+    ``wide_blocks`` and ``wide_tokens`` as in :class:`PrefillAttention`: exactly the blocks that wide_cache.cuh names
+    must be converted.
+    """
     _skip_unless_read(cache_dtype, machine)
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
+    how |= {"wide_blocks": wide_blocks, "wide_tokens": wide_tokens}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
@@ -130,9 +138,35 @@ def check_prefill(
         results.append(output)
     assert torch.equal(*results)
     assert not attention.taken.any()
+    if attention.widen:
+        long = _long_prompts(batch, shape.page, window, wide_blocks, wide_tokens)
+        for wide, kept in ((attention.widen.keys, cache.key_cache), (attention.widen.values, cache.value_cache)):
+            assert int((~wide.isnan()).flatten(1).all(1).sum()) == sum(map(len, long.values()))
+            for seq, columns in long.items():  # attention reads the copies
+                blocks = tables[seq, columns.start : columns.stop].long()
+                kept[blocks] = poisoned(*kept[blocks].shape, dtype=kept.dtype, device=machine.device)
+        output = torch.full_like(query, POISON, dtype=dtype)
+        attention(output, *tensors[1:], window=window, widens=False)
+        assert torch.equal(output, results[0])
+        return
     if y_scales is not None:
         in_bytes = PrefillAttention(shape, dtype, y_scales=y_scales, **how)
         _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors[1:], window=window))
+
+
+def _long_prompts(
+    batch: list[tuple[int, int]], page: int, window: int, wide_blocks: int, wide_tokens: int
+) -> dict[int, range]:
+    """The columns of block tables that long prompts see, by sequence, for a window that moves; only those that fit."""
+    found, total = {}, 0
+    for seq, (past, new) in enumerate(batch):
+        columns = range(max(past - window + 1, 0) // page if window else 0, -(-(past + new) // page))
+        if new >= wide_tokens:
+            total += len(columns)
+            if total > wide_blocks:
+                break
+            found[seq] = columns
+    return found
 
 
 def check_rows_alone(

@@ -76,7 +76,8 @@ def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
     output = torch.empty_like(query, dtype=torch.bfloat16)
     cu_seqlens = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * length
     past_lens = torch.zeros(batch, device="cuda", dtype=torch.int32)
-    attention = PrefillAttention(shape, cache_dtype=cache_dtype)
+    wide_blocks = layers.block_tables.numel() if cache_dtype else 0
+    attention = PrefillAttention(shape, cache_dtype=cache_dtype, wide_blocks=wide_blocks)
     caches = list(zip(layers.key_cache, layers.value_cache, strict=True))
 
     def body() -> None:

@@ -280,6 +280,53 @@ def paged_attention_decode(
     _put(macros, output, results[:, 0], y_factor)
 
 
+def _wide_places(
+    macros: Macros, ends: np.ndarray, past: np.ndarray, window: int, wide_blocks: int
+) -> list[tuple[int, int, int] | None]:
+    """For each sequence with a copy in the wide cache: its first seen block, the copy's first block, and their number.
+
+    Prompts of enough tokens have one, behind each other, while they fit (wide_cache.cuh).
+    """
+    places: list[tuple[int, int, int] | None] = []
+    begin, page = 0, macros["TL_PAGE"]
+    for new, old in zip(np.diff(ends), past, strict=True):
+        start = 0 if window == 0 else old // window * window if macros["TL_CHUNKED"] else max(old - window + 1, 0)
+        first, count = int(start) // page, 0
+        if new >= macros["TL_WIDE_TOKENS"]:
+            count = -(-int(old + new) // page) - first
+        places.append((first, begin, count) if count and begin + count <= wide_blocks else None)
+        begin += count
+    return places
+
+
+@kernel
+def widen_cache(
+    macros: Macros,
+    grid: Grid,
+    wide_keys: Pointer,
+    wide_values: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    cu_seqlens: Pointer,
+    past_lens: Pointer,
+    block_tables: Pointer,
+    num_seqs: int,
+    max_blocks: int,
+    window: int,
+    wide_blocks: int,
+) -> None:
+    assert grid[1:] == (1, 1)
+    ends, past = at(cu_seqlens, np.int32, num_seqs + 1), at(past_lens, np.int32, num_seqs)
+    tables = _tables(block_tables, num_seqs, max_blocks)
+    for seq, place in enumerate(_wide_places(macros, ends, past, window, wide_blocks)):
+        if place is None:
+            continue
+        first, begin, count = place
+        for wide, cache in ((wide_keys, keys), (wide_values, values)):
+            seen = _cache(macros, cache)[tables[seq][first : first + count]]
+            _cache(macros | {"TL_CACHE_TYPE": 0}, wide)[begin : begin + count] = seen
+
+
 @kernel
 def paged_attention_prefill(
     macros: Macros,
@@ -298,8 +345,9 @@ def paged_attention_prefill(
     *numbers: Any,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
-    how, counters = _Scores.taken(macros, numbers)
-    assert not any(at(taken, np.int32, 1).any() for taken in counters)
+    how, rest = _Scores.taken(macros, numbers)
+    taken, wide_keys, wide_values, wide_blocks = rest or (None, None, None, 0)
+    assert taken is None or not at(taken, np.int32, 1).any()
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
@@ -308,9 +356,13 @@ def paged_attention_prefill(
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     shape = (int(ends[-1]), heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
+    places = _wide_places(macros, ends, past, how.window, wide_blocks) if wide_blocks else [None] * num_seqs
     for seq in range(num_seqs):
-        mine = slice(ends[seq], ends[seq + 1])
-        caches = (keys, values)
-        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), how, sinks)
+        mine, read, caches, table = slice(ends[seq], ends[seq + 1]), macros, (keys, values), tables[seq]
+        if places[seq]:
+            first, begin, count = places[seq]
+            read, caches = macros | {"TL_CACHE_TYPE": 0}, (wide_keys, wide_values)
+            table = np.concatenate([np.full(first, begin), np.arange(begin, begin + count)])  # unseen blocks: any
+        found = _attend(read, caches, queries[mine], table, int(past[seq]), how, sinks)
         results[mine] = found * how.value_scale
     _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))

@@ -12,7 +12,9 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, l
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
+from trtllm_lite.builder.cuda import lowering
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
+from trtllm_lite.plugins.paged_attention import prefill
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
@@ -130,6 +132,18 @@ def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(c
     state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, cache)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         check_step(card, state, lens, program, model, BYTE_TOLERANCES)
+
+
+def test_long_prompts_read_a_cache_that_was_widened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step has one long prompt beside short ones; what is long, and what are many rows, is scaled down."""
+    monkeypatch.setattr(prefill, "WIDE_TOKENS", 50)
+    monkeypatch.setattr(lowering, "CONVERT_ONCE", 64)
+    shape = replace(CUDA_VARIANTS["wgmma"], max_seq=160)
+    card = CudaInterpreter(lowered(shape, cache="fp8", max_input_len=150, max_seq_len=160, max_num_tokens=100))
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, "fp8")
+    for lens in ([1, 3, 60], [1, 55, 40], [1, 9, 50]):
+        check_step(card, state, lens, "mixed", model, BYTE_TOLERANCES)
+        assert card.ran.count("widen_cache") == shape.layers
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:

@@ -109,12 +109,13 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | SCORES
     | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
-    "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
+    "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/qkv_tiled.cuh": TILED
     | HEADS
     | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1, "TL_CACHE_TYPE": 1},
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
+    "paged_attention/widen.cuh": HEADS | {"TL_CACHE_TYPE": 1, "TL_FP16": 1, "TL_WIDE_TOKENS": 1024},
     "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
     "pooling/cuda.cuh": {"TL_HIDDEN": 384, "TL_THREADS": 256, "TL_MEAN": 1, "TL_L2": 1},
@@ -164,6 +165,7 @@ ONLY_FOR = {
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",
+    "paged_attention/widen.cuh": "sm_90a",
     "quantize_rows/cuda.cuh": "sm_90a",
     "router/sort.cuh": "sm_90a",
     "router/sort_chosen.cuh": "sm_90a",

@@ -13,9 +13,10 @@ DECODE_BUCKETS = (1, 2, 4, 8, 16)
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # Number of rows for which kernels are chosen for all steps above the largest of STEP_BUCKETS.
 LARGEST_STEP = 8192
-# In programs for steps of more rows than this, a kernel of its own dequantizes a product's weight once. Writing and
-# reading the 16-bit weight takes about as long as dequantizing it in the tiles of 800 rows (H200, int4, 8B model).
-DEQUANTIZE_ONCE = 1024
+# In programs for steps of more rows than this, kernels of their own dequantize a product's weight once, and convert the
+# KV cache that long prompts see once. Writing and reading a 16-bit weight takes about as long as dequantizing it in the
+# tiles of 800 rows (H200, int4, 8B model).
+CONVERT_ONCE = 1024
 MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
 _ROWS = "max_batch_size * (1 + max_draft_len)"
 MAX_SMS = 192  # no GPU has more SMs; this sizes the scratch of kernels that run one block per SM

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.limits import DEQUANTIZE_ONCE, Bucket, size_class
+from trtllm_lite.builder.cuda.limits import CONVERT_ONCE, Bucket, size_class
 from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
@@ -99,6 +99,10 @@ class _OpLowering:
     @property
     def max_tokens(self) -> int:
         return self._program.kind.bucket.max_tokens
+
+    @property
+    def has_many_rows(self) -> bool:
+        return self._program.kind.bucket.above >= CONVERT_ONCE
 
     @property
     def max_seq_len(self) -> int:
@@ -275,11 +279,9 @@ class _OpLowering:
 
     def _dequantizes_once(self, site: DenseSite) -> bool:
         """Whether a separate kernel dequantizes the weight once, instead of each tile of the product."""
-        bucket = self._program.kind.bucket
+        size = size_class(self._program.kind.bucket)
         has_all_rows = site.rows == symbol(NUM_TOKENS)
-        return (has_all_rows and bucket.above >= DEQUANTIZE_ONCE) or not site.tile_configs(
-            size_class(bucket), self.device
-        )
+        return (has_all_rows and self.has_many_rows) or not site.tile_configs(size, self.device)
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")

@@ -1,0 +1,125 @@
+"""The launches for prefill rows: attention of any number of new tokens, and the conversion of what they see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..launch import Buffer, Device, Extent, Kernel, Launch, kernel, launch, symbol
+from .launches import Cache, Heads, Scores, of_rows, one_if
+
+_PREFILL = "paged_attention_prefill"
+_MAX_DIM_OF_128_ROWS = 128
+_WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
+_WIDENING_THREADS, WIDENING_BLOCKS = 256, 4  # threads of a block, and blocks per SM
+_MAX_WIDE_BYTES = 1 << 29  # what does not fit is converted in the tiles of attention
+# New tokens from which a sequence's keys and values are widened. On an H200 (8B, E4M3) prompts of 1,024 tokens take as
+# long either way, and one of 8,192 tokens 1,010 us instead of 1,140.
+WIDE_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class WideCache:
+    """Copies in float16 of the cache blocks, of bytes, that long prompts see in one layer: see wide_cache.cuh."""
+
+    keys: Buffer | None = None
+    values: Buffer | None = None
+    num_blocks: int = 0
+
+    @property
+    def arguments(self) -> tuple[Buffer | int | None, ...]:
+        """The fields of ``WideCache`` in wide_cache.cuh."""
+        return self.keys, self.values, self.num_blocks
+
+
+NOT_WIDE = WideCache()
+
+
+def wide_cache(name: str, heads: Heads, num_tokens: int, max_blocks_per_seq: int) -> WideCache:
+    """Make the wide cache of layer ``name`` for steps of up to ``num_tokens`` new tokens.
+
+    It has room for the longest sequence, and for prompts without past tokens.
+    """
+    page = heads.tokens_per_block
+    block = (heads.num_kv_heads, page, heads.head_dim)
+    prompts = -(-num_tokens // page) + num_tokens // WIDE_TOKENS  # the last block of each may be partly filled
+    block_bytes = 2 * 2 * heads.num_kv_heads * page * heads.head_dim
+    num_blocks = min(max(max_blocks_per_seq, prompts), _MAX_WIDE_BYTES // block_bytes)
+    keys, values = (Buffer(f"{name}.wide_{kind}", "float16", (num_blocks, *block)) for kind in ("keys", "values"))
+    return WideCache(keys, values, num_blocks)
+
+
+def widening(heads: Heads, scores: Scores) -> Kernel:
+    """The kernel of :func:`widen`."""
+    macros = ("TL_KV_HEADS", "TL_HEAD_DIM", "TL_PAGE", "TL_CACHE_TYPE", "TL_FP16", "TL_CHUNKED")
+    defines = {name: value for name, value in (heads.defines() | scores.defines()).items() if name in macros}
+    defines["TL_WIDE_TOKENS"] = WIDE_TOKENS
+    return kernel("paged_attention/widen.cuh", "widen_cache", _WIDENING_THREADS, 0, defines)
+
+
+def widen(wide: WideCache, cache: Cache, *, heads: Heads, scores: Scores, all_rows: bool = False) -> Launch:
+    """Convert what long prompts see from the cache of bytes to ``wide``."""
+    specialised = widening(heads, scores)
+    grid = (symbol("num_sms", WIDENING_BLOCKS), Extent(1) if all_rows else one_if("num_prefill_seqs"))
+    numbers = (of_rows("seqs", all_rows), cache.table_stride, scores.window, wide.num_blocks)
+    pointers = (wide.keys, wide.values, cache.keys, cache.values, *cache.sequences(all_rows))
+    return launch(specialised, grid, *pointers, *numbers)
+
+
+def prefill(
+    output: Buffer,
+    query: Buffer,
+    cache: Cache,
+    *,
+    heads: Heads,
+    device: Device,
+    scores: Scores,
+    all_rows: bool = False,
+    wide: WideCache = NOT_WIDE,
+) -> Launch | None:
+    """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
+
+    With ``all_rows``, the launch includes the decode rows. A row's result does not depend on other rows, bit for bit:
+    tiles of keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a
+    window they begin at multiples of a cache block, if that is shorter.) Long prompts read ``wide``, if it has blocks,
+    with the same results.
+    """
+    uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
+    if heads.cache_type and not uses_wgmma:
+        return None
+    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, all_rows)
+    if specialised.shared_bytes > device.shared_bytes:
+        return None
+    seqs = cache.sequences(all_rows)
+    numbers = (of_rows("seqs", all_rows), cache.table_stride)
+    pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
+    taken = Buffer("attention_items_taken", "int32", (1,), "state")
+    extra = (taken, *wide.arguments) if uses_wgmma else ()
+    return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
+
+
+def _wgmma_prefill(heads: Heads, scores: Scores, device: Device, all_rows: bool) -> tuple[Kernel, tuple[Extent, ...]]:
+    """The wgmma kernel, whose blocks take work items until there are none, and its grid."""
+    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
+    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
+    stages = 5 * step * heads.head_dim * 2
+    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
+    defines = heads.defines() | scores.defines()
+    defines |= {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": WIDE_TOKENS}
+    source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
+    grid = (symbol("num_sms"), Extent(1) if all_rows else one_if("num_prefill_seqs"))
+    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid
+
+
+def _mma_prefill(
+    heads: Heads, scores: Scores, device: Device, all_rows: bool
+) -> tuple[Kernel, tuple[Extent | int, ...]]:
+    """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
+    rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
+    shared_bytes = (rows + 4 * 64) * pitch
+    if shared_bytes > device.shared_bytes:
+        shared_bytes = (rows + 4 * 32) * pitch
+    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
+    source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
+    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
+    blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
+    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks)
