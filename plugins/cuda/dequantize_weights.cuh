@@ -121,11 +121,7 @@ struct Dequantizer {
       for (int i = 0; i < kAhead; ++i) {
         const int turn = first + i;
         if (!exists(turn)) break;
-        u32(&to)[4] = words[i];
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(from + turn * kTurnBytes)
-                     : "memory");
+        load_shared(words[i], from + turn * kTurnBytes);
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
           const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * kPieceK / max_of(1, kBlock);

@@ -11,7 +11,7 @@ from trtllm_lite.common.vocabulary import DTYPES, STORED_BYTES
 from ..launch import Buffer, Device, Extent, Kernel, Launch, TensorMap, WeightBuffers, kernel, launch
 from .clusters import RESIDENT, resident_grid
 from .few_rows import RING_SHARE, ROWS_PER_TILE, GemvConfig, gemv_config
-from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
+from .tiles import MOST_SWAP_AB_ROWS, SWAP_AB_COLUMNS, TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # with one
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
-# Swap-AB products (cuda/swap_ab_linear.cuh): the most rows of a group, weight rows of a warpgroup, producer warps, and
-# the cost of a byte of x relative to a byte of the weight, for one tile.
-_MOST_SWAP_AB_ROWS, _WARPGROUP_COLUMNS = 64, 64
-_SWAP_AB_PRODUCERS, _X_WEIGHT = 2, 0.25
+_X_WEIGHT = 0.25  # the cost of a byte of x relative to a byte of the weight, for one tile of swap-AB
 
 
 @dataclass(frozen=True)
@@ -164,18 +161,14 @@ def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, .
     give a row equal bits.
     """
     form = form_of(weight)
-    if _is_swap_ab(form, group_rows):
-        widths = [columns for columns in _COLUMNS if columns % _WARPGROUP_COLUMNS == 0]
+    swap_ab = form.is_dequantized_in_blocks and group_rows <= MOST_SWAP_AB_ROWS
+    if swap_ab:
+        widths = [columns for columns in _COLUMNS if columns in SWAP_AB_COLUMNS]
         widths.sort(key=lambda columns: _swap_ab_work(weight, group_rows, columns))
     else:
         widths = [columns for columns in _COLUMNS if columns <= max_columns(form, group_rows)][:_NUM_WIDTHS]
     reason = f"groups of {group_rows} rows of an expert"
-    return tuple(TileConfig(max(64, group_rows), columns, 1, 1, 1, reason) for columns in widths)
-
-
-def _is_swap_ab(form: WeightForm, group_rows: int) -> bool:
-    """Whether the kernels use swap-AB (cuda/swap_ab_linear.cuh): for few rows, with a weight that is dequantized."""
-    return form.is_dequantized_in_blocks and group_rows <= _MOST_SWAP_AB_ROWS
+    return tuple(TileConfig(max(64, group_rows), columns, 1, 1, 1, reason, swap_ab=swap_ab) for columns in widths)
 
 
 def _swap_ab_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
@@ -210,14 +203,8 @@ class GroupTiling:
 
     def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides the common ones."""
-        is_swap_ab = _is_swap_ab(form_of(weight), self.group_rows)
-        way = "swap_ab" if is_swap_ab else "tiled"
-        tiled = self.tiling.kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
-        if not is_swap_ab:
-            return tiled
-        shared_bytes, threads = self.device.shared_bytes, 2 * self.config.columns + 32 * _SWAP_AB_PRODUCERS
-        defines = {**dict(tiled.defines), "TL_SHARED_BYTES": shared_bytes}
-        return kernel(tiled.source, tiled.name, threads, shared_bytes, defines, tiled.reason)
+        way = "swap_ab" if self.config.swap_ab else "tiled"
+        return self.tiling.kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
 
     def maps(self, x: Buffer, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """The tensor maps of x and the weight, by which the kernel copies boxes."""
@@ -226,7 +213,7 @@ class GroupTiling:
         item = STORED_BYTES[stored]
         box = self.config.columns // (2 if len(parts) == 3 else 1)
         return (
-            TensorMap(x, self.max_rows, in_features, self.tiling.x_box, _STEP_BYTES // form.x_bytes),
+            TensorMap(x, self.max_rows, in_features, self.tiling.x_copy, _STEP_BYTES // form.x_bytes),
             TensorMap(weight.values, prod(parts), form.weight_bytes(in_features) // item, box, _STEP_BYTES // item),
         )
 

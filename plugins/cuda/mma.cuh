@@ -43,6 +43,13 @@ __device__ __forceinline__ void load_matrix_x4_transposed(u32 (&r)[4], u32 addre
                : "memory");
 }
 
+// Stores four 8x8 matrices whose rows are where load_matrix_x4() would load them.
+__device__ __forceinline__ void store_matrix_x4(u32 address, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 // Transposes an 8x8 matrix: lane i holds elements 2 * (i % 4) and + 1 of row i / 4.
 __device__ __forceinline__ u32 transpose_matrix(u32 rows) {
   u32 columns;

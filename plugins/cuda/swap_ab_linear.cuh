@@ -5,25 +5,34 @@
 // shared memory to shared memory (cuda/dequantize_weights.cuh) moves five times their bytes, which takes longer than
 // reading them from global memory and pays only if the result is multiplied by many rows of x.
 //
-// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, the same elements of TL_X_BOX rows of x, and the scales
-// and offsets of the blocks. Two warps fill the ring: one copies boxes (cuda/tensor_copy.cuh), the other scales and
-// offsets, which takes about as long. Each other warp has 16 weight rows; in a gated product, eight of gate and eight
-// of up.
+// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, the same elements of the rows of x, and the scales and
+// offsets of the blocks. Two warps fill the ring: one copies boxes (cuda/tensor_copy.cuh), the other scales and
+// offsets, which takes about as long. For 4-bit integers, more warps reorder x. Each other warp has 16 weight rows: two
+// times eight, which an Op may need together, as gate and up in a gated product.
+//
+// TL_X_BOX is the maximum number of rows: 8, 16, 32 or 64. Boxes of x have up to kXPart rows. If there are 32 rows or
+// fewer, only these are copied and multiplied. The blocks of a cluster may split the depth (TL_SPLITS); they have one
+// tile.
 //
 // Launch: kSwapAbThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: see cuda/tiled_linear.cuh, whose
 // tiles these are.
 #pragma once
 
-#include "cuda/grouped_tiles.cuh"
 #include "cuda/narrow_wgmma.cuh"
+#include "cuda/split_sums.cuh"
+#include "cuda/tiled_linear.cuh"
 #include "cuda/weight_piece.cuh"
 
 namespace tl {
 
-constexpr int kSwapAbWarps = kTileColumns / 16, kSwapAbThreads = (kSwapAbWarps + 2) * 32;
-constexpr int kSwapAbFragments = ceil_div(kXBox, 8);
+// Words of 4-bit integers in the layout pairs8 give a lane eight neighbouring elements of 32, but the tensor cores want
+// the elements of a lane to be in four places. Instead of the weights, x is reordered, which has fewer bytes.
+constexpr bool kReordersX = is_short_integer(kWeightForm);
+constexpr int kSwapAbWarps = kTileColumns / 16, kReorderingWarps = kReordersX ? 2 : 0;
+constexpr int kSwapAbThreads = (kSwapAbWarps + 2 + kReorderingWarps) * 32;
+constexpr int kSwapAbFragments = ceil_div(kXBox, 8), kXPart = min_of(kXBox, 32), kXParts = kXBox / kXPart;
 static_assert(kTileColumns % 64 == 0, "a tile is whole warpgroups");
-static_assert(kXBox * kXBoxes <= 64);
+static_assert(kXBox * kXBoxes <= 64 && kXBox % kXPart == 0);
 
 // The interface of a ring that cuda/weight_piece.cuh uses.
 struct SwapAbForm {
@@ -67,23 +76,32 @@ constexpr u32 kSwapAbStageBytes = (kNumberOffset + kNumbersBytes + 1023) / 1024 
 constexpr int kRingStages = (TL_SHARED_BYTES - 1024) / static_cast<int>(kSwapAbStageBytes);
 static_assert(kRingStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 
-// A position in the ring; the barriers lie after all stages.
+// A position in the ring; the barriers lie after all stages. A stage is full when all has arrived and x has been
+// reordered; x that will be reordered has landed before.
 struct SwapAbRing : RingPlace<kRingStages> {
   __device__ __forceinline__ u32 weight() const { return base + stage * kSwapAbStageBytes; }
   __device__ __forceinline__ u32 x() const { return weight() + kXOffset; }
   __device__ __forceinline__ u32 numbers() const { return weight() + kNumberOffset; }
-  __device__ __forceinline__ u32 full() const { return base + kRingStages * kSwapAbStageBytes + stage * 16; }
+  __device__ __forceinline__ u32 barriers(int i) const { return base + kRingStages * kSwapAbStageBytes + i * 24; }
+  __device__ __forceinline__ u32 full() const { return barriers(stage); }
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
+  __device__ __forceinline__ u32 landed() const { return kReordersX ? full() + 16 : full(); }
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kRingStages; ++i) {
-      barrier_init(full() + i * 16, 1 + 32);
-      barrier_init(empty() + i * 16, kSwapAbWarps);
+      barrier_init(barriers(i), 1 + 32 + kReorderingWarps);
+      barrier_init(barriers(i) + 8, kSwapAbWarps);
+      barrier_init(barriers(i) + 16, 1);
     }
     barrier_init_fence();
   }
 };
 
-constexpr int kSwapAbStages = ceil_div(TL_IN, kRawK);  // stages per tile
+constexpr int kSwapAbStages = ceil_div(TL_IN, kRawK* kSplits);  // stages per tile
+
+// The boxes of x that a tile needs.
+__device__ __forceinline__ int x_parts(const Place& place) {
+  return kXParts == 1 ? 1 : min_of(kXParts, ceil_div(place.rows - place.row, kXPart));
+}
 
 // A warp that fills the ring: with boxes of weights and x, or with scales and offsets of blocks.
 template <class Op>
@@ -97,16 +115,24 @@ struct SwapAbProducer {
 
   __device__ __forceinline__ void copy_weight(const SwapAbRing& ring, const Place& place, int column,
                                               u64 policy) const {
-    expect_bytes(ring.full(), kWeightBytes + kRawSteps * kXBlockBytes);
+    expect_bytes(ring.full(), kWeightBytes + (kReordersX ? 0 : x_bytes(place)));
     copy_columns<Op>(ring.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, ring.full(), policy);
   }
+  __device__ __forceinline__ static u32 x_bytes(const Place& place) {
+    return kRawSteps * x_parts(place) * kXPart * kBlockRowBytes;
+  }
   __device__ __forceinline__ void copy_x(const SwapAbRing& ring, const Place& place, int column) const {
+    if (kReordersX) expect_bytes(ring.landed(), x_bytes(place));
 #pragma unroll
     for (int i = 0; i < kRawSteps; ++i) {
-      copy_box<false>(ring.x() + i * kXBlockBytes, x, place.row, column + i * kStepK, ring.full(), 0,
-                      cache_policy(false));
+      for (int row = 0; row < x_parts(place) * kXPart; row += kXPart) {
+        copy_box<false>(ring.x() + i * kXBlockBytes + row * kBlockRowBytes, x, place.row + row, column + i * kStepK,
+                        ring.landed(), 0, cache_policy(false));
+      }
     }
   }
+  // The first element of a stage of this block's part of the depth.
+  __device__ __forceinline__ int column_of(int stage) const { return (member.split * kSwapAbStages + stage) * kRawK; }
   // One lane requests the boxes. Weights of the first stages are requested before the previous kernel has ended.
   __device__ __forceinline__ void bring_boxes(SwapAbRing ring) const {
     constexpr int kEarly = min_of(kRingStages, kSwapAbStages);
@@ -116,7 +142,7 @@ struct SwapAbProducer {
     if (first < tiles.count()) {
       SwapAbRing early = ring;
       const Place place = tiles.at(first);
-      for (int stage = 0; stage < kEarly; ++stage, early.advance()) copy_weight(early, place, stage * kRawK, policy);
+      for (int stage = 0; stage < kEarly; ++stage, early.advance()) copy_weight(early, place, column_of(stage), policy);
     }
     wait_for_previous_kernel();
     allow_next_kernel();
@@ -125,9 +151,9 @@ struct SwapAbProducer {
       for (int stage = 0; stage < kSwapAbStages; ++stage, ring.advance()) {
         if (tile != first || stage >= kEarly) {
           barrier_wait(ring.empty(), ring.parity ^ 1);
-          copy_weight(ring, place, stage * kRawK, policy);
+          copy_weight(ring, place, column_of(stage), policy);
         }
-        copy_x(ring, place, stage * kRawK);
+        copy_x(ring, place, column_of(stage));
       }
     }
   }
@@ -137,11 +163,41 @@ struct SwapAbProducer {
 #pragma unroll 1
       for (int stage = 0; stage < kSwapAbStages; ++stage, ring.advance()) {
         barrier_wait(ring.empty(), ring.parity ^ 1);
-        copy_block_numbers<Op>(ring.numbers(), ring.full(), op.numbers, place, stage * kRawK, lane);
+        copy_block_numbers<Op>(ring.numbers(), ring.full(), op.numbers, place, column_of(stage), lane);
       }
     }
   }
 };
+
+// A warp that reorders x within each 32 elements of a row. Of the four pairs that a word of weights has, pair i becomes
+// a part of piece i, which holds the pairs i of four words. In registers of four lanes that each load a piece, pairs i
+// are a row of an 8x8 matrix. A warp loads four rows of 64 elements at a time.
+template <class Places>
+__device__ __forceinline__ void reorder_x(SwapAbRing ring, const Places& tiles, int warp, int lane) {
+  // The places of the piece that this lane loads, and of the matrix row that it stores.
+  const u32 from = swizzled(warp * 4 + lane / 8, lane % 8, 0);
+  const u32 to = swizzled(warp * 4 + lane % 8 / 2, lane % 2 * 4 + lane / 8, 0);
+  for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+    const int rows = x_parts(tiles.at(tile)) * kXPart;
+#pragma unroll 1
+    for (int stage = 0; stage < kSwapAbStages; ++stage, ring.advance()) {
+      barrier_wait(ring.landed(), ring.parity);
+#pragma unroll 1
+      for (int row = 0; row < rows; row += 4 * kReorderingWarps) {
+        const u32 at = ring.x() + row * kBlockRowBytes;
+        u32 pairs[kRawSteps][4];
+#pragma unroll
+        for (int i = 0; i < kRawSteps; ++i) load_shared(pairs[i], at + from + i * kXBlockBytes);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kRawSteps; ++i) store_matrix_x4(at + to + i * kXBlockBytes, pairs[i]);
+      }
+      fence_async_copies();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(ring.full());
+    }
+  }
+}
 
 // A consumer warp: it has 16 weight rows of each tile.
 template <class Op>
@@ -154,12 +210,14 @@ struct SwapAbConsumer {
   static constexpr int kTogether = min_of(kProducts, kBlock / 16), kPieceBlocks = kProducts / kTogether;
   static constexpr int kAlike = max_of(1, kBlock / SwapAbForm::kPieceK);
   const Op& op;
+  const Member& member;
   Places tiles;
   int warp, lane;
+  u32 mask;
 
-  // The first of the warp's eight rows `half` in a tile.
+  // The first of the warp's eight rows `half` in a tile: halves are kHalfRun rows apart, in runs of so many rows.
   __device__ __forceinline__ int row(int half) const {
-    return Op::kParts == 2 ? half * (kTileColumns / 2) + warp * 8 : warp * 16 + half * 8;
+    return warp * 8 / Op::kHalfRun * (2 * Op::kHalfRun) + half * Op::kHalfRun + warp * 8 % Op::kHalfRun;
   }
   // The offset in a stage of this lane's row of the first piece; other pieces differ in some bits of the address.
   __device__ __forceinline__ u32 place() const {
@@ -178,7 +236,11 @@ struct SwapAbConsumer {
   __device__ __forceinline__ void dequantize(u32 (&a)[kProducts][4], const Piece& piece,
                                              const PieceNumbers (&numbers)[kPieceBlocks][2]) const {
     if constexpr (kProduct < kProducts) {
-      piece.template convert<kProduct>(a[kProduct], 0);
+      if constexpr (kReordersX) {
+        piece.template raise<kProduct>(a[kProduct], mask);
+      } else {
+        piece.template convert<kProduct>(a[kProduct], mask);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[kProduct][i] = numbers[kProduct / kTogether][i % 2].apply(a[kProduct][i]);
       dequantize<kProduct + 1>(a, piece, numbers);
@@ -186,8 +248,8 @@ struct SwapAbConsumer {
   }
   // Adds the products of kCount pieces of a stage to `sums`. While a piece's products are in flight, the next is
   // dequantized.
-  template <int kCount>
-  __device__ __forceinline__ void add_stage(float (&sums)[kSwapAbFragments][4], const SwapAbRing& ring) const {
+  template <int kCount, int kFragments>
+  __device__ __forceinline__ void add_stage(float (&sums)[kFragments][4], const SwapAbRing& ring) const {
     PieceNumbers numbers[kPieceBlocks][2];
     u32 a[2][kProducts][4];
     const u64 columns = matrix_descriptor(ring.x(), 0);
@@ -213,8 +275,11 @@ struct SwapAbConsumer {
     pin(sums);
     if (lane == 0) barrier_arrive(ring.empty());
   }
-  __device__ __forceinline__ void multiply(float (&sums)[kSwapAbFragments][4], SwapAbRing& ring) const {
-    constexpr int kWhole = TL_IN / kRawK, kRest = ceil_div(TL_IN % kRawK, SwapAbForm::kPieceK);
+  template <int kFragments>
+  __device__ __forceinline__ void multiply(float (&sums)[kFragments][4], SwapAbRing& ring) const {
+    constexpr int kWhole = TL_IN / (kRawK * kSplits);
+    constexpr int kRest = ceil_div(TL_IN % (kRawK * kSplits), SwapAbForm::kPieceK);
+    static_assert(kRest == 0 || kSplits == 1);
 #pragma unroll 1
     for (int stage = 0; stage < kWhole; ++stage, ring.advance()) add_stage<kPieces>(sums, ring);
     if constexpr (kRest > 0) {
@@ -222,24 +287,40 @@ struct SwapAbConsumer {
       ring.advance();
     }
   }
+  // Computes a tile of up to 8 * kFragments rows.
+  template <int kFragments>
+  __device__ __forceinline__ void compute(const Place& place, SwapAbRing& ring) const {
+    const int row = place.row + lane % 4 * 2, column = place.column + warp * (16 / Op::kParts);
+    float sums[kFragments][4] = {};
+    multiply(sums, ring);
+    if constexpr (kSplits == 1) {
+      Places::at(op, place).finish(sums, row, place.rows, column, lane / 4);
+    } else {
+      constexpr int kOfBlock = ceil_div(kFragments, kSplits);
+      float slice[kOfBlock][4];
+      exchange_sums<kSwapAbWarps * 32>(sums, slice, ring.base, member);
+      Places::at(op, place).finish(slice, row + member.split * kOfBlock * 8, place.rows, column, lane / 4);
+    }
+  }
   __device__ __forceinline__ void run(SwapAbRing ring) const {
     wait_for_previous_kernel();
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
       const Place place = tiles.at(tile);
-      float sums[kSwapAbFragments][4] = {};
-      multiply(sums, ring);
-      Places::at(op, place).finish(sums, place.row + lane % 4 * 2, place.rows, place.column + warp * (16 / Op::kParts),
-                                   lane / 4);
+      if (kXParts > 1 && x_parts(place) == 1) {
+        compute<kXPart / 8>(place, ring);
+      } else {
+        compute<kSwapAbFragments>(place, ring);
+      }
     }
   }
 };
 
 template <class Op>
-__device__ __forceinline__ void swap_ab_linear(const TensorMap& x, const TensorMap& weight, const Op& op) {
+__device__ __forceinline__ void swap_ab_linear(const TensorMap& x, const TensorMap& weight, int rows, const Op& op) {
   extern __shared__ __align__(1024) char memory[];
   const SwapAbRing ring{shared_address(memory)};
   const Member member;
-  const typename TilesOf<Op>::Type tiles(member, op, 0);
+  const typename TilesOf<Op>::Type tiles(member, op, rows);
   const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.init();
   __syncthreads();
@@ -248,11 +329,17 @@ __device__ __forceinline__ void swap_ab_linear(const TensorMap& x, const TensorM
     if (warp == kSwapAbWarps) {
       if (elect_one()) producer.bring_boxes(ring);
       __syncwarp();
-    } else {
+    } else if (warp == kSwapAbWarps + 1) {
       producer.bring_numbers(ring);
+    } else {
+      reorder_x(ring, tiles, warp - kSwapAbWarps - 2, lane);
+    }
+    if constexpr (kSplits > 1) {  // see exchange_sums()
+      cluster_sync();
+      cluster_sync();
     }
   } else {
-    SwapAbConsumer<Op>{op, tiles, warp, lane}.run(ring);
+    SwapAbConsumer<Op>{op, member, tiles, warp, lane, pair_mask()}.run(ring);
   }
 }
 

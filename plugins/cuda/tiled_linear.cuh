@@ -24,6 +24,7 @@
 #pragma once
 
 #include "cuda/dequantize_weights.cuh"
+#include "cuda/split_sums.cuh"
 #include "cuda/tile_ring.cuh"
 #include "cuda/tiled_rows.cuh"
 
@@ -159,33 +160,6 @@ struct TileConsumer {
 #pragma unroll
     for (int i = 0; i < kFragments * 4; ++i) results[i / 4][i % 4] = static_cast<float>(sums[i / 4][i % 4]);
   }
-  // Gives every block all sums of its kSlice fragments (the last block may have fewer). The sums go through the ring's
-  // memory, which is no longer read.
-  __device__ __forceinline__ void exchange(const float (&sums)[kFragments][4], float (&slice)[kSlice][4],
-                                           u32 base) const {
-    const u32 mine = base + threadIdx.x * 16;
-    cluster_sync();
-#pragma unroll
-    for (int split = 0; split < kSplits; ++split) {
-      const u32 to = address_of_block(mine, Member::rank(split, member.peer()));
-#pragma unroll
-      for (int f = 0; f < min_of(kSlice, kFragments - split * kSlice); ++f) {
-        store_of_block(to + (member.split * kSlice + f) * kConsumerThreads * 16, sums[split * kSlice + f]);
-      }
-    }
-    cluster_sync();
-#pragma unroll
-    for (int f = 0; f < kSlice; ++f) {
-      load_shared(slice[f], mine + f * kConsumerThreads * 16);
-#pragma unroll
-      for (int split = 1; split < kSplits; ++split) {
-        float more[4];
-        load_shared(more, mine + (split * kSlice + f) * kConsumerThreads * 16);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) slice[f][i] += more[i];
-      }
-    }
-  }
   // Staggers warpgroups by some steps, so that the tensor cores work for one while the other stores its sums.
   __device__ __forceinline__ void keep_distance(TileRing ring) const {
     if (warpgroup == 0) return;
@@ -208,7 +182,7 @@ struct TileConsumer {
         row_scales = op.scales.of_rows(place.row + below, place.rows);
         multiply(sums, ring);
       }
-      exchange(sums, slice, ring.base);
+      exchange_sums<kConsumerThreads>(sums, slice, ring.base, member);
       if (tile >= tiles.count()) return;
       const int first = place.column + member.split * kSlice * 8;
       const int end = min_of(place.column + kTileColumns, TL_OUT);

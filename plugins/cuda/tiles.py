@@ -18,12 +18,17 @@ from .weight_form import WeightForm, form_of
 TILED_ARCH = CLUSTER_ARCH
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # bytes of a step in a row of x or the weight; bytes of a stage's barriers
 _ROW_ALIGNMENT = 16  # in bytes, of rows of x and of the weight
-_MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
+_MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES, _SWAP_AB_CANDIDATES = 256, 3, 6, 3
 _X_GROUP = 8  # rows of x that are contiguous in shared memory
 _MAX_BOXES = 16  # the most boxes of weights in a step: one thread requests all
 _RAW_BYTES = 56 * 1024  # raw stages: a block's quantized weights in flight
 _THREADS = 32  # threads besides those that multiply
 _DEQUANTIZER_WARPS, _MOST_DEQUANTIZER_WARPS = 6, 10  # the latter for types that take more instructions
+# Swap-AB: the most rows, the tiles' columns, rows of a copy of x, warps that fill the ring, and warps that reorder x.
+MOST_SWAP_AB_ROWS, SWAP_AB_COLUMNS, _SWAP_AB_COPY = 64, (256, 192, 128, 64), 32
+_SWAP_AB_PRODUCERS, _REORDERING_WARPS = 2, 2
+# Cycles of a stage of 4-bit weights, of each of its columns, and more for each row (fitted to 30 times of an H200).
+_SWAP_AB_STAGE_CYCLES, _SWAP_AB_CYCLES = 600, (4.4, 0.1)
 _MAX_DEQUANTIZED_COLUMNS = 192  # so that accumulators leave registers for many dequantizing warps
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = (
@@ -51,8 +56,9 @@ class TileConfig:
     """Free choices of a tiled matrix product: a tile is ``rows`` of x by ``columns`` rows of the weight.
 
     In a cluster, ``row_blocks`` tiles with the same columns share their weights, ``column_blocks`` tiles with the same
-    rows share their rows of x, and ``splits`` such groups each take a part of the depth. ``is_short``: libraries, which
-    start only after the previous kernel has ended, are probably slower.
+    rows share their rows of x, and ``splits`` such groups each take a part of the depth. ``swap_ab``: the kernel is
+    that of cuda/swap_ab_linear.cuh. ``is_short``: libraries, which start only after the previous kernel has ended, are
+    probably slower.
     """
 
     rows: int
@@ -62,6 +68,7 @@ class TileConfig:
     splits: int
     reason: str
     is_short: bool = field(default=False, compare=False)
+    swap_ab: bool = False
 
     @property
     def cluster(self) -> int:
@@ -71,12 +78,17 @@ class TileConfig:
     def __str__(self) -> str:
         """The choices without their reason; equal choices have equal texts in every version."""
         blocks = f"{self.row_blocks}x{self.column_blocks}x{self.splits}"
-        return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
+        return f"{self.rows}x{self.columns} tiles in clusters of {blocks}" + " by swap-AB" * self.swap_ab
 
 
 def dequantizer_warps(form: WeightForm, rows: int) -> int:
     """Warps that dequantize weights for tiles of ``rows`` rows (kDequantizers of cuda/tile_ring.cuh)."""
     return _MOST_DEQUANTIZER_WARPS if form.is_dequantized_in_blocks and rows == 64 else _DEQUANTIZER_WARPS
+
+
+def swap_ab_threads(config: TileConfig, form: WeightForm) -> int:
+    """Threads of a block of a swap-AB kernel (kSwapAbThreads of cuda/swap_ab_linear.cuh)."""
+    return 2 * config.columns + 32 * (_SWAP_AB_PRODUCERS + (_REORDERING_WARPS if form.whole_rows else 0))
 
 
 def max_columns(form: WeightForm, rows: int) -> int:
@@ -116,6 +128,27 @@ def tile_configs(
     return tuple(replace(config, reason=problem.reason(config), is_short=problem.is_short(config)) for config in best)
 
 
+@cache
+def swap_ab_configs(
+    out_features: int, in_features: int, form: WeightForm, max_rows: int, gated: bool, device: Device
+) -> tuple[TileConfig, ...]:
+    """Candidates of swap-AB for at most ``max_rows`` rows, the heuristic's choice first; arguments as in tile_configs.
+
+    There are none for more than MOST_SWAP_AB_ROWS rows, or for a weight that is not dequantized in blocks.
+    """
+    if device.arch != TILED_ARCH or not form.in_blocks or max_rows > MOST_SWAP_AB_ROWS or out_features % _X_GROUP:
+        return ()
+    problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1, 0)
+    clusters = [splits for splits in CUTS if in_features % (problem.stage_depth * splits) == 0 or splits == 1]
+    configs = [
+        TileConfig(MOST_SWAP_AB_ROWS, columns, 1, 1, splits, "", swap_ab=True)
+        for columns in SWAP_AB_COLUMNS
+        for splits in clusters
+    ]
+    best = sorted(configs, key=lambda config: (problem.swap_ab_cycles(config), config.cluster))[:_SWAP_AB_CANDIDATES]
+    return tuple(replace(config, reason=problem.reason(config)) for config in best)
+
+
 def _stage_bytes(config: TileConfig) -> int:
     return (config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES
 
@@ -139,7 +172,9 @@ class _Problem:
     def box_rows(self, config: TileConfig) -> int:
         """Weight rows of a box: those that are contiguous in a tile, or a block's share of the tile."""
         run = config.columns // self.parts
-        if self.chunk:
+        if self.chunk and config.swap_ab:
+            run = gcd(config.columns, self.chunk) // 2
+        elif self.chunk:
             slice_columns = 16 * ceil(config.columns / (16 * config.splits))
             run = gcd(config.columns, slice_columns, self.chunk) // 2
         return min(run, config.columns // config.row_blocks)
@@ -222,6 +257,18 @@ class _Problem:
         waves = ceil(share) * _WHOLE_WAVES + share * (1 - _WHOLE_WAVES)
         return waves * tile
 
+    @property
+    def stage_depth(self) -> int:
+        """Elements of a row in a stage of weights as stored."""
+        return _STEP_BYTES * 8 // self.form.weight_bits
+
+    def swap_ab_cycles(self, config: TileConfig) -> float:
+        """Like :meth:`cycles`, for a swap-AB kernel."""
+        of_column, of_row = _SWAP_AB_CYCLES
+        stage = _SWAP_AB_STAGE_CYCLES + config.columns * (of_column + of_row * self.max_rows)
+        tile = ceil(self.in_features / (self.stage_depth * config.splits)) * stage + _TILE_CYCLES
+        return self.waves(config) * (tile + (_EXCHANGE_CYCLES if config.splits > 1 else 0))
+
     def is_short(self, config: TileConfig) -> bool:
         """Whether ``config`` starts early enough to beat a library."""
         return self.in_features >= _SHORT_DEPTH and self.cycles(config) <= _SHORT_CYCLES
@@ -250,7 +297,14 @@ class Tiling:
     def x_box(self) -> int:
         """Rows of x that a block requests: its share of a tile's rows, in whole groups for wgmma."""
         needed = min(self.config.rows, self.max_rows)
+        if self.config.swap_ab:
+            return max(_X_GROUP, 1 << (needed - 1).bit_length())
         return _X_GROUP * ceil(needed / (_X_GROUP * self.config.column_blocks))
+
+    @property
+    def x_copy(self) -> int:
+        """Rows of x that a copy of the copy engine has: swap-AB leaves out a half that a step does not have."""
+        return min(self.x_box, _SWAP_AB_COPY) if self.config.swap_ab else self.x_box
 
     @property
     def x_boxes(self) -> int:
@@ -288,6 +342,11 @@ class Tiling:
             "TL_ROW_SCALES": int(self.row_scales is not None),
             **problem.form.defines,
         }
+        if config.swap_ab:
+            shared_bytes, threads = self.device.shared_bytes, swap_ab_threads(config, problem.form)
+            return kernel(
+                source, name, threads, shared_bytes, defines | {"TL_SHARED_BYTES": shared_bytes}, config.reason
+            )
         warps = dequantizer_warps(problem.form, config.rows)
         threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.is_dequantized else _THREADS)
         return kernel(source, name, threads, shared_bytes, defines, config.reason)
@@ -307,7 +366,7 @@ class Tiling:
         item = STORED_BYTES[DTYPES[weight.values.dtype].stored]
         items, rows = problem.form.weight_bytes(problem.in_features) // item, problem.out_features * problem.parts
         return (
-            TensorMap(x, self.max_rows, problem.in_features, self.x_box, _STEP_BYTES // problem.form.x_bytes),
+            TensorMap(x, self.max_rows, problem.in_features, self.x_copy, _STEP_BYTES // problem.form.x_bytes),
             TensorMap(weight.values, rows, items, box, _STEP_BYTES // item),
         )
 

@@ -62,6 +62,16 @@ struct WeightPiece {
       }
     }
   }
+  // Like convert(), for 4-bit integers, without subtracting the constant of raised_int4().
+  template <int kProduct>
+  __device__ __forceinline__ void raise(u32 (&a)[4], u32 mask) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const u32 word = words[kProduct / 2 * 2 + row];
+      a[row] = raised_int4<kSigned, kProduct % 2 * 2>(word, mask);
+      a[row + 2] = raised_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
+    }
+  }
   // The operand of wgmma: like convert(), but with 4-bit weights as bytes.
   template <int kProduct>
   __device__ __forceinline__ void take(u32 (&a)[4]) const {

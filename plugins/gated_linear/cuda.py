@@ -50,8 +50,11 @@ def tiled(
     y_scales: RowScales | None = None,
 ) -> Launch:
     """Like :func:`stream`, for many rows and without norm and bias. x has the weight's type."""
-    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": row_type(y_scales)}
-    flags["TL_ADDED"] = int(added is not None)
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_ADDED": int(added is not None)}
+    if how.config.swap_ab:
+        kernel = how.kernel("gated_linear/swap_ab.cuh", "gated_linear_swap_ab", weight, flags)
+        return launch(kernel, how.grid(weight), *how.maps(x, weight), y, *weight.numbers, added, rows)
+    flags["TL_Y_TYPE"] = row_type(y_scales)
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
     numbers = (how.x_scale, _factor(y_scales), rows)
     operands = (y, *weight.numbers, how.row_scales, added)

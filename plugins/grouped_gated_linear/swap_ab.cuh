@@ -1,12 +1,13 @@
 // The product of grouped_gated_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are
 // dequantized. Launch and macros: see cuda/swap_ab_linear.cuh.
 #include "cuda/activation.cuh"
+#include "cuda/grouped_tiles.cuh"
 #include "cuda/swap_ab_linear.cuh"
 
 namespace tl {
 
 struct SwapAbGatedOp {
-  static constexpr int kParts = 2, kRun = kTileColumns / 2;
+  static constexpr int kParts = 2, kRun = kTileColumns / 2, kHalfRun = kRun;
   u16* y;
   BlockNumbers numbers;
   const float* bias;  // [2, TL_OUT], of the tile's expert
@@ -41,5 +42,5 @@ extern "C" __global__ void __launch_bounds__(tl::kSwapAbThreads, 1)
                                  tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
                                  const int* groups) {
   const tl::SwapAbGatedOp op{y, {weight_scale, weight_offset}, bias};
-  tl::swap_ab_linear(x, weight, tl::Grouped<tl::SwapAbGatedOp>(op, {groups}));
+  tl::swap_ab_linear(x, weight, 0, tl::Grouped<tl::SwapAbGatedOp>(op, {groups}));
 }

@@ -1,11 +1,12 @@
 // The product of grouped_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized.
 // Launch and macros: see cuda/swap_ab_linear.cuh.
+#include "cuda/grouped_tiles.cuh"
 #include "cuda/swap_ab_linear.cuh"
 
 namespace tl {
 
 struct SwapAbLinearOp {
-  static constexpr int kParts = 1, kRun = kTileColumns;
+  static constexpr int kParts = 1, kRun = kTileColumns, kHalfRun = 8;
   u16* y;
   BlockNumbers numbers;
   const float* bias;  // [TL_OUT], of the tile's expert
@@ -37,5 +38,5 @@ extern "C" __global__ void __launch_bounds__(tl::kSwapAbThreads, 1)
                            tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
                            const int* groups) {
   const tl::SwapAbLinearOp op{y, {weight_scale, weight_offset}, bias};
-  tl::swap_ab_linear(x, weight, tl::Grouped<tl::SwapAbLinearOp>(op, {groups}));
+  tl::swap_ab_linear(x, weight, 0, tl::Grouped<tl::SwapAbLinearOp>(op, {groups}));
 }

@@ -67,9 +67,13 @@ def tiled(
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
         **peers.defines,
     }
+    maps, added = how.maps(x, weight), (bias, residual, peers.ranks)
+    if how.config.swap_ab:
+        specialised = how.kernel("linear/swap_ab.cuh", "linear_swap_ab", weight, flags)
+        return launch(specialised, how.grid(weight), *maps, y, *weight.numbers, *added, rows)
     specialised = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
-    operands = (*weight.numbers, how.row_scales, bias, residual, peers.ranks, how.x_scale)
-    return launch(specialised, how.grid(weight), *how.maps(x, weight), y, *operands, rows)
+    operands = (*weight.numbers, how.row_scales, *added, how.x_scale)
+    return launch(specialised, how.grid(weight), *maps, y, *operands, rows)
 
 
 def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:

@@ -70,10 +70,15 @@ class NewTokens:
     ) -> Launch:
         """Like :meth:`few_rows`, for many rows and without a norm; ``how`` must have this ``chunk``."""
         defines = self.heads.rope_defines() | {"TL_BIAS": int(bias is not None)}
+        maps, targets = how.maps(x, weight), self._targets
+        more = (bias, *self.tables, self.cache.token_slots)
+        if how.config.swap_ab:
+            specialised = how.kernel("paged_attention/qkv_swap_ab.cuh", "qkv_linear_swap_ab", weight, defines)
+            numbers = (rows, *self.cache.factors)
+            return launch(specialised, how.grid(weight), *maps, *targets, *weight.numbers, *more, *numbers)
         specialised = how.kernel("paged_attention/qkv_tiled.cuh", "qkv_linear_tiled", weight, defines)
-        operands = (*weight.numbers, how.row_scales, bias, *self.tables, self.cache.token_slots)
-        numbers = (how.x_scale, rows, *self.cache.factors)
-        return launch(specialised, how.grid(weight), *how.maps(x, weight), *self._targets, *operands, *numbers)
+        operands = (*weight.numbers, how.row_scales, *more, how.x_scale, rows, *self.cache.factors)
+        return launch(specialised, how.grid(weight), *maps, *targets, *operands)
 
     def computed(self, qkv: Operand, norm: HeadNorm | None = None, stored: Buffer | None = None) -> Launch:
         """Launch for any number of rows ``qkv``: optional head norms, RoPE and the write to the cache.

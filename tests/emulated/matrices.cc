@@ -238,6 +238,18 @@ void load_matrices(void* const* lanes) {
   }
 }
 
+void store_matrices(void* const* lanes) {
+  for (int m = 0; m < 4; ++m) {
+    for (int row = 0; row < 8; ++row) {
+      const u32 address = of<StoreOperands>(lanes, m * 8 + row).address;
+      if (address % 16 != 0) fail("stmatrix: a row at 0x%x, expected a multiple of 16", address);
+      u32 words[4];
+      for (int pair = 0; pair < 4; ++pair) words[pair] = of<StoreOperands>(lanes, row * 4 + pair).words[m];
+      std::memcpy(shared(address, 16, "stmatrix"), words, 16);
+    }
+  }
+}
+
 void transpose_matrix(void* const* lanes) {
   for (int lane = 0; lane < kLanes; ++lane) {
     auto& mine = of<MatrixWord>(lanes, lane);

@@ -25,11 +25,17 @@ struct LoadOperands {
   u32 address;
 };
 
+struct StoreOperands {
+  u32 words[4];
+  u32 address;
+};
+
 // Operations of a whole warp; lanes[i] points to the operands of lane i.
 template <bool kHalf>
 void multiply_m16n8k16(void* const* lanes);
 template <int kMatrices, bool kTransposed>
 void load_matrices(void* const* lanes);     // ldmatrix
+void store_matrices(void* const* lanes);    // stmatrix of four matrices
 void transpose_matrix(void* const* lanes);  // movmatrix; the operands are a MatrixWord
 
 struct MatrixWord {

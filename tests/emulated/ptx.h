@@ -257,6 +257,10 @@ inline void ldmatrix_sync_aligned_m8n8_x2_shared_b16(Group<2, u32> to, u32 addre
 inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(Group<4, u32> to, u32 address) {
   load_matrix<4, true>("ldmatrix.x4.trans", to, address);
 }
+inline void stmatrix_sync_aligned_m8n8_x4_shared_b16(u32 address, Group<4, const u32> from) {
+  StoreOperands mine{{*from[0], *from[1], *from[2], *from[3]}, address};
+  together("stmatrix.x4", mine, store_matrices);
+}
 inline void movmatrix_sync_aligned_m8n8_trans_b16(u32& to, u32 from) {
   MatrixWord mine{from, 0};
   together("movmatrix", mine, transpose_matrix);

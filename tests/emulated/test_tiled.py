@@ -44,6 +44,17 @@ def test_dequantized(form: Form) -> None:
     quantized_checks.check_tiled(form, config, 40, 256, 64, 64, torch.bfloat16, gated=True, machine=machine)
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS if form.block], ids=str)
+def test_swap_ab(form: Form) -> None:
+    """Products of one and of two boxes of x, whose depth is not split or split, and a last stage that is not full."""
+    config, how = TileConfig(64, 64, 1, 1, 2, "", swap_ab=True), {"residual": True, "machine": Emulator(num_sms=4)}
+    for rows, capacity in ((37, 64), (20, 64), (9, 16)):
+        quantized_checks.check_tiled(form, config, 104, 1024, rows, capacity, torch.bfloat16, **how)
+    config = TileConfig(64, 128, 1, 1, 1, "", swap_ab=True)
+    quantized_checks.check_tiled(form, config, 200, 320, 33, 64, torch.float16, gated=True, **how)
+    quantized_checks.check_tiled(form, config, 136, 576, 64, 64, torch.bfloat16, machine=Emulator(num_sms=4, seed=3))
+
+
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 1), (5, 24)])
 def test_rows_that_no_step_has_are_not_copied(rows: int, capacity: int) -> None:
     config, how = TileConfig(64, 48, 1, 4, 1, ""), {"static": None, "machine": Emulator(num_sms=8)}
@@ -87,6 +98,16 @@ def test_qkv(config: TileConfig, heads: int, kv_heads: int, head_dim: int, rows:
 def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
     config, dtype = TileConfig(64, 96, 1, 1, 1, ""), torch.bfloat16
     check_qkv(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.block], ids=str)
+@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn], ids=str)
+def test_qkv_by_swap_ab(form: Form, cache_dtype: torch.dtype | None) -> None:
+    how = {"cache_dtype": cache_dtype, "machine": Emulator(num_sms=4)}
+    config = TileConfig(64, 128, 1, 1, 1, "", swap_ab=True)
+    check_qkv(_shape(3, 1, 128, bias=True), config, 37, 64, torch.bfloat16, form, **how)
+    config = TileConfig(64, 64, 1, 1, 2, "", swap_ab=True)
+    check_qkv(_shape(4, 2, 64, hidden=1024), config, 20, 64, torch.float16, form, rotary_dim=32, **how)
 
 
 @pytest.mark.each_value

@@ -123,7 +123,7 @@ def check_qkv(
 
     expected = product.expected if bias is None else product.expected + bias.double()
     queries, *written = rotated(shape, expected, cos[:rows], sin[:rows])
-    coarsest = _coarsest(kind, q_dtype)
+    coarsest = _coarsest(kind, dtype if isinstance(kind, Form) else q_dtype)
     assert_close(q[:rows], queries, coarsest)
     assert torch.isnan(q[rows:]).all(), "rows past the last one were written"
     for stored, reference, scale in zip(caches, written, CACHE_SCALES.get(held, (1.0, 1.0)), strict=True):

@@ -123,6 +123,28 @@ def qkv_linear_tiled(
 
 
 @kernel
+def qkv_linear_swap_ab(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    bias: Pointer | None,
+    cos: Pointer | None,
+    sin: Pointer | None,
+    slots: Pointer,
+    rows: int,
+    *factors: float,
+) -> None:
+    operands = (x, weight, query, keys, values, weight_scale, weight_offset, None, bias, cos, sin, slots)
+    qkv_linear_tiled(macros, grid, *operands, 0.0, rows, *factors)
+
+
+@kernel
 def rope_cache(
     macros: Macros,
     grid: Grid,

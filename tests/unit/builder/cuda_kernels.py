@@ -442,6 +442,24 @@ def linear_tiled(
 
 
 @kernel
+def linear_swap_ab(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    bias: Pointer | None,
+    residual: Pointer | None,
+    ranks: Pointer | None,
+    rows: int,
+) -> None:
+    operands = (x, weight, y, weight_scale, weight_offset, None, bias, residual, ranks, 0.0, rows)
+    linear_tiled(macros, grid, *operands)
+
+
+@kernel
 def gated_linear_tiled(
     macros: Macros,
     grid: Grid,
@@ -462,6 +480,22 @@ def gated_linear_tiled(
         both += at(added, half_type(macros), *both.shape).astype(np.float64)
     gate, up = np.split(both, 2, axis=1)
     store_gated(macros, activated(macros, gate) * up, y, y_factor)
+
+
+@kernel
+def gated_linear_swap_ab(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    added: Pointer | None,
+    rows: int,
+) -> None:
+    operands = (x, weight, y, weight_scale, weight_offset, None, added, 0.0, 1.0, rows)
+    gated_linear_tiled(macros | {"TL_Y_TYPE": 0}, grid, *operands)
 
 
 @kernel

@@ -14,6 +14,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERS
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.plugins.cuda.peer_rows import on_first_rank
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
+from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
@@ -55,8 +56,8 @@ FORMATS = ("fp8", "fp8_rowwise", "int8_sq", "int8", *IN_BLOCKS)
 
 def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str = "sm_90a") -> TimingCache:
     """A timing cache of ``times`` by rows and kernel."""
-    configs = site.tile_configs(size, H200)
-    names = {FIRST: str(configs[0]), SECOND: str(configs[1])}
+    first, second, *_ = _kernels(site, size)
+    names = {FIRST: str(first), SECOND: str(second)}
     timings = [
         KernelTiming(site.product, rows, names.get(kernel, kernel), time)
         for rows, of_rows in times.items()
@@ -65,9 +66,22 @@ def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str 
     return TimingCache(FORMAT_VERSION, "Test GPU", arch, 130100, (), tuple(timings))
 
 
+def _kernels(site: Site, size: int) -> list[TileConfig]:
+    """The project's own kernels for a product, in order."""
+    return [config for config in site.candidates(size, H200).values() if config is not None]
+
+
 def _chosen(choice: Choice, site: Site, size: int) -> str:
-    configs = site.tile_configs(size, H200)
-    return CUBLASLT if choice.config is None else {configs[0]: FIRST, configs[1]: SECOND}[choice.config]
+    first, second, *_ = _kernels(site, size)
+    return CUBLASLT if choice.config is None else {first: FIRST, second: SECOND}[choice.config]
+
+
+def _written_tokens() -> NewTokens:
+    """Queries, keys and values of 256 features that are rotated and written to the cache."""
+    query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
+    step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
+    heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
+    return NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads)
 
 
 @pytest.mark.parametrize("site", [GATED, PLAIN])
@@ -80,10 +94,7 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
 
 
 def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
-    query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
-    step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
-    heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
-    site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
+    site = replace(PLAIN, tokens=_written_tokens())
     assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
     _, behind_cublaslt = site.implement(Choice(None, ""), H200)
     tiled, behind_tiles = site.implement(Choice(site.tile_configs(64, H200)[0], ""), H200)
@@ -141,6 +152,21 @@ def test_the_fastest_is_chosen_for_quantized_weights(qformat: str) -> None:
         assert _chosen(choice, site, 64) == fastest
         assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (")
         assert CUBLASLT not in choice.reason
+
+
+@pytest.mark.parametrize("qformat", FORMATS)
+def test_up_to_64_rows_swap_ab_comes_first_for_weights_in_blocks(qformat: str) -> None:
+    site, expected = _quantized(qformat), qformat in IN_BLOCKS
+    for tokens in (None, _written_tokens()):
+        choice = chooser(SMALL, H200, None)(replace(site, tokens=tokens))
+        assert choice.config is not None
+        assert choice.config.swap_ab == expected
+        (launch,) = replace(site, tokens=tokens).implement(choice, H200)
+        assert isinstance(launch, Launch)
+        name = "linear" if tokens is None else "qkv_linear"
+        assert launch.kernel.name == name + ("_swap_ab" if expected else "_tiled")
+    assert not any(config.swap_ab for config in _kernels(site, 128))
+    assert not any(config.swap_ab for config in site.candidates(64, H200, splits=1).values() if config is not None)
 
 
 @pytest.mark.parametrize("qformat", FORMATS)

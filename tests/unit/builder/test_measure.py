@@ -80,13 +80,13 @@ def test_candidates_are_timed_at_the_rows_of_their_task(executor: _Executor, fir
         for above, most in ((0, 64), (128, 300))
     ]
     timings = measure_tuning_tasks(Path("rank0.engine"), tasks, THOROUGH, lambda *_: None)
-    rows_of = {64: [64], 300: [192, 256]}
+    rows_of = {64: [32, 64], 300: [192, 256]}
     asked = [(how["names"], how["num_tokens"], how["sustained"]) for how in executor.asked]
     assert asked == [
         ([f"{first} {most}", "slow", f"other {most}"], rows, rows >= 256) for most in rows_of for rows in rows_of[most]
     ]
     # A run of the fake takes one microsecond per row, and computes two layers; a timing is that of one layer.
-    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}
+    expected = {(rows, name): rows / 2 for rows in (32, 64, 192, 256) for name in (first, "other")}
     assert {(timing.rows, timing.kernel): timing.microseconds for timing in timings} == expected
     assert {timing.product for timing in timings} == {PRODUCT}
 

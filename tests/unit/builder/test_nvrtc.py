@@ -82,6 +82,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
+    "gated_linear/swap_ab.cuh": SWAP_AB | GELU | {"TL_ADDED": 1},
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1, "TL_ADDED": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
@@ -103,6 +104,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192}
     | BLOCKS
     | OWNERS,
+    "linear/swap_ab.cuh": LINEAR | SWAP_AB | {"TL_WEIGHT_FORM": 4, "TL_SPLITS": 2} | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS
@@ -111,6 +113,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
+    "paged_attention/qkv_swap_ab.cuh": SWAP_AB | HEADS | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1},
     "paged_attention/qkv_tiled.cuh": TILED
     | HEADS
     | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1, "TL_CACHE_TYPE": 1},
@@ -162,8 +165,11 @@ ONLY_FOR = {
     "grouped_linear/tiled.cuh": "sm_90a",
     "grouped_linear/swap_ab.cuh": "sm_90a",
     "latent_attention/attend.cuh": "sm_90a",
+    "gated_linear/swap_ab.cuh": "sm_90a",
+    "linear/swap_ab.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
+    "paged_attention/qkv_swap_ab.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",
     "paged_attention/widen.cuh": "sm_90a",
     "quantize_rows/cuda.cuh": "sm_90a",

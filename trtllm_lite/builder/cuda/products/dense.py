@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.products.sites import Candidates, Choice
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
 from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
-from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
+from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, swap_ab_configs, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import (
@@ -102,7 +102,8 @@ class DenseSite:
 
         cuBLASLt (None) comes first if it has the product, unless the best tiled kernel's estimated time is short.
         """
-        tiled: Candidates = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
+        swap_ab = self._swap_ab_configs(max_rows, device) if splits is None else ()
+        tiled: Candidates = {str(one): one for one in (*swap_ab, *self.tile_configs(max_rows, device, splits))}
         if not self.in_library or splits is not None:
             return tiled
         first = next(iter(tiled.values()), None)
@@ -117,6 +118,13 @@ class DenseSite:
         form = form_of(self.weight)
         extents = (product.out_features, product.in_features)
         return tile_configs(*extents, form, max_rows, product.gated, device, self.chunk, splits)
+
+    def _swap_ab_configs(self, max_rows: int, device: Device) -> tuple[TileConfig, ...]:
+        product = self.product
+        if product.gated and product.bias:
+            return ()
+        extents = (product.out_features, product.in_features)
+        return swap_ab_configs(*extents, form_of(self.weight), max_rows, product.gated, device)
 
     @property
     def fused_tokens(self) -> NewTokens | None:

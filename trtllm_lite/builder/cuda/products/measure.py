@@ -40,7 +40,7 @@ class Effort:
 THOROUGH = Effort(
     rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
     max_algorithms=24,
-    tuned_rows=(64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
+    tuned_rows=(32, 64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
     max_candidates=6,
     sustained=True,
 )
