@@ -1,5 +1,6 @@
 """Autotuning: the shared operands of a product's candidates keep the values that they were filled with."""
 
+from collections import defaultdict
 from itertools import pairwise
 from math import prod
 
@@ -96,6 +97,20 @@ def test_tiled_kernels_compete_for_quantized_weights(
         assert bool(products) == (task.product not in of_bytes) == (CUBLASLT in task.programs)
         assert {_buffer(product.weight).dtype for product in products} <= {"bfloat16"}
         assert 1 < len(task.programs) <= 4
+
+
+@pytest.mark.parametrize("qformat", ["int4_wo", "int8_wo"])
+def test_weights_compete_as_stored_and_dequantized(qformat: str) -> None:
+    """Steps of many rows dequantize a weight once, other steps in the product."""
+    _, found = _quantized_tasks(qformat, max_batch_size=64, max_num_tokens=2048)
+    layers: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for task in found:
+        extents = f"{task.product.out_features} x {task.product.in_features}"
+        layers[task.product.dtype][extents].add(task.num_layers)
+    of_tokens = {"512 x 128": {2}}  # queries, keys and values; the last layer computes the others for fewer rows
+    others = {"128 x 256": {1}, "384 x 128": {1}, "128 x 384": {1}}
+    assert layers.pop(qformat.removesuffix("_wo")) == of_tokens | others
+    assert layers == {"bfloat16": of_tokens | others | {"128 x 128": {1}}}  # and the head
 
 
 @pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])
