@@ -100,17 +100,15 @@ def test_tiled_kernels_compete_for_quantized_weights(
 
 
 @pytest.mark.parametrize("qformat", ["int4_wo", "int8_wo"])
-def test_weights_compete_as_stored_and_dequantized(qformat: str) -> None:
-    """Steps of many rows dequantize a weight once, other steps in the product."""
+def test_products_are_of_weights_as_stored(qformat: str) -> None:
+    """In engines for steps of many rows, too, which dequantize weights before a product."""
     _, found = _quantized_tasks(qformat, max_batch_size=64, max_num_tokens=2048)
-    layers: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    layers: dict[str, dict[str, int]] = defaultdict(dict)
     for task in found:
         extents = f"{task.product.out_features} x {task.product.in_features}"
-        layers[task.product.dtype][extents].add(task.num_layers)
-    of_tokens = {"512 x 128": {2}}  # queries, keys and values; the last layer computes the others for fewer rows
-    others = {"128 x 256": {1}, "384 x 128": {1}, "128 x 384": {1}}
-    assert layers.pop(qformat.removesuffix("_wo")) == of_tokens | others
-    assert layers == {"bfloat16": of_tokens | others | {"128 x 128": {1}}}  # and the head
+        assert layers[task.product.dtype].setdefault(extents, task.num_layers) == task.num_layers
+    of_last_layer = dict.fromkeys(("128 x 256", "384 x 128", "128 x 384"), 1)
+    assert layers == {qformat.removesuffix("_wo"): {"512 x 128": 2, **of_last_layer}, "bfloat16": {"128 x 128": 1}}
 
 
 @pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])

@@ -63,25 +63,17 @@ def lower_tuning_tasks(
     experts) and up to ``max_candidates`` tiled kernels, expected best first. Rows are spread evenly over experts.
     """
     operands = operands_of(graph, dtype, limits)
+    sites: dict[Product, list[Site]] = defaultdict(list)
+    # Steps of many rows would dequantize weights once; their products are those of 16-bit weights.
+    any_rows = replace(step_buckets(operands.symbols["num_tokens"])[-1], above=0)
+    heuristic = chooser(any_rows, device, None)
+
+    def record(site: Site) -> Choice:
+        sites[site.product].append(site.here)
+        return heuristic(site)
+
     ops = expand_weights(graph, dtype).ops
-    sites: dict[Product, list[Site]] = {}
-
-    def program(bucket: Bucket) -> LoweredProgram:
-        """Lower a program; its products are added to ``sites`` unless they are known from another program."""
-        heuristic, found = chooser(bucket, device, None), defaultdict(list)
-
-        def record(site: Site) -> Choice:
-            found[site.product].append(site.here)
-            return heuristic(site)
-
-        lowered = LoweredProgram(device, bucket, lower(ops, operands, device, bucket, record))
-        for product, of_product in found.items():
-            sites.setdefault(product, of_product)
-        return lowered
-
-    mixed = step_buckets(operands.symbols["num_tokens"])[-1]
-    program(replace(mixed, above=0))  # steps of many rows have other products, of weights that they dequantize once
-    programs = [program(mixed)]
+    programs = [LoweredProgram(device, any_rows, lower(ops, operands, device, any_rows, record))]
     tasks: list[TuningTask] = []
     given = _Given()
     for number, (product, of_product) in enumerate(sites.items()):
