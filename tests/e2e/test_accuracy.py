@@ -1,4 +1,4 @@
-"""``build --max_accuracy_loss``: figures in the manifest, and a refusal that names the layers that hurt most."""
+"""``build --max_accuracy_loss``: figures in the manifest, exceptions, and a refusal that names what hurts most."""
 
 import json
 import re
@@ -61,16 +61,42 @@ def test_the_manifest_has_what_eval_measures(checkpoint: Path, monkeypatch: pyte
     assert json.loads(inspected.stdout)["accuracy"]["kl_divergence"] == found.kl_divergence
 
 
-def test_a_loss_above_the_limit_names_the_layer_that_hurts(checkpoint: Path) -> None:
+def test_a_limit_out_of_reach_names_what_hurts(checkpoint: Path) -> None:
     result = build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", -50)
     assert result.exit_code == 1
     assert not (checkpoint.parent / "engine").exists()
     assert re.search(r"perplexity rises by .*over 252 tokens, and max_accuracy_loss is -50%", result.stderr)
     named = re.findall(r"(\S+) \(([\d.]+)\)", result.stderr)
-    assert named[0][0] == "layers.1"
-    assert {layer for layer, _ in named} == {"layers.0", "layers.1", "layers.2"}
+    assert named[0][0] == "layers.1.mlp.down_proj"
     assert float(named[0][1]) > 2 * float(named[1][1])
-    assert "--quantize_override 'layers.1.*=full_prec'" in result.stderr
+    assert re.search(
+        r"With the first \d+ in full precision it rises by -?[\d.]+%\. Choose another qformat", result.stderr
+    )
+
+
+def test_what_hurts_most_is_kept_where_that_is_enough(checkpoint: Path) -> None:
+    """The limit lies between the losses with all products quantized and with one in full precision."""
+    losses = []
+    for more in ([], ["--quantize_override", "layers.1.mlp.down_proj=full_prec"]):
+        assert build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", 1000, *more).exit_code == 0
+        losses.append(_loss(checkpoint.parent / "engine"))
+    assert losses[1] < losses[0]
+    plain = read_engine(checkpoint.parent / "engine").manifest
+    result = build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", (losses[0] + losses[1]) / 2)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"kept in full precision: \d\.\d% of the weights .*: layers\.1\.mlp\.down_proj \(", result.stdout)
+    assert re.search(r"a step reads [\d.]+ KiB more for them, at least [\d.]+ ms on this CPU", result.stdout)
+    found = read_engine(checkpoint.parent / "engine").manifest
+    assert found.accuracy is not None
+    assert plain.accuracy is not None
+    assert found.accuracy.perplexity == pytest.approx(plain.accuracy.perplexity)
+    assert found.memory == plain.memory
+
+
+def _loss(engine: Path) -> float:
+    accuracy = read_engine(engine).manifest.accuracy
+    assert accuracy is not None
+    return 100 * (accuracy.perplexity / accuracy.reference_perplexity - 1)
 
 
 def test_without_quantization_there_is_nothing_to_measure(checkpoint: Path) -> None:

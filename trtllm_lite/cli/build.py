@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trtllm_lite.builder.memory import MemoryPlan
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
+    from trtllm_lite.stages.exceptions import Kept
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
@@ -83,7 +84,8 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     "--max_accuracy_loss",
     type=Finite(min=-100),
     metavar="PERCENT",
-    help="Measure the rise of perplexity by quantization, and build nothing if it is larger.",
+    help="Measure the rise of perplexity by quantization. If it is larger, keep what hurts most in full precision; "
+    "build nothing if that is not enough.",
 )
 @foreign_options(BUILD)
 def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: Any) -> None:
@@ -155,8 +157,8 @@ def _build(
     from trtllm_lite.common.units import counted, format_bytes
     from trtllm_lite.engine.contents import counted_expansions
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
-    from trtllm_lite.stages.quantize import decisions_of, is_calibrated, quantized, uncalibrated, written
+    from trtllm_lite.stages.exceptions import within_limit
+    from trtllm_lite.stages.quantize import decisions_of, is_calibrated, quantized, uncalibrated
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
@@ -165,7 +167,7 @@ def _build(
     source = source_of(checkpoint, model_config)
     take_target(limits)
     require_replaceable(Path(output_dir), CONFIG_FILE)
-    decisions = decisions_of(source, recipe)
+    decisions, kept = decisions_of(source, recipe), None
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
         if limits["strip_plan"]:
@@ -175,9 +177,9 @@ def _build(
                 plan_memory(uncalibrated(source, recipe), **_of_plan(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             if max_accuracy_loss is not None:
-                result = stack.enter_context(written(result, report))
-                limits["accuracy"] = measure_accuracy(result, report)
-                check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
+                accurate = stack.enter_context(within_limit(result, max_accuracy_loss, report))
+                result, limits["accuracy"], kept = accurate
+                decisions = result.decisions
             source = result.checkpoint
         attest = partial(attest_build, source=read) if provenance else None
         manifest = build_engine(source, Path(output_dir), attest=attest, progress=report, **limits)
@@ -197,7 +199,29 @@ def _build(
     for choice, count in counted_expansions(manifest.expansions).items():
         click.echo(f"expanded: {choice}, {count}")
     print_decisions(decisions)
+    if kept is not None:
+        _print_kept(kept, manifest)
     click.echo(f"next: {_next_step(manifest, output_dir)}")
+
+
+def _print_kept(kept: "Kept", manifest: "Manifest") -> None:
+    """Print what stays in full precision for the sake of accuracy, and what that costs."""
+    from trtllm_lite.bench.machine import num_cores, read_bandwidth
+    from trtllm_lite.builder.cuda.targets import memory_bandwidth
+    from trtllm_lite.common.units import format_bytes
+
+    named = ", ".join(map(str, kept.sites))
+    target, more = manifest.target, kept.more_bytes
+    if target.kind == "cpu":
+        rates = {"this CPU": read_bandwidth(num_cores(), more)}
+    else:
+        rates = {arch: memory_bandwidth(arch) for arch in target.archs}
+    times = ", ".join(f"{1e3 * more / rate:.3f} ms on {name}" for name, rate in rates.items())
+    click.echo(
+        f"kept in full precision: {kept.share:.1%} of the weights that the scheme quantizes; with the KL divergence of "
+        f"each alone: {named}"
+    )
+    click.echo(f"a step reads {format_bytes(more)} more for them, at least {times}")
 
 
 def _of_plan(limits: dict[str, Any]) -> dict[str, Any]:

@@ -118,3 +118,14 @@ def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def stored_bits(model: ir.Model) -> int:
+    """Bits of all weights of a network."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(bits_of(tensor) for tensor in tensors if isinstance(tensor, ir.LazyTensor | ir.ExternalTensor))
+
+
+def bits_of(tensor: ir.TensorProtocol) -> int:
+    """Bits of a weight."""
+    return int(tensor.size * tensor.dtype.itemsize * 8)

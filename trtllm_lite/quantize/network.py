@@ -1,7 +1,7 @@
 """Quantizes the products and the KV cache of a network: chooses the scheme of each product, and applies it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -82,6 +82,16 @@ class Recipe:
     def changes_nothing(self) -> bool:
         """Whether products and caches stay unquantized."""
         return not self.changes_products and self.kv_cache_dtype is None
+
+    def only(self, names: Sequence[str]) -> "Recipe":
+        """The recipe that quantizes the products ``names`` as this one does, and nothing else."""
+        own = ((name, self._qformat_of(name)) for name in names)
+        overrides = (("*", FULL_PRECISION), *own)
+        return replace(self, overrides=overrides, kv_cache_dtype=None, kv_cache_scale=None)
+
+    def keeping(self, names: Sequence[str]) -> "Recipe":
+        """This recipe with exceptions: the products ``names`` stay in full precision."""
+        return replace(self, overrides=(*self.overrides, *((name, FULL_PRECISION) for name in names)))
 
     def describe(self) -> str:
         """Describe the scheme, the overriding schemes, and the KV cache's type."""

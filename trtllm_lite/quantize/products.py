@@ -27,6 +27,12 @@ class Product:
     of_experts: bool = False
 
     @property
+    def num_elements(self) -> int:
+        """The number of elements of the matrix."""
+        rows, columns = self.matrix.shape
+        return int(rows * columns)
+
+    @property
     def name(self) -> str:
         """The product's path in the model, such as ``layers.3.attention.q_proj``."""
         return str(self.node.name)

@@ -1,7 +1,5 @@
 """Measures the accuracy of a quantized network beside the network that it was made from: both read the same text."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from trtllm_lite.builder import Checkpoint, build_engine
@@ -11,15 +9,12 @@ from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.errors import BuildError
 from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.network.contract import is_encoder
-from trtllm_lite.quantize.products import find_products
-from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 
 _WINDOW = 1024
 _MAX_TOKENS = 50 * _WINDOW
 _STEP_TOKENS = 512
-_MAX_NAMED = 5
 
 
 def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
@@ -28,8 +23,8 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     Both compute on the device of the calibration, whatever the target of the build. Raises BuildError if that device
     does not compute the network.
     """
-    with _reference_engine(quantization, report) as (directory, engine):
-        result = _compare(quantization.checkpoint, quantization.device, directory, engine, _MAX_TOKENS, report)
+    with scratch_directory("accuracy") as directory:
+        result = Compared(quantization, directory).whole_text(quantization.checkpoint, report)
     assert result.reference is not None
     return Accuracy(
         dataset=result.dataset,
@@ -41,76 +36,38 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     )
 
 
-def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization, report: Report) -> None:
-    """Raise BuildError if perplexity rose by more than ``limit`` percent; the message names the layers that hurt most.
+class Compared:
+    """Compares networks with the source of ``quantization`` on the default text; ``directory`` holds their engines."""
 
-    To find them, each layer is quantized alone, and one window of the text is read.
-    """
-    loss = 100 * (accuracy.perplexity / accuracy.reference_perplexity - 1)
-    if loss <= limit:
-        return
-    raise BuildError(
-        f"perplexity rises by {loss:.2f}%, from {accuracy.reference_perplexity:.4f} to {accuracy.perplexity:.4f} over "
-        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. {_advice(quantization, report)}, or "
-        "raise the limit"
-    )
+    def __init__(self, quantization: Quantization, directory: Path) -> None:
+        self._source, self._device, self._directory = quantization.source, quantization.device, directory
 
+    def whole_text(self, network: Checkpoint, report: Report) -> Evaluation:
+        """The network beside its source."""
+        reference, engine = self._reference(report), self._engine(network, report)
+        return evaluate(engine, reference_engine_dir=reference, max_tokens=_MAX_TOKENS, progress=report)
 
-def _advice(quantization: Quantization, report: Report) -> str:
-    """The remedy; if products are quantized, it names the layers whose products hurt most."""
-    if not quantization.recipe.changes_products:
-        return "Only keys and values are quantized: choose another kv_cache_dtype"
-    hurt = _sensitivities(quantization, report)
-    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
-    return (
-        f"Layers that hurt most, with the KL divergence that the products of each cause alone: {named}. Keep these in "
-        f"full precision (--quantize_override '{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat"
-    )
+    def perplexity(self, network: Checkpoint, report: Report) -> float:
+        """The perplexity of the network alone, over the same text."""
+        return evaluate(self._engine(network, report), max_tokens=_MAX_TOKENS, progress=report).perplexity
 
+    def divergence(self, network: Checkpoint) -> float:
+        """The KL divergence from the source over one window, in nats per token."""
+        reference, engine = self._reference(_ignore), self._engine(network, _ignore)
+        result = evaluate(engine, reference_engine_dir=reference, kept_logits=self._directory, max_tokens=_WINDOW)
+        assert result.reference is not None
+        return result.reference.kl_divergence
 
-def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str, float]]:
-    """Layers and the KL divergence that each causes alone, the largest first."""
-    layers = _layers(quantization)
-    found = []
-    with _reference_engine(quantization, _ignore) as (directory, engine):
-        for done, layer in enumerate(layers):
-            alone = quantization.of_layer(layer)
-            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore, kept_logits=directory)
-            assert result.reference is not None
-            found.append((layer, result.reference.kl_divergence))
-            report("find what hurts", done + 1, len(layers))
-    return sorted(found, key=lambda entry: -entry[1])
+    def _reference(self, report: Report) -> Path:
+        engine = self._directory / "reference"
+        if not engine.exists():
+            build_to_evaluate(self._source, self._device, engine, _WINDOW, report)
+        return engine
 
-
-def _layers(quantization: Quantization) -> list[str]:
-    """Paths of the decoder's layers, and of products outside them, in which something is quantized."""
-    products = quantization.recipe.choose(find_products(quantization.source.model.graph))
-    return list(dict.fromkeys(".".join(product.name.split(".")[:2]) for product in products))
-
-
-@contextmanager
-def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tuple[Path, Path]]:
-    """A directory for engines, with the engine of the unquantized source in it."""
-    with scratch_directory("accuracy") as directory:
-        engine = directory / "reference"
-        build_to_evaluate(quantization.source, quantization.device, engine, _WINDOW, report)
-        yield directory, engine
-
-
-def _compare(
-    quantized: Checkpoint,
-    device: Device,
-    directory: Path,
-    reference: Path,
-    max_tokens: int,
-    report: Report,
-    kept_logits: Path | None = None,
-) -> Evaluation:
-    engine = directory / "quantized"
-    build_to_evaluate(quantized, device, engine, _WINDOW, report)
-    return evaluate(
-        engine, reference_engine_dir=reference, kept_logits=kept_logits, max_tokens=max_tokens, progress=report
-    )
+    def _engine(self, network: Checkpoint, report: Report) -> Path:
+        engine = self._directory / "quantized"
+        build_to_evaluate(network, self._device, engine, _WINDOW, report)
+        return engine
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:

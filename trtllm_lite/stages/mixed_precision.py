@@ -8,14 +8,13 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-import onnx_ir as ir
-
 from trtllm_lite.builder import Checkpoint
 from trtllm_lite.common.files import write_file, writing
 from trtllm_lite.common.progress import Report
 from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.errors import ArgumentError, BuildError, EngineError
 from trtllm_lite.evaluation import evaluate
+from trtllm_lite.network.tensors import bits_of, stored_bits
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_budget, choose
@@ -94,14 +93,14 @@ def _sites(checkpoint: Checkpoint, recipes: Mapping[str, Recipe]) -> Iterator[Si
     products: dict[str, list[Product]] = {}
     for product in chosen:
         products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
-    plain = _num_bits(checkpoint.model)
+    plain = stored_bits(checkpoint.model)
     for path, own in products.items():
-        num_weights = sum(product.matrix.shape[0] * product.matrix.shape[1] for product in own)
-        own_bits = sum(_bits(product.matrix.tensor("weight")) for product in own)
+        num_weights = sum(product.num_elements for product in own)
+        own_bits = sum(bits_of(product.matrix.tensor("weight")) for product in own)
         candidates = [Candidate(FULL_PRECISION, own_bits, 0.0)]
         for qformat, recipe in recipes.items():
             empty, _ = quantize_network(checkpoint.model, recipe, placeholder, path)
-            candidates.append(Candidate(qformat, own_bits - (plain - _num_bits(empty)), inf))
+            candidates.append(Candidate(qformat, own_bits - (plain - stored_bits(empty)), inf))
         yield Site(path, num_weights, tuple(candidates))
 
 
@@ -194,16 +193,6 @@ def known_divergences(file: Path) -> dict[str, str | float]:
     if not isinstance(known, dict) or not all(isinstance(value, str | float) for value in known.values()):
         raise ArgumentError(f"{file} is damaged: remove it, so that its divergences are measured again")
     return known
-
-
-def _num_bits(network: ir.Model) -> int:
-    """Bits of all weights."""
-    tensors = (value.const_value for value in network.graph.initializers.values())
-    return sum(_bits(tensor) for tensor in tensors if isinstance(tensor, ir.LazyTensor | ir.ExternalTensor))
-
-
-def _bits(tensor: ir.TensorProtocol) -> int:
-    return int(tensor.size * tensor.dtype.itemsize * 8)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:

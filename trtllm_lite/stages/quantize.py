@@ -1,6 +1,6 @@
 """Quantizes a checkpoint: calibrates if a scheme needs it, and writes the result or passes it on."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +43,18 @@ class Quantization:
     statistics: Callable[[str], Statistics]
     device: Device
 
-    def of_layer(self, path: str) -> Checkpoint:
-        """The ``source`` with only the products below ``path`` quantized. Raises BuildError if there are none."""
-        network, _ = quantize_network(self.source.model, self.recipe, self.statistics, path)
-        return replace(self.source, model=network)
+    def only(self, names: Sequence[str]) -> "Quantization":
+        """The same, but that only the products ``names`` are quantized."""
+        return self._by(self.recipe.only(names))
+
+    def keeping(self, names: Sequence[str]) -> "Quantization":
+        """The same, but that the products ``names`` stay in full precision."""
+        return self._by(self.recipe.keeping(names))
+
+    def _by(self, recipe: Recipe) -> "Quantization":
+        network, decisions = quantize_network(self.source.model, recipe, self.statistics)
+        checkpoint = replace(self.source, model=network)
+        return replace(self, checkpoint=checkpoint, decisions=decisions, recipe=recipe)
 
 
 @contextmanager

@@ -20,6 +20,24 @@ _SHARED_BYTES = {
     "120": 99 * _KIB,
     "121": 99 * _KIB,
 }
+# Bytes per second that the fastest card of a compute capability reads, by NVIDIA's data sheets: A100 80 GB, RTX 3090,
+# Jetson AGX Orin, RTX 4090, H200, B200, B300, RTX 5090, DGX Spark.
+_BANDWIDTH = {
+    "80": 2.04e12,
+    "86": 0.94e12,
+    "87": 0.2e12,
+    "89": 1.01e12,
+    "90": 4.8e12,
+    "100": 8e12,
+    "103": 8e12,
+    "120": 1.79e12,
+    "121": 0.27e12,
+}
+
+
+def memory_bandwidth(arch: str) -> float:
+    """Bytes per second that the fastest card of an architecture such as ``sm_90a`` reads from its memory."""
+    return _BANDWIDTH[arch.removeprefix("sm_").removesuffix("a")]
 
 
 def is_known(arch: str) -> bool:
