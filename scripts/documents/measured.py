@@ -76,7 +76,8 @@ def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
 def table(path: Path) -> str:
     """The Markdown of one baseline file."""
     reports = json.loads(path.read_text())
-    by_kind = {(report["benchmark"], weights(report)): report for report in reports}
+    small, large = ([report for report in reports if report["engine"]["hidden_size"] == size] for size in (576, 4096))
+    by_kind = {(report["benchmark"], weights(report)): report for report in small}
     dtypes = [dtype for kind, dtype in by_kind if kind == "latency"]
     first = by_kind["latency", dtypes[0]]
     shape, figures = first["shape"], first["figures"]
@@ -95,7 +96,19 @@ def table(path: Path) -> str:
         f"{shape['input_len']} tokens in, {shape['output_len']} out; {first['date'][:10]}, "
         f"commit {str(first['commit'])[:10]}. {' '.join(speeds)}\n\n"
         + "\n".join(lines)
+        + "".join(f"\n\n{_large(report)}" for report in large)
         + f"\n\nMeasured by `bash scripts/measure_cpu.sh {path.stem}` (`trtllm-lite bench latency` and `throughput`).\n"
+    )
+
+
+def _large(report: dict[str, Any]) -> str:
+    """A sentence on the shape of Mistral 7B."""
+    figures, peer = report["figures"], report["llama_cpp"]
+    return (
+        f"Random {weights(report).removeprefix('gguf ')} blocks in the shape of Mistral 7B, {report['date'][:10]}: "
+        f"{figures['prefill_tokens_per_s']:.1f} tok/s prefill, {figures['decode_tokens_per_s']:.1f} tok/s decode, "
+        f"{figures['fraction_of_floor']:.0%} of the floor; llama.cpp on the same file "
+        f"{peer['prefill_tokens_per_s']:.1f} and {peer['decode_tokens_per_s']:.1f} tok/s."
     )
 
 

@@ -29,7 +29,7 @@ def peers_table() -> str:
         rows += [_throughput(f"H200, 8B, {name}", reports, peers[key], published, load) for load in LOADS]
     http = server["1B"]["http"]["figures"]["output_tokens_per_s"]
     rows.append(_rates("H200, 1B, HTTP server, 256 streams", http, None, served, None))
-    rows += [_on_cpu(cpu, way) for way in ("prefill", "decode")]
+    rows += [_on_cpu(report, way) for report in cpu if _is_gguf(report) for way in ("prefill", "decode")]
     return markdown(TITLES, rows) + "\n"
 
 
@@ -39,7 +39,8 @@ def _load(name: str) -> Any:
 
 def _rates(title: str, *figures: float | None) -> list[str]:
     """A row of tokens per second, of which the highest is the best; None stands for an engine that was not measured."""
-    return _row(title, [None if x is None else f"{x:,.0f} tok/s" for x in figures], figures.index(_most(figures)))
+    texts = [None if x is None else f"{x:,.{1 if x < 10 else 0}f} tok/s" for x in figures]
+    return _row(title, texts, figures.index(_most(figures)))
 
 
 def _most(figures: Sequence[float | None]) -> float:
@@ -91,12 +92,13 @@ def _throughput(
     return _rates(f"{title}, {load[0]:,} + {load[1]:,} tokens", measured, published.get(lengths), peer, None)
 
 
-def _on_cpu(reports: list[dict[str, Any]], way: str) -> list[str]:
-    """A row of SmolLM2 from the same GGUF file."""
-    (found,) = (
-        report
-        for report in reports
-        if report["benchmark"] == "latency" and report["engine"].get("qformat", "").startswith("gguf")
-    )
-    measured, peer = found["figures"][f"{way}_tokens_per_s"], found["llama_cpp"][f"{way}_tokens_per_s"]
-    return _rates(f"2 CPU cores, 135M, Q4_1, {way}", measured, None, None, peer)
+def _is_gguf(report: dict[str, Any]) -> bool:
+    return report["benchmark"] == "latency" and report["engine"].get("qformat", "").startswith("gguf")
+
+
+def _on_cpu(report: dict[str, Any], way: str) -> list[str]:
+    """A row of a GGUF file that both engines read: SmolLM2's, or random weights in the shape of Mistral 7B."""
+    size = {576: "135M", 4096: "7B shape"}[report["engine"]["hidden_size"]]
+    blocks = report["engine"]["qformat"].removeprefix("gguf ").split(",")[0]
+    measured, peer = report["figures"][f"{way}_tokens_per_s"], report["llama_cpp"][f"{way}_tokens_per_s"]
+    return _rates(f"2 CPU cores, {size}, {blocks}, {way}", measured, None, None, peer)
