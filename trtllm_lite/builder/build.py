@@ -100,7 +100,7 @@ def build_engine(
     recipe = _recipe(**stored)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
-    observe(job.graph, observed or {})
+    observe(job.graph, observed or {}, {str(node.name) for node in checkpoint.model.graph})
     stages = ranks_of(job)
     report("fuse", 1, 1)
     jobs = [rank for stage in stages for rank in stage]

@@ -1,6 +1,6 @@
 """Makes the inputs of chosen products, or the keys and values of attentions, outputs of the step, for calibration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -11,22 +11,22 @@ from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 ROWS, MAGNITUDES = "observed.", "magnitudes."  # prefixes of the outputs' names
 
 
-def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
+def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]], unfused: Collection[str]) -> None:
     """Add outputs ``observed.<name>`` and ``magnitudes.<name>`` to the fused ``graph`` for each of ``inputs``.
 
     The former outputs are rows, the latter their magnitudes by ChannelMagnitudes. ``inputs`` maps a name to the paths
     of the network's products that multiply the same activations, or to the path of an attention, whose keys and values
-    are shown as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
+    are shown as they are before a cache rounds them. ``unfused`` are the names of all nodes before fusions: a product
+    without such a name merges several. Raises BuildError if activations are overwritten within a step.
     """
     attentions = {str(node.name): node for node in nodes_of(graph, "PagedAttention", DOMAIN)}
     products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}
-    single = {path for paths in inputs.values() for path in paths}
     for name, paths in inputs.items():
         if paths[0] in attentions:
             _show(graph, _stored(attentions[paths[0]]), name)
             continue
         own = (products[path] for path in paths if path in products)
-        node = next(own, None) or _merged(products, paths, single)
+        node = next(own, None) or _merged(products, paths, unfused)
         if node is None:
             raise BuildError(f"{name}: the build finds no product that multiplies this input; leave the layer out")
         x = operands(node)["x"]
@@ -57,10 +57,10 @@ def _stored(attention: ir.Node) -> ir.Value:
     return stored
 
 
-def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:
+def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], unfused: Collection[str]) -> ir.Node | None:
     """Return the product that merges the projections at ``paths``, which is in their block of the network."""
     blocks = {path.rpartition(".")[0] for path in paths}
-    found = (node for name, node in products.items() if name.rpartition(".")[0] in blocks and name not in single)
+    found = (node for name, node in products.items() if name.rpartition(".")[0] in blocks and name not in unfused)
     return next(found, None)
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.tolerances import ROUNDED_TOLERANCES, assert_close
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, save_cuda_engine
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, save_cuda_engine
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.interpreter import run
 from tests.unit.builder.networks import Shape, network
@@ -34,8 +34,22 @@ def observing(shape: Shape) -> Lowered:
     model, _ = run_passes(source)
     bounds = BuildLimits(**LIMITS, gather_context_logits=True)
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))
-    observe(model.graph, {name: observed.paths for name, observed in inputs.items()})
+    names = {str(node.name) for node in network(shape).graph}
+    observe(model.graph, {name: observed.paths for name, observed in inputs.items()}, names)
     return lower_network(model.graph, DTYPES[shape.dtype], bounds, parse_targets(["sm_90"]))
+
+
+@pytest.mark.parametrize("merged", ["attention.q_proj", "mlp.gate_proj"])
+def test_one_input_of_a_block_is_observed_alone(merged: str) -> None:
+    """The other product of the block keeps its own name; it is not the one that merges several."""
+    source = network(cuda_shape(inter=160))
+    groups = by_input(find_products(source.graph))
+    name, names = f"layers.1.{merged}", {str(node.name) for node in source.graph}
+    model, _ = run_passes(source)
+    observe(model.graph, {name: observed_input(groups[name]).paths}, names)
+    shown = {str(value.name): value.shape[-1] for value in model.graph.outputs if value.shape is not None}
+    assert shown[f"{ROWS}{name}"] == cuda_shape().hidden
+    assert shown[f"{MAGNITUDES}{name}"] == cuda_shape().hidden
 
 
 def multiplied_and_stored(shape: Shape, state: Sequences, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
