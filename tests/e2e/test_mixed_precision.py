@@ -15,7 +15,8 @@ from trtllm_lite.quantize.network import Recipe, quantized_as
 from trtllm_lite.stages import mixed_precision as stage
 from trtllm_lite.stages.calibration import Calibration, CalibrationText
 
-SITES = [f"layers.{layer}.{half}" for layer in range(3) for half in ("attention", "mlp")]
+OF_LAYER = ("attention.q_proj+k_proj+v_proj", "attention.o_proj", "mlp.gate_proj+up_proj", "mlp.down_proj")
+SITES = [f"layers.{layer}.{products}" for layer in range(3) for products in OF_LAYER]
 
 
 def run(*arguments: object) -> Result:
@@ -40,8 +41,11 @@ def test_formats_are_chosen_and_recorded(tmp_path: Path) -> None:
     assert {"int4_awq", "int8_wo"} <= set(chosen.values())
     stored = {"int4_awq": "UINT4", "int8_wo": "INT8", "full_prec": "FLOAT"}
     for node in network.graph:
-        site = ".".join(str(node.name).split(".")[:3])
-        if node.op_type == "MatMul" and site in chosen:
+        block, _, name = str(node.name).rpartition(".")
+        if node.op_type == "MatMul" and block.startswith("layers."):
+            (site,) = (
+                site for site in chosen if site.startswith(f"{block}.") and name in site.replace("+", ".").split(".")
+            )
             assert _stored(node) == stored[chosen[site]]
     assert set(quantized_as(network).split(",")) == {"full_prec", *chosen.values()}
 

@@ -201,8 +201,11 @@ def test_mixed_precision_counts_experts(tmp_path: Path) -> None:
     how = ["--calib_dataset", tmp_path / "text.txt", "--autoq_format", "fp8_wo", "--auto_quantize_bits", 12]
     run("quantize", *source, *how)
     table = json.loads(open_checkpoint(tmp_path / "out").model.metadata_props["trtllm_lite.autoq"])
-    (mlp,) = [row for row in table if row["site"] == "layers.0.mlp"]
-    bits = {candidate["qformat"]: candidate["bits"] for candidate in mlp["candidates"]}
+    candidates = [row["candidates"] for row in table if row["site"].startswith("layers.0.mlp.")]
+    assert len(candidates) == 4  # of experts and of shared experts: gate and up, and down
+    bits = {
+        plain["qformat"]: sum(one["bits"] for one in of) for of in zip(*candidates, strict=True) for plain in of[:1]
+    }
     experts, shared = 6 * 3 * 48 * 64, 3 * 32 * 64
     assert bits["full_prec"] == 32 * (experts + shared)
     rows = 6 * (2 * 48 + 64) + 2 * 32 + 64

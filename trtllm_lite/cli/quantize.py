@@ -105,7 +105,7 @@ def _print_choices(choices: "list[Choice]", budget: float) -> None:
     from trtllm_lite.quantize.mixed_precision import average_bits
 
     rows = [
-        [choice.site.path, choice.candidate.qformat, f"{choice.candidate.divergence:.6f}", choice.reason]
+        [str(choice.site), choice.candidate.qformat, f"{choice.candidate.divergence:.6f}", choice.reason]
         for choice in choices
     ]
     title = f"{average_bits(choices):.3f} bits for each weight, of a budget of {budget:g}"

@@ -25,11 +25,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Site:
-    """Products below ``path``, of ``num_weights`` elements; ``candidates`` are in the order of the request."""
+    """The products ``names``, which get one scheme; ``candidates`` are in the order of the request."""
 
-    path: str
+    names: tuple[str, ...]
     num_weights: int
     candidates: tuple[Candidate, ...]
+
+    def __str__(self) -> str:
+        """The products' names, with the block that they are in only once."""
+        block, _, _ = self.names[0].rpartition(".")
+        own = "+".join(name.rpartition(".")[2] for name in self.names)
+        return f"{block}.{own}" if block else own
 
 
 @dataclass(frozen=True)

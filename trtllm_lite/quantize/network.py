@@ -20,7 +20,7 @@ from trtllm_lite.quantize.kv_cache import (
     kv_cache_dtype_of,
     round_kv_cache,
 )
-from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products, observed_input
+from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products, merged, observed_input
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
@@ -109,8 +109,8 @@ class Recipe:
         is_done = self.kv_cache_scale is None and self.kv_cache_dtype == kv_cache_dtype_of(graph)
         return find_attentions(graph) if asked and not is_done else []
 
-    def choose(self, products: list[Product], within: str = "") -> dict[Product, Scheme]:
-        """The scheme of each product that gets one, limited to products below the path ``within`` if it is given.
+    def choose(self, products: list[Product]) -> dict[Product, Scheme]:
+        """The scheme of each product that gets one.
 
         Raises BuildError if a pattern matches nothing, or products that an engine merges get different schemes.
         """
@@ -122,11 +122,7 @@ class Recipe:
                     f"{shown(products[0].name if products else LM_HEAD)} or 'layers.0.*'"
                 )
         _check_merged(products, names)
-        chosen = {
-            product: SCHEMES[name]
-            for product, name in names.items()
-            if name != FULL_PRECISION and f"{product.name}.".startswith(f"{within}." if within else "")
-        }
+        chosen = {product: SCHEMES[name] for product, name in names.items() if name != FULL_PRECISION}
         if not chosen:
             raise BuildError(
                 f"qformat is {self.describe()}, and every product is to stay {FULL_PRECISION}: let some have another "
@@ -156,10 +152,8 @@ def _check_scale(scale: float | None, kv_cache_dtype: str | None) -> None:
 
 def _check_merged(products: list[Product], names: dict[Product, str]) -> None:
     """Raise BuildError if products that an engine merges (one input, one block) get different schemes."""
-    for group in by_input(products).values():
-        blocks: dict[str, Product] = {}
-        for product in group:
-            first = blocks.setdefault(product.name.rpartition(".")[0], product)
+    for first, *others in merged(products):
+        for product in others:
             if names[product] != names[first]:
                 raise BuildError(
                     f"{first.name} is to be {names[first]} and {product.name} {names[product]}: an engine computes "
@@ -205,13 +199,12 @@ def no_calibration(name: str) -> Statistics:
 
 
 def quantize_network(
-    network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics] = no_calibration, within: str = ""
+    network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics] = no_calibration
 ) -> tuple[ir.Model, list[Decision]]:
     """Quantize ``network`` by ``recipe``, and report the decisions of schemes; ``network`` itself is left unchanged.
 
-    If the path ``within`` is given, only products below it are quantized. ``statistics`` is called with the names of
-    :func:`inputs_to_observe`, even later, when weights are evaluated. Raises BuildError if there is nothing to
-    quantize, or if the network is quantized already.
+    ``statistics`` is called with the names of :func:`inputs_to_observe`, even later, when weights are evaluated. Raises
+    BuildError if there is nothing to quantize, or if the network is quantized already.
     """
     if recipe.changes_nothing:
         return network, []
@@ -219,15 +212,14 @@ def quantize_network(
     quantized = network.clone()
     work = Workpiece(quantized.graph, statistics, recipe.group_size)
     if recipe.changes_products:
-        _quantize_products(work, recipe, within)
+        _quantize_products(work, recipe)
         quantized.metadata_props[QFORMAT] = recipe.qformats
-    if not within:
-        _round_kv_cache(work, recipe, statistics)
+    _round_kv_cache(work, recipe, statistics)
     return quantized, work.decisions
 
 
-def _quantize_products(work: Workpiece, recipe: Recipe, within: str) -> None:
-    schemes = recipe.choose(work.products, within)
+def _quantize_products(work: Workpiece, recipe: Recipe) -> None:
+    schemes = recipe.choose(work.products)
     for scheme in dict.fromkeys(schemes.values()):
         own = [product for product, chosen in schemes.items() if chosen is scheme]
         scheme.quantize(work, [product for product in own if not product.of_experts])

@@ -93,3 +93,11 @@ def by_input(products: Sequence[Product]) -> dict[str, list[Product]]:
     for product in products:
         groups.setdefault((product.x, product.of_experts), []).append(product)
     return {members[0].name: members for members in groups.values()}
+
+
+def merged(products: Sequence[Product]) -> list[list[Product]]:
+    """Group products that an engine computes at once, and that get one scheme: those of a block that read one input."""
+    groups: dict[tuple[ir.Value, bool, str], list[Product]] = {}
+    for product in products:
+        groups.setdefault((product.x, product.of_experts, product.name.rpartition(".")[0]), []).append(product)
+    return list(groups.values())

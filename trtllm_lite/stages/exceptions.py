@@ -10,7 +10,7 @@ from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import stored_bits
-from trtllm_lite.quantize.products import by_input, find_products
+from trtllm_lite.quantize.products import find_products, merged
 from trtllm_lite.stages.accuracy import Compared, measure_accuracy
 from trtllm_lite.stages.quantize import Quantization, written
 
@@ -21,7 +21,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class Site:
-    """Products of one input, which an engine may compute at once.
+    """Products that an engine computes at once.
 
     ``divergence`` is the KL divergence, in nats per token, of the network in which only they are quantized.
     """
@@ -112,7 +112,7 @@ def _fewest(quantization: Quantization, accuracy: Accuracy, limit: float, report
 def _ranked(quantization: Quantization, directory: Path, report: Report) -> list[Site]:
     """All sites, beginning with the one that hurts most for its size."""
     chosen = quantization.recipe.choose(find_products(quantization.source.model.graph))
-    groups = list(by_input(list(chosen)).values())
+    groups = merged(list(chosen))
     compared, sites = Compared(quantization, directory), list[Site]()
     for done, group in enumerate(groups):
         names = tuple(product.name for product in group)

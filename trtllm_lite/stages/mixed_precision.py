@@ -19,7 +19,7 @@ from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_budget, choose
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
-from trtllm_lite.quantize.products import Product, find_products
+from trtllm_lite.quantize.products import find_products, merged
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
@@ -34,9 +34,10 @@ def choose_formats(
 ) -> tuple[Recipe, list[Choice]]:
     """Return ``base`` with an override (or none) for each site, and the choices; ``bits`` per weight is the budget.
 
-    A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
-    format is measured over the first 2,048 tokens of the calibration text, on its device. With a directory for
-    calibration an interrupted run can resume. Raises BuildError (formats, budget), and the errors of
+    A site is products that an engine computes at once: queries, keys and values of a layer, its attention's output,
+    gate and up, or down; or the LM head, if ``base`` quantizes that. The divergence of each format is measured over the
+    first 2,048 tokens of the calibration text, on its device. With a directory for calibration an interrupted run can
+    resume. Raises BuildError (formats, budget), and the errors of
     :func:`statistics_of`.
     """
     if base.changes_products:
@@ -53,7 +54,7 @@ def choose_formats(
         measured = _Measured(calibration, checkpoint, base.group_size)
         sites = list(_measure(sites, checkpoint, recipes, statistics, measured, report))
     choices = choose(sites, bits)
-    overrides = tuple((f"{choice.site.path}*", choice.candidate.qformat) for choice in choices)
+    overrides = tuple((name, choice.candidate.qformat) for choice in choices for name in choice.site.names)
     return replace(base, overrides=overrides), choices
 
 
@@ -61,7 +62,7 @@ def note_of(choices: Sequence[Choice]) -> dict[str, str]:
     """A property of a network with the measurements, the choices and the reasons, as JSON."""
     table = [
         {
-            "site": choice.site.path,
+            "site": str(choice.site),
             "qformat": choice.candidate.qformat,
             "reason": choice.reason,
             "candidates": [asdict(candidate) for candidate in choice.site.candidates],
@@ -90,18 +91,16 @@ def _statistics(
 def _sites(checkpoint: Checkpoint, recipes: Mapping[str, Recipe]) -> Iterator[Site]:
     """The sites and their candidates, without divergences."""
     chosen = next(iter(recipes.values())).choose(find_products(checkpoint.model.graph))
-    products: dict[str, list[Product]] = {}
-    for product in chosen:
-        products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
     plain = stored_bits(checkpoint.model)
-    for path, own in products.items():
+    for own in merged(list(chosen)):
+        names = tuple(product.name for product in own)
         num_weights = sum(product.num_elements for product in own)
         own_bits = sum(bits_of(product.matrix.tensor("weight")) for product in own)
         candidates = [Candidate(FULL_PRECISION, own_bits, 0.0)]
         for qformat, recipe in recipes.items():
-            empty, _ = quantize_network(checkpoint.model, recipe, placeholder, path)
+            empty, _ = quantize_network(checkpoint.model, recipe.only(names), placeholder)
             candidates.append(Candidate(qformat, own_bits - (plain - stored_bits(empty)), inf))
-        yield Site(path, num_weights, tuple(candidates))
+        yield Site(names, num_weights, tuple(candidates))
 
 
 def _measure(
@@ -116,8 +115,8 @@ def _measure(
     with scratch_directory("autoq") as directory:
         compare = _Comparison(directory, checkpoint, measured)
 
-        def divergence(qformat: str, path: str) -> float:
-            network, _ = quantize_network(checkpoint.model, recipes[qformat], statistics, path)
+        def divergence(qformat: str, names: Sequence[str]) -> float:
+            network, _ = quantize_network(checkpoint.model, recipes[qformat].only(names), statistics)
             return compare(replace(checkpoint, model=network))
 
         done = 0
@@ -125,7 +124,7 @@ def _measure(
             plain, *candidates = site.candidates
             known = [plain]
             for candidate in candidates:
-                name, measure = f"{site.path} {candidate.qformat}", partial(divergence, candidate.qformat, site.path)
+                name, measure = f"{site} {candidate.qformat}", partial(divergence, candidate.qformat, site.names)
                 known.append(replace(candidate, divergence=measured.get(name, measure)))
                 done += 1
                 report("measure", done, len(sites) * len(recipes))

@@ -13,7 +13,7 @@ def site(path: str, *divergences: float, num_weights: int = 100) -> Site:
     """A site whose candidates have 16, 8 and 4 bits."""
     kinds = (("full_prec", 16), ("int8_wo", 8), ("int4_wo", 4))
     found = (Candidate(name, bits * num_weights, d) for (name, bits), d in zip(kinds, (0.0, *divergences), strict=True))
-    return Site(path, num_weights, tuple(found))
+    return Site((path,), num_weights, tuple(found))
 
 
 SITES = [site("a", 0.001, 0.5), site("b", 0.001, 0.02), site("c", 0.3, 0.4), site("d", 0.001, 0.002, num_weights=300)]
@@ -23,6 +23,14 @@ def names(budget: float) -> list[str]:
     choices = choose(SITES, budget)
     assert average_bits(choices) <= budget
     return [choice.candidate.qformat for choice in choices]
+
+
+def test_a_site_is_named_by_its_block_and_products() -> None:
+    assert (
+        str(Site(("layers.0.attention.q_proj", "layers.0.attention.k_proj"), 1, ()))
+        == "layers.0.attention.q_proj+k_proj"
+    )
+    assert str(Site(("lm_head",), 1, ())) == "lm_head"
 
 
 def test_bits_go_where_they_take_away_most() -> None:
