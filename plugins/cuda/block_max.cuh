@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cuda/async.cuh"
+#include "cuda/warp_reduce.cuh"
 
 namespace tl {
 
 __device__ __forceinline__ float block_max(float value) {
   __shared__ float partial[TL_THREADS / 32];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  value = warp_max(value);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
   __syncthreads();
   float largest = 0.0f;

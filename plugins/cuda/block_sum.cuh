@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/async.cuh"
+#include "cuda/warp_reduce.cuh"
 
 namespace tl {
 
@@ -9,8 +10,7 @@ namespace tl {
 template <int kWhich = 0>
 __device__ __forceinline__ float block_sum(float value) {
   __shared__ float partial[TL_THREADS / 32];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  value = warp_sum(value);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
   __syncthreads();
   float total = 0.0f;

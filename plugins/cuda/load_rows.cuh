@@ -5,6 +5,7 @@
 #include "cuda/byte_rows.cuh"
 #include "cuda/fixed_rows.cuh"
 #include "cuda/small_floats.cuh"
+#include "cuda/warp_reduce.cuh"
 
 namespace tl {
 
@@ -23,18 +24,6 @@ constexpr int kWarpReleases = TL_RACECHECK ? 32 : 1;
 __device__ __forceinline__ void release_stage(u32 empty, int lane) {
   __syncwarp();
   if (TL_RACECHECK || lane == 0) barrier_arrive(empty);
-}
-
-__device__ __forceinline__ float warp_max(float value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  return value;
-}
-
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
 }
 
 // Where and how rows of x are stored: as 16-bit elements, as bytes with `scales` (all equal to `scale` or, with

@@ -6,6 +6,7 @@
 // MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys, then
 // values, are also stored in `stored`, in 16 bits).
+#include "cuda/warp_reduce.cuh"
 #include "paged_attention/heads.cuh"
 
 namespace tl {
@@ -32,9 +33,7 @@ __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* we
     sum += quads[i].low.x * quads[i].low.x + quads[i].low.y * quads[i].low.y;
     sum += quads[i].high.x * quads[i].high.x + quads[i].high.y * quads[i].high.y;
   }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  const float inverse = rsqrtf(sum / TL_HEAD_DIM + epsilon);
+  const float inverse = rsqrtf(warp_sum(sum) / TL_HEAD_DIM + epsilon);
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int quad = lane + i * 32;

@@ -6,7 +6,9 @@
 // TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), and those of cuda/chosen_experts.cuh.
 #pragma once
 
+#include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
+#include "cuda/warp_reduce.cuh"
 
 namespace tl {
 
@@ -25,19 +27,6 @@ constexpr bool kNeedsTotal = kScoring == Scoring::kSoftmax || kChooseByPowers;
 constexpr float kLeast = -3.402823e38f;
 static_assert(TL_SCORES >= 2 * kExperts);
 static_assert(kExperts % TL_GROUPS == 0 && TL_TOP_GROUPS * (kExperts / TL_GROUPS) >= kTopK);
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(0xffffffffu, x, bits);
-  return x;
-}
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int bits = 16; bits > 0; bits /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, bits));
-  return x;
-}
 
 // A row of scores in any memory. `bias` [experts] is read if TL_BIAS is 1, `correction` [experts] if TL_CORRECTION is;
 // `scale` is a factor of all shares.

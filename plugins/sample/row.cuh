@@ -6,6 +6,7 @@
 
 #include "cuda/async.cuh"
 #include "cuda/cluster.cuh"
+#include "cuda/warp_reduce.cuh"
 
 namespace tl {
 
@@ -60,13 +61,6 @@ __device__ __forceinline__ void visit_row(const float* logits, int thread, int t
 // Whether a mask, of one bit a token, allows a token; null allows all.
 __device__ __forceinline__ bool is_allowed(const u32* mask, int id) {
   return mask == nullptr || (__ldcg(mask + id / 32) >> (id % 32) & 1) != 0;
-}
-
-template <class T>
-__device__ __forceinline__ T warp_sum(T value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
 }
 
 // The border of the tokens that are left: those above `key`, and those at it up to `last_id`.

@@ -27,8 +27,8 @@ class Layers:
 
     def __init__(self, batch: int, lengths: list[int], cache_dtype: torch.dtype | None) -> None:
         shape, dtype = LLAMA_8B, cache_dtype or torch.bfloat16
-        columns = max(-(-length // shape.page) for length in lengths)
-        blocks = batch * columns
+        counts = [-(-length // shape.page) for length in lengths]
+        blocks = sum(counts)
         self.bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim * dtype.itemsize
         self.count = max(2, min(32, -(-600_000_000 // self.bytes)))
         cache = (self.count, blocks, shape.kv_heads, shape.page, shape.head_dim)
@@ -38,7 +38,9 @@ class Layers:
         )
         self.query = _queries(batch, cache_dtype)
         self.output = torch.empty_like(self.query, dtype=torch.bfloat16)
-        self.block_tables = torch.randperm(blocks, device="cuda").int().view(batch, -1)
+        self.block_tables = torch.zeros(batch, max(counts), device="cuda", dtype=torch.int32)
+        for table, mine in zip(self.block_tables, torch.randperm(blocks, device="cuda").int().split(counts), strict=True):
+            table[: len(mine)] = mine
         self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
         last = self.past_lens.long()
         blocks = self.block_tables.gather(1, last[:, None] // shape.page)[:, 0]
@@ -96,6 +98,8 @@ def main(what: str = "all", cache: str = "") -> None:
         decode(batch, [length] * batch, f"decode, {batch} of {length} tokens", cache_dtype)
     if what != "prefill":
         decode(256, [64 + 37 * i % 1000 for i in range(256)], "decode, 256 of 64 to 1063 tokens", cache_dtype)
+        decode(32, [131072] + [4096] * 31, "decode, 1 of 131072 and 31 of 4096 tokens", cache_dtype)
+        decode(32, [8064] * 32, "decode, 32 of 8064 tokens, as many", cache_dtype)
     for batch, length in PROMPTS if what != "decode" else []:
         prefill(batch, length, cache_dtype)
 
