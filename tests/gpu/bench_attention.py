@@ -39,7 +39,8 @@ class Layers:
         self.query = _queries(batch, cache_dtype)
         self.output = torch.empty_like(self.query, dtype=torch.bfloat16)
         self.block_tables = torch.zeros(batch, max(counts), device="cuda", dtype=torch.int32)
-        for table, mine in zip(self.block_tables, torch.randperm(blocks, device="cuda").int().split(counts), strict=True):
+        numbers = torch.randperm(blocks, device="cuda").int()
+        for table, mine in zip(self.block_tables, numbers.split(counts), strict=True):
             table[: len(mine)] = mine
         self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
         last = self.past_lens.long()
