@@ -27,8 +27,10 @@ _DEQUANTIZER_WARPS, _MOST_DEQUANTIZER_WARPS = 6, 10  # the latter for types that
 # Swap-AB: the most rows, the tiles' columns, rows of a copy of x, warps that fill the ring, and warps that reorder x.
 MOST_SWAP_AB_ROWS, SWAP_AB_COLUMNS, _SWAP_AB_COPY = 64, (256, 192, 128, 64), 32
 _SWAP_AB_PRODUCERS, _REORDERING_WARPS = 2, 2
-# Cycles of a stage of 4-bit weights, of each of its columns, and more for each row (fitted to 30 times of an H200).
+# Cycles of a stage of 4-bit weights, of each of its columns, and more for each row (fitted to 30 times of an H200);
+# fixed cycles of a tile, and of an exchange of sums.
 _SWAP_AB_STAGE_CYCLES, _SWAP_AB_CYCLES = 600, (4.4, 0.1)
+_SWAP_AB_TILE_CYCLES, _SWAP_AB_EXCHANGE_CYCLES = 2500, 1750
 _MAX_DEQUANTIZED_COLUMNS = 192  # so that accumulators leave registers for many dequantizing warps
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = (
@@ -36,19 +38,42 @@ _CLUSTERS = (
     *((1, 2, 4), (1, 1, 8)),
 )
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
-# Fitted to 230 measured times of an H200; the heuristic's choice reaches 0.99 of the best speed on average. Bytes per
-# cycle that an SM reads from the L2 cache, that it receives in total with copies that other SMs requested, and that it
-# sends to them. Cycles of the shortest step, and fixed cycles of a tile and of an exchange of sums.
-_L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
-_STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 measured times of an
-# H200).
-_DEQUANTIZED_ELEMENTS, _DEQUANTIZE_CYCLES = 2.43, 170
 # Up to so many cycles, the start of a kernel takes as long as its work, so kernels that start while the previous one
 # runs are faster: on an H200 by 0.4 us on average over 17 products with at least this depth, plus what their neighbours
 # gain.
 _SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
-_WHOLE_WAVES = 0.56  # the share of an SM's idle time that is lost: other SMs run at a higher clock meanwhile
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """What tiles cost, as fitted to measured times of an H200.
+
+    ``l2_bytes``, ``read_bytes`` and ``exchange_bytes``: bytes per cycle that an SM reads from the L2 cache, that it
+    receives in total with copies that other SMs requested, and that it sends to them. ``step``, ``tile`` and
+    ``exchange``: cycles of the shortest step, and fixed cycles of a tile and of an exchange of sums. ``element``:
+    cycles of an element of a tile after its steps. ``whole_waves``: the share of an SM's idle time that is lost, as
+    other SMs run at a higher clock meanwhile. ``dequantized_elements`` and ``dequantize``: elements that a warp
+    dequantizes per cycle, and the fixed cycles of a step of weights that are dequantized.
+    """
+
+    l2_bytes: float
+    read_bytes: float
+    exchange_bytes: float
+    step: float
+    tile: float
+    exchange: float
+    whole_waves: float
+    element: float = 0.0
+    dequantized_elements: float = 1.0
+    dequantize: float = 0.0
+
+
+# Costs of weights of 16 bits, of bytes multiplied by bytes, and of weights that are dequantized. For products whose
+# kernels have been measured, the heuristic's choices take 1.0%, 0.6% and 1.5% longer than the fastest on average; for
+# shapes of weights that a fit did not see 0.8%, 0.7% and 1.6%.
+_OF_16_BITS = _Costs(44, 58, 20, 150, 2500, 1750, 0.56)
+_OF_BYTES = _Costs(35, 69, 10, 255, 4500, 875, 0.65, element=0.5)
+_OF_DEQUANTIZED = _Costs(46, 45, 14, 146, 1350, 875, 0.48, dequantized_elements=2.1, dequantize=200)
 
 
 @dataclass(frozen=True)
@@ -242,20 +267,29 @@ class _Problem:
 
     def cycles(self, config: TileConfig) -> float:
         """Estimate the cycles of the busiest SM's tiles, without reading weights from memory (about equal for all)."""
+        costs = self.costs
         products = config.rows * config.columns / 32
         x_rows = min(config.rows, self.max_rows)
         l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
         read_bytes = (x_rows + config.columns) * _STEP_BYTES
-        dequantized = _DEQUANTIZED_ELEMENTS * dequantizer_warps(self.form, config.rows)
-        dequantizing = config.columns * 64 / dequantized + _DEQUANTIZE_CYCLES if self.form.is_dequantized else 0
-        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, dequantizing, _STEP_CYCLES)
-        tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
+        dequantized = costs.dequantized_elements * dequantizer_warps(self.form, config.rows)
+        dequantizing = config.columns * 64 / dequantized + costs.dequantize if self.form.is_dequantized else 0
+        step = max(products, l2_bytes / costs.l2_bytes, read_bytes / costs.read_bytes, dequantizing, costs.step)
+        steps = ceil(self.row_bytes / _STEP_BYTES) / config.splits
+        tile = steps * step + costs.tile + config.rows * config.columns / config.splits * costs.element
         if config.splits > 1:
             sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
-            tile += _EXCHANGE_CYCLES + sums / _EXCHANGE_BYTES
+            tile += costs.exchange + sums / costs.exchange_bytes
         share = self.blocks(config) / RESIDENT[config.cluster]
-        waves = ceil(share) * _WHOLE_WAVES + share * (1 - _WHOLE_WAVES)
+        waves = ceil(share) * costs.whole_waves + share * (1 - costs.whole_waves)
         return waves * tile
+
+    @property
+    def costs(self) -> _Costs:
+        """What tiles of the product cost."""
+        if self.form.is_dequantized:
+            return _OF_DEQUANTIZED
+        return _OF_BYTES if self.form.x_bytes == 1 else _OF_16_BITS
 
     @property
     def stage_depth(self) -> int:
@@ -266,8 +300,8 @@ class _Problem:
         """Like :meth:`cycles`, for a swap-AB kernel."""
         of_column, of_row = _SWAP_AB_CYCLES
         stage = _SWAP_AB_STAGE_CYCLES + config.columns * (of_column + of_row * self.max_rows)
-        tile = ceil(self.in_features / (self.stage_depth * config.splits)) * stage + _TILE_CYCLES
-        return self.waves(config) * (tile + (_EXCHANGE_CYCLES if config.splits > 1 else 0))
+        tile = ceil(self.in_features / (self.stage_depth * config.splits)) * stage + _SWAP_AB_TILE_CYCLES
+        return self.waves(config) * (tile + (_SWAP_AB_EXCHANGE_CYCLES if config.splits > 1 else 0))
 
     def is_short(self, config: TileConfig) -> bool:
         """Whether ``config`` starts early enough to beat a library."""
