@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 bin=.venv/bin/trtllm-lite work=.cache/accuracy
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(bf16 int8_wo int8_sq fp8_rowwise fp8_rowwise_gptq \
-  fp8 fp8_gptq kv_int8 kv_fp8 int4_wo int4_awq int4_gptq)
+  fp8 fp8_gptq kv_int8 kv_fp8 int4_wo int4_awq int4_gptq int4_gptq_int8_wo)
 
 bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
@@ -20,6 +20,7 @@ for name in "${names[@]}"; do
   case $name in
     bf16) checkpoint=$work/checkpoint ;;
     kv_*) options=(--kv_cache_dtype "${name#kv_}") ;;
+    int4_gptq_int8_wo) options=(--autoq_format int4_gptq,int8_wo --auto_quantize_bits 4.75 --group_size 64) ;;
     int4_*) options=(--qformat "$name" --group_size 64) ;;
     *) options=(--qformat "$name") ;;
   esac
