@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trtllm_lite.common.vocabulary import DTYPES, LAYOUTS
+from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS
 
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
@@ -27,6 +27,8 @@ class Argument:
     ``shape`` holds integers and symbols; a symbol means the same extent everywhere within one call.
     ``layouts`` is how a weight may be stored (see ``LAYOUTS`` in ``plugins/README.md``); activations are row-major.
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
+    ``cache`` (inputs only) says that this is a paged cache, and of which of ``CACHE_KINDS``; its shape is num_blocks,
+    tokens_per_block and the extents of a token.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
     ``state`` (int32 inputs, int64 outputs) says that this is memory of the engine, zero at load and kept between steps;
@@ -47,6 +49,7 @@ class Argument:
     layouts: tuple[str, ...] = ("row_major",)
     optional: bool = False
     alias: str | None = None
+    cache: str | None = None
     step_input: str | None = None
     state: bool = False
     constant: bool = False
@@ -98,6 +101,20 @@ class Schema:
         """
         return any(argument.state for argument in self.inputs)
 
+    @property
+    def caches(self) -> tuple[Argument, ...]:
+        """The paged caches that the operator reads or updates."""
+        return tuple(argument for argument in self.inputs if argument.cache is not None)
+
+    @property
+    def caches_layer(self) -> bool:
+        """Whether the operator keeps the caches of a layer, in the blocks of its ``cache_group``."""
+        return bool(self.caches) and any(attribute.name == "cache_group" for attribute in self.attributes)
+
+    def reads_step_input(self, name: str) -> bool:
+        """Whether the operator reads the step input ``name``."""
+        return any(argument.step_input == name for argument in self.inputs)
+
     def input_index(self, name: str) -> int:
         """Position of the input called ``name``."""
         return [argument.name for argument in self.inputs].index(name)
@@ -124,6 +141,13 @@ def _input(entry: dict) -> Argument:
         raise ValueError(
             f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, for no other"
         )
+    if argument.cache is not None and (
+        argument.cache not in CACHE_KINDS or not {"num_blocks", "tokens_per_block"} <= set(argument.shape)
+    ):
+        raise ValueError(
+            f"input {argument.name}: expected a cache of a kind in {CACHE_KINDS}, with num_blocks and tokens_per_block "
+            "in its shape"
+        )
     if (argument.constant or argument.checked) and argument.below is None:
         raise ValueError(f"input {argument.name}: expected below, the symbol that bounds the indices")
     return argument
@@ -131,8 +155,10 @@ def _input(entry: dict) -> Argument:
 
 def _output(entry: dict) -> Argument:
     argument = _argument(entry)
-    if argument.step_input is not None or argument.constant or argument.checked:
-        raise ValueError(f"output {argument.name}: found step_input, constant or checked, which only inputs have")
+    if argument.step_input is not None or argument.cache is not None or argument.constant or argument.checked:
+        raise ValueError(
+            f"output {argument.name}: found step_input, cache, constant or checked, which only inputs have"
+        )
     if argument.state != (argument.dtypes == ("int64",)):
         raise ValueError(f"output {argument.name}: expected state = true for an int64 output, for no other")
     return argument

@@ -97,7 +97,7 @@ def test_caches_of_latents_take_the_latent_and_one_rotated_key(tmp_path: Path) -
 def test_latents_are_not_rounded_to_eight_bits(tmp_path: Path) -> None:
     TinyEngine("deepseek_v2", tmp_path)
     options = {"kv_cache_dtype": "int8", "kv_cache_scale": 0.01, **TINY_LIMITS}
-    with pytest.raises(BuildError, match=r"kv_cache_dtype is int8, and layers\.0\.attention.* keeps latents"):
+    with pytest.raises(BuildError, match=r"kv_cache_dtype is int8, and layers\.0\.attention.* keeps a latent cache"):
         build_engine(tmp_path / "checkpoint", tmp_path / "rounded", **options)
 
 

@@ -2,11 +2,12 @@
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import attention_nodes
+from trtllm_lite.builder.cache_groups import layer_nodes
 from trtllm_lite.builder.graph import operands
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.schema import all_schemas
 
 AUTO_DTYPE = "auto"  # the network's type, or the usual type of the target
 
@@ -17,15 +18,16 @@ def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
     Raises BuildError if layers differ, or if a layer's cache cannot be quantized.
     """
     layers: dict[str, str] = {}
-    for node in attention_nodes(graph):
-        if node.op_type == "LatentAttention" and wanted in KV_CACHE_DTYPES:
-            raise BuildError(
-                f"kv_cache_dtype is {wanted}, and {node.name} keeps latents, which the kernels read as 16-bit and "
-                "32-bit types only: leave kv_cache_dtype out, or pass float32, float16 or bfloat16"
-            )
-        stored = operands(node)["key_cache"].dtype
-        assert stored is not None
-        layers.setdefault(DTYPE_NAMES[stored], str(node.name))
+    for node in layer_nodes(graph):
+        for cache in all_schemas()[node.op_type].caches:
+            if wanted in KV_CACHE_DTYPES and KV_CACHE_DTYPES[wanted] not in cache.dtypes:
+                raise BuildError(
+                    f"kv_cache_dtype is {wanted}, and {node.name} keeps a {cache.cache} cache, which the kernels read "
+                    f"as {', '.join(cache.dtypes)} only: leave kv_cache_dtype out, or pass one of these"
+                )
+            stored = operands(node)[cache.name].dtype
+            assert stored is not None
+            layers.setdefault(DTYPE_NAMES[stored], str(node.name))
     if len(layers) > 1:
         found = ", ".join(f"{layer} as {dtype}" for dtype, layer in layers.items())
         raise BuildError(

@@ -16,8 +16,6 @@ from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 # Largest share of places without a layer. With fewer places per block, fewer stay empty, but there are more groups.
 _MOST_IDLE = 1 / 8
-OPS = ("PagedAttention", "LatentAttention")
-CACHES = ("key_cache", "value_cache")  # inputs of attention that it updates
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
@@ -26,7 +24,7 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     A window as long as the longest sequence counts as no window. Groups without a window come first, then by descending
     window. Raises BuildError for a network without attention.
     """
-    nodes = dict(enumerate(attention_nodes(graph)))
+    nodes = dict(enumerate(layer_nodes(graph)))
     if not nodes:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     layers: dict[int, list[int]] = {}
@@ -41,9 +39,14 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     return groups
 
 
-def attention_nodes(graph: ir.Graph) -> list[ir.Node]:
+def caches_layer(node: ir.Node) -> bool:
+    """Return whether ``node`` updates the caches of a layer."""
+    return node.domain == DOMAIN and all_schemas()[node.op_type].caches_layer
+
+
+def layer_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the operators that update the caches of their layers, in order."""
-    return [node for node in graph if node.domain == DOMAIN and node.op_type in OPS]
+    return [node for node in graph if caches_layer(node)]
 
 
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
@@ -86,7 +89,7 @@ def share_caches(graph: ir.Graph, nodes: Mapping[int, ir.Node], groups: Sequence
     for layer, node in nodes.items():
         schema = all_schemas()[node.op_type]
         outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
-        for cache in CACHES:
+        for cache in (argument.name for argument in schema.caches):
             position, before = schema.input_index(cache), latest.get((cache, places[layer]))
             if before is not None:
                 own = node.inputs[position]

@@ -139,8 +139,8 @@ def aliases_of(node: ir.Node) -> dict[int, int]:
 
 
 def is_cache(value: ir.Value) -> bool:
-    """Whether an operator updates this input of the graph in place."""
-    return any(use.idx in aliases_of(use.node).values() for use in value.uses())
+    """Whether a fused operator reads or updates this input of the graph as a paged cache."""
+    return any(all_schemas()[use.node.op_type].inputs[use.idx].cache is not None for use in value.uses())
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import CACHES, OPS, attention_nodes, share_caches
+from trtllm_lite.builder.cache_groups import caches_layer, layer_nodes, share_caches
 from trtllm_lite.builder.graph import (
     aliases_of,
     attribute,
@@ -86,7 +86,7 @@ class _Network:
         for node in self.nodes:
             if self._is_repeated(node):
                 self.repeated |= set(node.outputs)
-        self.num_attention = [0, *accumulate(int(node.op_type in OPS) for node in self.nodes)]
+        self.num_attention = [0, *accumulate(map(caches_layer, self.nodes))]
         self.bytes_before = [0, *accumulate(map(decode_bytes, self.nodes))]
         self.crossing = cache(self._crossing)
 
@@ -173,7 +173,7 @@ def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int
     values = {str(value.name): value for node in nodes for value in node.outputs}
     if begin > 0:
         values |= _receive(graph, [values[str(value.name)] for value in network.crossing(begin)], own)
-    layers = {layer: node for layer, node in enumerate(attention_nodes(graph)) if node in set(own)}
+    layers = {layer: node for layer, node in enumerate(layer_nodes(graph)) if node in set(own)}
     made = [value for value in graph.outputs if value.producer() in set(own) and not _is_stored(value)]
     sent = made if end == len(nodes) else [values[str(value.name)] for value in network.crossing(end)]
     graph.outputs.clear()
@@ -227,7 +227,7 @@ def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value
     made = []
     for layer, node in layers.items():
         schema = all_schemas()[node.op_type]
-        for name in CACHES:
+        for name in (argument.name for argument in schema.caches):
             before = operands(node)[name]
             assert before.dtype is not None
             own = value_of(f"{name}.{layer}", before.dtype, dims(before) or ())

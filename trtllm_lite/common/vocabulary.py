@@ -177,6 +177,10 @@ LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
+# Kinds of caches that operators keep: of each token of a sequence its keys and values, or one latent for both.
+CACHE_KINDS = ("full", "latent")
+
+
 @dataclass(frozen=True)
 class CacheNames:
     """Names of the keys, or the values, of one layer: in a plan, and as input and output of a network."""

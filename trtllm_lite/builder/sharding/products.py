@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import OPS
+from trtllm_lite.builder.cache_groups import caches_layer
 from trtllm_lite.builder.graph import attribute, dims, fused_by, operands, results
 from trtllm_lite.builder.sharding import attention, latent_attention
 from trtllm_lite.builder.sharding.rank import Range, Rank, even_part
@@ -26,7 +26,7 @@ def inner(rank: Rank) -> set[ir.Node]:
             found.add(_product_before(rank, node, "query"))
         if node.op_type == "Linear":
             origins = _origins(operands(node)["x"])
-            if all(_is(origin, "Linear", "GatedLinear", *OPS) for origin in origins):
+            if all(_is(origin, "Linear", "GatedLinear") or (origin and caches_layer(origin)) for origin in origins):
                 found |= {origin for origin in origins if origin and _is(origin, "Linear", "GatedLinear")}
     return found
 

@@ -2,9 +2,7 @@
 
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op
-
-_OVER_CACHES = ("PagedAttention", "LatentAttention", "PagedLoad", "PagedStore")
-_ATTENTION = ("PagedAttention", "LatentAttention")
+from trtllm_lite.plugins.schema import all_schemas
 
 
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
@@ -24,7 +22,12 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
         {"num_groups": len(limits.cache_groups)},
     )
     slots = {"slots": first.outputs["slots"]}
-    concerned = (*_OVER_CACHES, "Router") if program.bucket.decode else _OVER_CACHES
-    placed = [op.with_inputs(**slots) if op.kind in concerned else op for op in ops]
     past_lens = {"past_lens": first.outputs["past_lens_out"]}
-    return [first, *(op.with_inputs(**past_lens) if op.kind in _ATTENTION else op for op in placed)]
+
+    def placed(op: Op) -> Op:
+        schema = all_schemas()[op.kind]
+        if schema.caches or (op.kind == "Router" and program.bucket.decode):
+            op = op.with_inputs(**slots)
+        return op.with_inputs(**past_lens) if schema.reads_step_input("past_lens") else op
+
+    return [first, *map(placed, ops)]

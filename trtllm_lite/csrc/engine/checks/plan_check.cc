@@ -148,7 +148,7 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
 
 // Checks that the tables of a layer's group cover the layer's own window. (The rest of the call has been checked.)
 void check_group_of(const CallInstruction& call, const KvCache& cache) {
-  if (call.op != "PagedAttention" && call.op != "LatentAttention") return;
+  if (!call.attributes.contains("cache_group")) return;
   const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
   const std::int64_t number = attribute("cache_group");
   const std::int64_t window = call.attributes.contains("window") ? attribute("window") : 0;
