@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_a_step_reads_weights_and_the_cache_so_far(engine_dir: Path) -> None:
     engine = read_engine(engine_dir)
     cache = engine.manifest.kv_cache
     shape = LatencyShape(batch_size=3, input_len=10, output_len=5)
-    per_token = 2 * cache.num_layers * cache.num_kv_heads * cache.head_dim * 4
+    per_token = 2 * cache.num_layers * prod(cache.groups[0].caches[0].shape) * 4
     contexts = [10 + step for step in range(1, 5)]  # positions that steps 1 to 4 attend to, including their own
     assert kv_bytes_per_step(engine, shape) == pytest.approx(3 * np.mean(contexts) * per_token)
     assert 0 < weight_bytes_per_step(engine) <= engine.manifest.memory.weights

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_the_cache_holds_features(models: Models) -> None:
     plans = [plan_memory(models.root / name, **BUILT) for name in ("checkpoint", "head-checkpoint")]
     with LLM(models.engine) as llm:
         own = llm.session.manifest.kv_cache
-    layer = 2 * own.num_kv_heads * own.head_dim * BLOCK * 4
+    layer = 2 * prod(own.groups[0].caches[0].shape) * BLOCK * 4
     assert own.bytes_per_block == NUM_LAYERS * layer + 60 * BLOCK * 4
     assert [plan.kv_cache for plan in plans] == [own.bytes_per_block * own.num_blocks, layer * own.num_blocks]
     config = {"max_gpu_total_bytes": 16 * (own.bytes_per_block + layer)}

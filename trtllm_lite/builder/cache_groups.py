@@ -1,37 +1,47 @@
 """Divides the layers into cache groups: which state each layer keeps of a sequence, and where it lies in the blocks.
 
-Layers whose attention has the same window keep the same positions. Every KV cache block has the same number of places,
-each for one layer of a group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A
-network with one kind of attention has one group.
+What an operator keeps of a token, and of which kind that is, follows from its schema and the shapes of its caches.
+Layers of one kind and window keep the same positions. Every KV cache block has the same number of places, each for one
+layer of a group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A network with one
+kind of attention has one group.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute
-from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.builder.graph import attribute, dims, operands
+from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 # Largest share of places without a layer. With fewer places per block, fewer stay empty, but there are more groups.
 _MOST_IDLE = 1 / 8
+_OF_BLOCKS = ("num_blocks", "tokens_per_block")  # the axes of a cache that tokens do not have
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
     """Let each attention of ``graph`` read its group's block tables, and layers of equal place in groups share a cache.
 
     A window as long as the longest sequence counts as no window. Groups without a window come first, then by descending
-    window. Raises BuildError for a network without attention.
+    window. Raises BuildError for a network without attention, or if layers keep different things of a token.
     """
     nodes = dict(enumerate(layer_nodes(graph)))
     if not nodes:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     layers: dict[int, list[int]] = {}
+    kept: dict[tuple[str, tuple[Cache, ...]], str] = {}
     for layer, node in nodes.items():
         window = attribute(node, "window", 0)
         layers.setdefault(window if window < max_seq_len else 0, []).append(layer)
-    groups = _groups(layers)
+        kept.setdefault(caches_of(node), str(node.name))
+    if len(kept) > 1:
+        found = "; ".join(f"{name}: {_shown(caches)}" for (_, caches), name in kept.items())
+        raise BuildError(f"expected all layers to keep as much of a token, found {found}")
+    ((kind, caches),) = kept
+    groups = _groups(layers, kind, caches)
     share_caches(graph, nodes, groups)
     for number, group in enumerate(groups):
         for layer in group.layers:
@@ -49,7 +59,36 @@ def layer_nodes(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if caches_layer(node)]
 
 
-def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
+def groups_of_rank(groups: Sequence[CacheGroup], graph: ir.Graph) -> tuple[CacheGroup, ...]:
+    """Return ``groups`` with what the layers of a rank's ``graph`` keep, which may be a part of the heads."""
+    ((_, caches),) = {caches_of(node) for node in layer_nodes(graph)}
+    return tuple(replace(group, caches=caches) for group in groups)
+
+
+def caches_of(node: ir.Node) -> tuple[str, tuple[Cache, ...]]:
+    """Return the kind of the caches that a layer's operator updates, without its window, and what they keep of a token.
+
+    The types are those in the graph: backends may choose others.
+    """
+    arguments, given = all_schemas()[node.op_type].caches, operands(node)
+    (kind,) = {argument.cache for argument in arguments}
+    assert kind is not None
+    caches = []
+    for argument in arguments:
+        value = given[argument.name]
+        of_axes = zip(argument.shape, dims(value) or (), strict=True)
+        extents = tuple(extent for axis, extent in of_axes if axis not in _OF_BLOCKS and isinstance(extent, int))
+        assert len(extents) == len(argument.shape) - len(_OF_BLOCKS)
+        assert value.dtype is not None
+        caches.append(Cache(argument.name, DTYPE_NAMES[value.dtype], extents))
+    return kind, tuple(caches)
+
+
+def _shown(caches: Sequence[Cache]) -> str:
+    return " and ".join(f"{cache.name} of {list(cache.shape)}" for cache in caches)
+
+
+def _groups(layers: dict[int, list[int]], kind: str, caches: tuple[Cache, ...]) -> tuple[CacheGroup, ...]:
     """Divide the layers of each window into groups of at most as many layers as a block has places.
 
     Successive layers of a window go to its groups in turn, so that a pipeline stage has about equally many of each.
@@ -61,7 +100,8 @@ def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
         count = -(-len(own) // num_places)
         for number in range(count):
             suffix = f".{number}" if number else ""
-            groups.append(CacheGroup(name + suffix, window, tuple(own[number::count])))
+            of_window = ("window" if window else kind, window, tuple(own[number::count]))
+            groups.append(CacheGroup(name + suffix, *of_window, caches))
     return tuple(groups)
 
 

@@ -1,17 +1,16 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES, FLOAT32
+from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
-from trtllm_lite.engine.plan import Plan, PlanTensor
-from trtllm_lite.errors import BuildError
+from trtllm_lite.engine.plan import PlanTensor
 
 
 @dataclass(frozen=True)
@@ -77,40 +76,33 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
         step_inputs=of_kind["input"],
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
-        cache_use=cache_use(kv_cache_of(plan, limits, borrows_features), limits.max_seq_len),
+        cache_use=cache_use(kv_cache_of(plan.tensors, plan.symbols, limits, borrows_features), limits.max_seq_len),
     )
 
 
 def no_cache(limits: BuildLimits) -> KvCache:
     """Return the empty cache of an encoder."""
-    return KvCache(limits.tokens_per_block, 0, 0, 0, 0, FLOAT32, 0, ())
+    return KvCache(limits.tokens_per_block, 0, 0, 0, ())
 
 
-def kv_cache_of(plan: Plan, limits: BuildLimits, borrows_features: bool = False) -> KvCache:
-    """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
+def kv_cache_of(
+    tensors: Iterable[PlanTensor], symbols: dict[str, int], limits: BuildLimits, borrows_features: bool = False
+) -> KvCache:
+    """Geometry of the caches of a plan with ``tensors`` and ``symbols``; borrowed features are another engine's."""
     if not limits.generates:
         return no_cache(limits)
-    features = [tensor for tensor in plan.tensors if tensor.name == FEATURES and not borrows_features]
-    keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
-    values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]
-    forms = {tensor.shape for tensor in keys}
-    if len(forms) != 1:
-        raise BuildError(f"expected the same KV heads and head size in every layer, found {sorted(map(str, forms))}")
-    num_blocks = plan.symbols["num_blocks"]
-    _, num_kv_heads, _, head_dim = values[0].shape
-    assert isinstance(num_kv_heads, int)
-    assert isinstance(head_dim, int)
+    caches = [tensor for tensor in tensors if tensor.kind == "cache"]
+    of_layers = [tensor for tensor in caches if tensor.name != FEATURES]
+    own = of_layers if borrows_features else caches
+    (dtype,) = {tensor.dtype for tensor in of_layers}  # that of the network, or the one that the backend has chosen
+    groups = tuple(
+        replace(group, caches=tuple(replace(cache, dtype=dtype) for cache in group.caches))
+        for group in limits.cache_groups
+    )
     return KvCache(
         tokens_per_block=limits.tokens_per_block,
-        num_blocks=num_blocks,
-        num_layers=len(keys),
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=keys[0].dtype,
-        bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values, *features)),
-        groups=limits.cache_groups,
+        num_blocks=symbols["num_blocks"],
+        num_layers=len(of_layers) // len(groups[0].caches),
+        bytes_per_block=sum(tensor.max_bytes(symbols) for tensor in own) // symbols["num_blocks"],
+        groups=groups,
     )
-
-
-def _block_bytes(tensor: PlanTensor, plan: Plan) -> int:
-    return tensor.max_bytes(plan.symbols) // plan.symbols["num_blocks"]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.cache_groups import groups_of_rank
 from trtllm_lite.builder.graph import features_of, operands, results
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
@@ -95,7 +96,12 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
     if stage.mapping.tp_size == 1:
         return [stage]
     return [
-        replace(stage, graph=graph, mapping=replace(stage.mapping, rank=stage.mapping.rank + part))
+        replace(
+            stage,
+            graph=graph,
+            limits=replace(stage.limits, cache_groups=groups_of_rank(stage.limits.cache_groups, graph)),
+            mapping=replace(stage.mapping, rank=stage.mapping.rank + part),
+        )
         for part, graph in enumerate(shard(stage.graph, stage.mapping.tp_size, stage.mapping.moe_ep_size))
     ]
 

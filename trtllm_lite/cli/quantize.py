@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @click.option(
     "--autoq_format",
     metavar="QFORMAT[,…]",
-    help="Choose for each group of products that an engine computes at once among these qformats and full_prec, by KL divergence.",
+    help="Choose for each group of products that an engine computes at once among these qformats and full_prec, by KL "
+    "divergence.",
 )
 @click.option(
     "--auto_quantize_bits",

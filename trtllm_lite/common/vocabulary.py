@@ -177,8 +177,9 @@ LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
-# Kinds of caches that operators keep: of each token of a sequence its keys and values, or one latent for both.
-CACHE_KINDS = ("full", "latent")
+# Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, and latents, from which
+# kernels compute both.
+CACHE_KINDS = ("full", "window", "latent")
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,27 @@ from trtllm_lite.engine.manifest import KvCache
 
 @dataclass(frozen=True)
 class GroupUse:
-    """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation."""
+    """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation.
+
+    ``token_bytes``: what a token takes in a block, idle places included; ``dtypes``: the types of what it keeps.
+    """
 
     name: str
+    kind: str
     window: int
     num_layers: int
+    dtypes: tuple[str, ...]
+    token_bytes: int
     num_blocks: int
     num_bytes: int
 
     def describe(self) -> str:
-        """A description: window, layers, blocks, bytes."""
+        """A description: window, layers, types, bytes of a token, blocks, bytes."""
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
+        latents = " latents," if self.kind == "latent" else ""
         return (
-            f"{counted(self.num_layers, 'layer')} with {window}: {counted(self.num_blocks, 'block')}, "
+            f"{counted(self.num_layers, 'layer')} with {window},{latents} {' and '.join(self.dtypes)}, "
+            f"{format_bytes(self.token_bytes)} a token: {counted(self.num_blocks, 'block')}, "
             f"{format_bytes(self.num_bytes)}"
         )
 
@@ -64,8 +72,11 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
     groups = tuple(
         GroupUse(
             group.name,
+            group.kind,
             group.window,
             len(group.layers),
+            tuple(dict.fromkeys(cache.dtype for cache in group.caches)),
+            kv_cache.bytes_per_block // kv_cache.tokens_per_block,
             blocks(group.window),
             blocks(group.window) * kv_cache.bytes_per_block,
         )

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 
 from trtllm_lite.common.vocabulary import (
     ALLREDUCE_STRATEGIES,
+    CACHE_KINDS,
     MAX_BYTES,
     MAX_DRAFT_LEN,
     MAX_EXTENT,
@@ -51,36 +52,60 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class CacheGroup:
-    """Layers that share a block table, because their attention keeps the same positions.
+class Cache:
+    """What a layer keeps of each token in the operand ``name`` of its operator: ``shape`` elements of ``dtype``.
 
-    ``window``: a query at position p attends to positions > p - window, and earlier blocks are freed; 0 for none.
-    ``layers`` are numbers of layers: the i-th layer of the list has place i in every block of the group.
+    The shape of keys is [heads, head_dim]. Blocks may have another order of axes.
     """
 
     name: Name
+    dtype: DTypeName
+    shape: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share a block table, because they keep the same positions, and the same of each token.
+
+    ``kind``: one of ``CACHE_KINDS``. ``window``: a query at position p attends to positions > p - window, and earlier
+    blocks are freed; 0 for none. ``layers`` are numbers of layers: the i-th layer of the list has place i in every
+    block of the group. ``caches`` are those of each layer.
+    """
+
+    name: Name
+    kind: Annotated[str, OneOf("CacheKind", CACHE_KINDS)]
     window: _Amount
     layers: tuple[_Amount, ...]
+    caches: tuple[Cache, ...]
 
 
 @dataclass(frozen=True)
 class KvCache:
     """Geometry of the paged cache.
 
-    A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
-    group may have fewer, or none in a stage: the other places are idle). So a block has ``bytes_per_block`` bytes in
-    every group, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups and zero
-    blocks and layers.
+    A block holds what ``num_layers`` layers of one cache group keep of ``tokens_per_block`` tokens (a group may have
+    fewer layers, or none in a stage: the other places are idle). So a block has ``bytes_per_block`` bytes in every
+    group, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups and zero blocks
+    and layers.
     """
 
     tokens_per_block: Count
     num_blocks: _Amount
     num_layers: _Amount
-    num_kv_heads: _Amount
-    head_dim: _Amount
-    dtype: DTypeName
     bytes_per_block: Bytes
     groups: tuple[CacheGroup, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The type of all caches; several types are joined by ``and``, and an encoder has ``none``."""
+        dtypes = dict.fromkeys(cache.dtype for group in self.groups for cache in group.caches)
+        return " and ".join(dtypes) or "none"
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """The shape of the keys, or values, of a block of a TensorRT engine, which keeps a sequence in one piece."""
+        heads, head_dim = self.groups[0].caches[0].shape
+        return heads, self.tokens_per_block, head_dim
 
 
 @dataclass(frozen=True)

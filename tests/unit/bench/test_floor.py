@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape, lowered_stages
-from tests.unit.engine.samples import MANIFEST
+from tests.unit.engine.samples import MANIFEST, caches
 from trtllm_lite.bench.floor import (
     Ceilings,
     kv_bytes_per_step,
@@ -100,7 +100,7 @@ def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> No
 def _stages(kind: str) -> list[EngineFile]:
     """A whole engine, and one for each of its two stages."""
     shape = cuda_shape(tied=False)
-    cache = KvCache(16, 64, shape.layers, 2, 16, "bfloat16", 4096, (CacheGroup("full", 0, (0,)),))
+    cache = KvCache(16, 64, shape.layers, 4096, (CacheGroup("full", "full", 0, (0,), caches((2, 16), "bfloat16")),))
     manifest = replace(_llama_8b(), target=Target(kind), kv_cache=cache)
     manifest = replace(manifest, model=replace(manifest.model, num_hidden_layers=shape.layers))
     found = [EngineFile(Path(), 0, {}, {}, manifest, cuda_plan(shape))]

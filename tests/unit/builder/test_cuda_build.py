@@ -15,11 +15,12 @@ from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, lowered, save_cuda_engine
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
+from tests.unit.engine.samples import caches
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build, build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.difference import compare_paths
-from trtllm_lite.engine.manifest import Target
+from trtllm_lite.engine.manifest import CacheGroup, Target
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.writer import EngineContent, write_engines
@@ -96,7 +97,8 @@ def test_the_manifest_names_target_and_cache(engine: EngineFile) -> None:
     manifest = engine.manifest
     assert manifest.target == Target("cuda", ("sm_90a",))
     cache = manifest.kv_cache
-    assert (cache.dtype, cache.num_blocks, cache.num_layers, cache.head_dim) == ("bfloat16", 6, 2, 16)
+    assert (cache.dtype, cache.num_blocks, cache.num_layers) == ("bfloat16", 6, 2)
+    assert cache.groups == (CacheGroup("full", "full", 0, (0, 1), caches((2, 16), "bfloat16")),)
     assert cache.bytes_per_block == 2 * 2 * 2 * 16 * 32 * 2
     assert not manifest.stripped
 

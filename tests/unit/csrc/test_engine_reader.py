@@ -316,7 +316,10 @@ PLANS: dict[str, tuple[Change, str]] = {
     "weight of another shape": (set_tensor("o", shape=[80, 16]), "shape in which its layout is stored"),
     "weight of another dtype": (set_tensor("o", dtype="bfloat16"), "expected an entry of dtype BF16, found F32"),
     "weight that is not there": (set_tensor("o", name="oo"), 'expected an entry "weights.oo"'),
-    "cache of another shape": (set_tensor("key_cache.0", shape=["num_blocks", 2, 8, 16]), "bytes a block"),
+    "cache of another shape": (
+        set_tensor("key_cache.0", shape=["num_blocks", 2, 8, 16]),
+        "expected a block to have what a cache of the manifest's groups keeps",
+    ),
     "input of another shape": (set_tensor("token_ids", shape=["num_seqs"]), "shape of the step input of this name"),
     "input of another name": (set_tensor("token_ids", name="tokens"), "expected the name of a step input"),
     "indices from another step input": (
@@ -400,7 +403,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         "expected 1 to num_layers = 1 layers in full, found 2",
     ),
     "a group that keeps less than its layer reads": (
-        lambda e: e.manifest["kv_cache"]["groups"][0].update(window=8),
+        lambda e: e.manifest["kv_cache"]["groups"][0].update(kind="window", window=8),
         "expected a layer of cache group 0 to have a window of at most 8, found 0",
     ),
     "block tables beyond any memory": (
@@ -417,11 +420,27 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "block size": (
         lambda e: e.manifest["kv_cache"].update(tokens_per_block=8),
-        "blocks of max_seq_len|tokens_per_block",
+        "blocks of max_seq_len|of tokens_per_block tokens",
+    ),
+    "no caches in a group": (
+        lambda e: e.manifest["kv_cache"]["groups"][0].update(caches=[]),
+        "expected one or more caches, as many in all groups, found 0 in full",
+    ),
+    "a kind of another window": (
+        lambda e: e.manifest["kv_cache"]["groups"][0].update(kind="window"),
+        "expected a window if and only if the kind is window, found 0 in full",
+    ),
+    "caches of another type": (
+        lambda e: [cache.update(dtype="float16") for cache in e.manifest["kv_cache"]["groups"][0]["caches"]],
+        "expected a block to have what a cache of the manifest's groups keeps",
+    ),
+    "caches too large for any number": (
+        lambda e: [cache.update(shape=[2**30 - 1] * 3) for cache in e.manifest["kv_cache"]["groups"][0]["caches"]],
+        "expected a block to have what a cache of the manifest's groups keeps",
     ),
     "no layers": (
         lambda e: e.manifest["kv_cache"].update(num_layers=0),
-        "kv_cache: expected one or more blocks, layers, heads and elements of them, found none",
+        "kv_cache: expected one or more blocks and layers, found none",
     ),
     "an encoder with caches": (
         lambda e: e.manifest.update(embedding_size=8),
@@ -458,5 +477,5 @@ def test_tokens_per_block_is_the_caches(tiny: TinyEngine, open_bytes) -> None:
     """If the plan's caches held fewer tokens per block than the manifest says, steps would write past each block."""
     tiny.manifest["kv_cache"].update(tokens_per_block=32, bytes_per_block=2 * 8 * 16 * 4)
     tiny.plan["symbols"]["max_blocks_per_seq"] = 2
-    with pytest.raises(EngineError, match="expected tokens_per_block = 32, found 16"):
+    with pytest.raises(EngineError, match="expected a block to have what a cache of the manifest's groups keeps"):
         open_bytes(tiny.to_bytes())

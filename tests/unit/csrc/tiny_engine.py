@@ -57,6 +57,14 @@ PYTHON_ONLY: dict[str, Any] = {
     "deterministic": False,
     "lora": None,
 }
+
+
+def cache_group(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    """A cache group of layer 0 without a window, of keys and values that have ``shape`` elements a token."""
+    caches = [{"name": cache, "dtype": dtype, "shape": list(shape)} for cache in ("key_cache", "value_cache")]
+    return {"name": name, "kind": "full", "window": 0, "layers": [0], "caches": caches}
+
+
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,
     "target": {"kind": "cpu", "archs": []},
@@ -72,11 +80,8 @@ MANIFEST: dict[str, Any] = {
         "tokens_per_block": TOKENS_PER_BLOCK,
         "num_blocks": NUM_BLOCKS,
         "num_layers": 1,
-        "num_kv_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "dtype": "float32",
         "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
-        "groups": [{"name": "full", "window": 0, "layers": [0]}],
+        "groups": [cache_group("full", (KV_HEADS, HEAD_DIM), "float32")],
     },
 }
 METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": str(PLAN_VERSION)}

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine
+from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine, cache_group
 from trtllm_lite.plugins.cuda.ranks import RANKS_WORDS
 from trtllm_lite.request_fields.draws import NUMBERS
 
@@ -49,11 +49,8 @@ MANIFEST: dict[str, Any] = {
         "tokens_per_block": PAGE,
         "num_blocks": NUM_BLOCKS,
         "num_layers": 1,
-        "num_kv_heads": 1,
-        "head_dim": 1,
-        "dtype": "bfloat16",
         "bytes_per_block": 2 * PAGE * 2,
-        "groups": [{"name": "full", "window": 0, "layers": [0]}],
+        "groups": [cache_group("full", (1, 1), "bfloat16")],
     },
 }
 # name, dtype, shape, kind, offset
@@ -219,7 +216,7 @@ def make_toy_engine_of_groups() -> TinyEngine:
     """An engine with two cache groups, of which the model uses the second."""
     toy = copy.deepcopy(make_toy_engine())
     toy.plan["symbols"]["num_tables"] = 2 * NUM_SEQS
-    toy.manifest["kv_cache"]["groups"] = [{"name": name, "window": 0, "layers": [0]} for name in ("full", "full.1")]
+    toy.manifest["kv_cache"]["groups"] = [cache_group(name, (1, 1), "bfloat16") for name in ("full", "full.1")]
     own = 4 * COLUMNS  # bytes of one table
     for step in toy.plan["programs"]:
         for instruction in step["instructions"]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.manifest import Cache, CacheGroup, Fusion, KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import EngineContent, Weight, weight_offsets, write_engine
 from trtllm_lite.network.config import ModelConfig
@@ -34,12 +34,18 @@ MODEL = ModelConfig(
     generation={"temperature": 0.7},
 )
 
+
+def caches(shape: tuple[int, ...], dtype: str) -> tuple[Cache, Cache]:
+    """The keys and values of a layer, whose tokens have ``shape`` elements each."""
+    return Cache("key_cache", dtype, shape), Cache("value_cache", dtype, shape)
+
+
 MANIFEST = Manifest(
     producer="trtllm_lite test",
     target=Target("cpu"),
     model=MODEL,
     limits=Limits(2, 16, 32, 32, 0),
-    kv_cache=KvCache(16, 4, 1, 1, 2, "float32", 256, (CacheGroup("full", 0, (0,)),)),
+    kv_cache=KvCache(16, 4, 1, 256, (CacheGroup("full", "full", 0, (0,), caches((1, 2), "float32")),)),
     gather_context_logits=False,
     files={"tokenizer.json": "00c0ffee"},
     memory=Memory(1000, 1024, 64),

@@ -127,6 +127,7 @@ def test_one_value_of_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 CACHE = MANIFEST.kv_cache
+HALF = replace(CACHE.groups[0], caches=samples.caches((1, 2), "float16"))
 ACCURACY = Accuracy("text", 100, 9.5, 9.25, 0.01, 0.97)
 
 
@@ -137,7 +138,7 @@ ACCURACY = Accuracy("text", 100, 9.5, 9.25, 0.01, 0.97)
         ("quantization", True, {"qformat": "int4_awq"}),
         ("limits", False, {"limits": Limits(2, 16, 32, 24, 0)}),
         ("limits", False, {"gather_context_logits": True}),
-        ("kv_cache", True, {"kv_cache": replace(CACHE, dtype="float16")}),
+        ("kv_cache", True, {"kv_cache": replace(CACHE, groups=(HALF,))}),
         ("kv_cache", False, {"kv_cache": replace(CACHE, num_blocks=5)}),
         ("target", True, {"target": Target("cpu", ("sm_90a",))}),
         ("tactics", True, {"tactics": (Tactic("linear 0", "tiled", "faster"),)}),

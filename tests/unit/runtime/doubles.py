@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.unit.engine.samples import caches
 from trtllm_lite import _testing
 from trtllm_lite.engine.manifest import CacheGroup, KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
@@ -216,8 +217,8 @@ def fake_manifest(**changes) -> Manifest:
         model=model,
         limits=Limits(**limits),
         kv_cache=KvCache(
-            *(tokens_per_block, num_blocks, 1, 1, 8, "float32", 64 * tokens_per_block),
-            groups=(CacheGroup("full", 0, (0,)),),
+            *(tokens_per_block, num_blocks, 1, 64 * tokens_per_block),
+            groups=(CacheGroup("full", "full", 0, (0,), caches((1, 8), "float32")),),
         ),
         gather_context_logits=gather,
         files={},

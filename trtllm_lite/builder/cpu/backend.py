@@ -56,7 +56,7 @@ class CpuBackend:
             target=Target(CPU),
             plan=planned.plan.to_json(),
             weights=planned.weights,
-            kv_cache=kv_cache_of(planned.plan, job.limits, borrows),
+            kv_cache=kv_cache_of(planned.plan.tensors, planned.plan.symbols, job.limits, borrows),
             memory=plan_bytes(planned, job.limits, 1, borrows),
             cubins={},
             alignment=ALIGNMENT,

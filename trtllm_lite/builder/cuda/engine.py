@@ -11,9 +11,9 @@ from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_ne
 from trtllm_lite.builder.cuda.products.tactics import explain
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.memory import MemoryPlan, no_cache
+from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of
 from trtllm_lite.builder.parts import EngineParts
-from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT, FEATURES
+from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
@@ -96,41 +96,7 @@ def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Seque
 
 def _kv_cache(lowered: Lowered) -> KvCache:
     operands = lowered.operands
-    if not operands.limits.generates:
-        return no_cache(operands.limits)
-    of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
-    # In latent attention the caches of keys and values differ in shape; the plan has the shape of values.
-    keys, values = (
-        {(cache.dtype, cache.shape) for cache in of_layers if cache.name.startswith(kind)}
-        for kind in ("key_cache.", "value_cache.")
-    )
-    if len(keys) != 1 or len(values) != 1:
-        forms = sorted(map(str, keys | values))
-        raise BuildError(
-            f"expected one type and shape of the KV caches of all layers, found {forms or 'none'}: this network is not "
-            "supported"
-        )
-    dtype, (_, num_kv_heads, tokens_per_block, head_dim) = values.pop()
-    assert isinstance(num_kv_heads, int)
-    assert isinstance(tokens_per_block, int)
-    assert isinstance(head_dim, int)
-    num_blocks = operands.symbols["num_blocks"]
-    own = [
-        tensor
-        for tensor in lowered.layout.tensors
-        if tensor.kind == "cache" and not (lowered.borrows_features and tensor.name == FEATURES)
-    ]
-    num_bytes = sum(tensor.max_bytes(operands.symbols) for tensor in own)
-    return KvCache(
-        tokens_per_block=tokens_per_block,
-        num_blocks=num_blocks,
-        num_layers=len(of_layers) // 2,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=dtype,
-        bytes_per_block=num_bytes // num_blocks,
-        groups=operands.limits.cache_groups,
-    )
+    return kv_cache_of(lowered.layout.tensors, operands.symbols, operands.limits, lowered.borrows_features)
 
 
 def _memory(lowered: Lowered) -> MemoryPlan:

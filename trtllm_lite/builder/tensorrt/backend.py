@@ -19,7 +19,7 @@ from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
 from trtllm_lite.builder.tensorrt.request import profiles_of
 from trtllm_lite.common.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 from trtllm_lite.engine.cache_use import cache_use
-from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Tactic, Target
+from trtllm_lite.engine.manifest import Cache, CacheGroup, Fusion, KvCache, Tactic, Target
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
@@ -67,7 +67,10 @@ class TensorRtBackend:
             )
         model, fusions = run_passes(network, pipeline(dtype, limits))
         layers = tuple(range(len(nodes_of(model.graph, "TensorScatter")) // 2))
-        return Fused(model.graph, tuple(fusions), (CacheGroup("full", 0, layers),), dtype)
+        caches = tuple(
+            Cache(f"{what}_cache", dtype, (config.num_key_value_heads, config.head_dim)) for what in ("key", "value")
+        )
+        return Fused(model.graph, tuple(fusions), (CacheGroup("full", "full", 0, layers, caches),), dtype)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """Implements :meth:`Backend.compile`; there is one rank."""
@@ -120,17 +123,14 @@ def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:
 
 def _cache_of(job: BuildJob) -> KvCache:
     """One block for each sequence, with all of its keys and values."""
-    config, length = job.checkpoint.config, job.limits.max_seq_len
+    length = job.limits.max_seq_len
     (group,) = job.limits.cache_groups
-    row = num_bytes(config.dtype, (config.num_key_value_heads, length, config.head_dim))
+    of_token = sum(num_bytes(cache.dtype, cache.shape) for cache in group.caches)
     return KvCache(
         tokens_per_block=length,
         num_blocks=job.limits.max_batch_size,
         num_layers=len(group.layers),
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        dtype=config.dtype,
-        bytes_per_block=2 * len(group.layers) * row,
+        bytes_per_block=length * len(group.layers) * of_token,
         groups=(group,),
     )
 
@@ -138,9 +138,9 @@ def _cache_of(job: BuildJob) -> KvCache:
 def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
     """Return the plan: caches, logits, and a call of the network with an optimization profile for each kind of step."""
     symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
-    shape = ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
     caches = tuple(
-        PlanTensor(names.plan, cache.dtype, shape, "row_major", "cache", 0) for names in cache_names(cache.num_layers)
+        PlanTensor(names.plan, cache.dtype, ("num_blocks", *cache.row_shape), "row_major", "cache", 0)
+        for names in cache_names(cache.num_layers)
     )
     vocab_size = job.checkpoint.config.vocab_size
     logits = PlanTensor(LOGITS, FLOAT32, ("num_logits", vocab_size), "row_major", "arena", 0)

@@ -35,7 +35,7 @@ class TensorRtNetwork(Network):
         self._library, self._cuda = Library(instructions[0].library), Cuda()
         self._engine = self._library.load(image, _compiler(manifest))
         caches = manifest.kv_cache
-        self._cache_shape = (caches.num_kv_heads, caches.tokens_per_block, caches.head_dim)
+        self._cache_shape = caches.row_shape
         self._row_bytes = caches.bytes_per_block // (2 * caches.num_layers)
         num_logits = plan.symbols["num_logits"]
         most = {"num_blocks": num_rows, "num_logits": num_logits}

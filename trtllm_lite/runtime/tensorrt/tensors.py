@@ -43,8 +43,7 @@ def check_tensors(library: Library, engine: Any, manifest: Manifest, most: Mappi
 
 
 def _check_blocks(cache: KvCache) -> None:
-    row = num_bytes(cache.dtype, (cache.num_kv_heads, cache.tokens_per_block, cache.head_dim))
-    expected = 2 * cache.num_layers * row
+    expected = 2 * cache.num_layers * num_bytes(cache.dtype, cache.row_shape)
     if cache.bytes_per_block != expected:
         raise EngineError(
             f"the manifest's kv_cache: expected bytes_per_block {expected:,}, as its dtype and extents say, found "
@@ -60,7 +59,7 @@ def _tensors(manifest: Manifest) -> Iterator[tuple[str, str, _Shape]]:
     yield LOGITS, "float32", ("num_logits", manifest.model.vocab_size)
     for names in cache_names(cache.num_layers):
         for name in (names.past, names.present):
-            yield name, cache.dtype, ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
+            yield name, cache.dtype, ("num_blocks", *cache.row_shape)
 
 
 def _fits(found: tuple[int, ...], shape: _Shape, most: Mapping[str, int]) -> bool:

@@ -101,10 +101,11 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
   if (num_features != (keeps_features ? 1 : 0) || (keeps_features && config.groups.size() != 1)) {
     fail("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
   }
-  if (num_caches == 2 * config.num_layers && bytes_per_block == config.bytes_per_block) return;
-  fail("tensors", "expected " + std::to_string(2 * config.num_layers) + " KV caches of " +
-                      std::to_string(config.bytes_per_block) + " bytes a block in all, as the manifest says, found " +
-                      std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
+  const std::int64_t expected = config.num_layers * std::ssize(config.groups.front().caches);
+  if (num_caches == expected && bytes_per_block == config.bytes_per_block) return;
+  fail("tensors", "expected " + std::to_string(expected) + " KV caches of " + std::to_string(config.bytes_per_block) +
+                      " bytes a block in all, as the manifest says, found " + std::to_string(num_caches) + " of " +
+                      std::to_string(bytes_per_block));
 }
 
 void check_mapping(const RankMapping& mapping) {
@@ -134,10 +135,19 @@ void check_encoder(const Manifest& manifest) {
 void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   const bool is_whole = mapping.pp_size == 1;
   if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
-  if (std::min({cache.num_blocks, cache.num_layers, cache.num_kv_heads, cache.head_dim}) == 0) {
-    throw EngineError("manifest.kv_cache: expected one or more blocks, layers, heads and elements of them, found none");
+  if (std::min(cache.num_blocks, cache.num_layers) == 0) {
+    throw EngineError("manifest.kv_cache: expected one or more blocks and layers, found none");
   }
+  const std::size_t num_caches = cache.groups.front().caches.size();
   for (const CacheGroup& group : cache.groups) {
+    if (group.caches.empty() || group.caches.size() != num_caches) {
+      throw EngineError("manifest.kv_cache.groups: expected one or more caches, as many in all groups, found " +
+                        std::to_string(group.caches.size()) + " in " + group.name);
+    }
+    if ((group.window > 0) != (group.kind == CacheKind::kWindow)) {
+      throw EngineError("manifest.kv_cache.groups: expected a window if and only if the kind is window, found " +
+                        std::to_string(group.window) + " in " + group.name);
+    }
     const bool has_layers = !is_whole || !group.layers.empty();
     if (has_layers && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
     throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") +

@@ -85,13 +85,30 @@ class TensorChecker {
 
   void check_cache(const PlanTensor& tensor) const {
     if (tensor.name == kFeatures) return check_features(tensor);
-    const DType dtype = manifest_.kv_cache.dtype;
+    const DType dtype = tensor.dtype;
     const bool is_known = is_float(dtype) || dtype == DType::kFloat8E4m3fn || dtype == DType::kInt8;
-    const bool matches = tensor.dtype == dtype && is_known && tensor.shape.size() >= 2 &&
-                         tensor.shape[0].symbol == Symbol::kNumBlocks &&
-                         all_integers(std::span(tensor.shape).subspan(1));
-    if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");
+    const bool is_paged = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumBlocks &&
+                          all_integers(std::span(tensor.shape).subspan(1));
+    if (!is_paged) fail(tensor, "expected numbers of a type that caches have, [num_blocks, integers…]");
     expect_no_offset(tensor);
+    std::vector<std::int64_t> extents;
+    for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
+    const std::int64_t elements = product(1, extents);
+    for (const CacheGroup& group : manifest_.kv_cache.groups) {
+      for (const Cache& cache : group.caches) {
+        const std::int64_t expected = product(manifest_.kv_cache.tokens_per_block, cache.shape);
+        if (cache.dtype == dtype && elements == expected && elements > 0) return;
+      }
+    }
+    fail(tensor, "expected a block to have what a cache of the manifest's groups keeps of tokens_per_block tokens");
+  }
+
+  // `first` times all extents; 0 if that is too large a number.
+  static std::int64_t product(std::int64_t first, std::span<const std::int64_t> extents) {
+    for (const std::int64_t extent : extents) {
+      if (__builtin_mul_overflow(first, extent, &first)) return 0;
+    }
+    return first;
   }
 
   void check_adapter(const PlanTensor& tensor) const {
