@@ -101,7 +101,8 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
   if (num_features != (keeps_features ? 1 : 0) || (keeps_features && config.groups.size() != 1)) {
     fail("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
   }
-  const std::int64_t expected = config.num_layers * std::ssize(config.groups.front().caches);
+  const std::int64_t of_layer = config.groups.empty() ? 0 : std::ssize(config.groups.front().caches);
+  const std::int64_t expected = config.num_layers * of_layer;
   if (num_caches == expected && bytes_per_block == config.bytes_per_block) return;
   fail("tensors", "expected " + std::to_string(expected) + " KV caches of " + std::to_string(config.bytes_per_block) +
                       " bytes a block in all, as the manifest says, found " + std::to_string(num_caches) + " of " +
