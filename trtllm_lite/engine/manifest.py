@@ -73,7 +73,7 @@ class CacheGroup:
     """
 
     name: Name
-    kind: Annotated[str, OneOf("CacheKind", CACHE_KINDS)]
+    kind: Annotated[str, OneOf("CacheKindName", CACHE_KINDS)]
     window: _Amount
     layers: tuple[_Amount, ...]
     caches: tuple[Cache, ...]

@@ -34,7 +34,7 @@ void KvCacheManager::check_integrity() const {
       check(s.in_use || t.blocks.empty(), name + " is closed and holds blocks");
       check(geometry_.num_blocks_for(std::max(s.length, s.writable)) <= std::ssize(t.blocks),
             name + " is longer than its blocks");
-      check(t.first <= geometry_.first_needed(group, sure), name + " gave back what its window reaches");
+      check(t.first <= geometry_.kind(group).first_needed(sure), name + " gave back what its window reaches");
       for (const std::int32_t block : t.held()) {
         ++(s.on_host ? host_holders : device_holders).at(static_cast<std::size_t>(block));
         if (s.on_host) continue;
@@ -52,7 +52,8 @@ void KvCacheManager::check_integrity() const {
     const std::string name = "block " + std::to_string(block);
     check(device_holders[block] == device_.refcount(block), name + " has a wrong reference count");
     check(prefixes_.contains(block) == device_.is_cached(block), name + " is cached in one place only");
-    if (group_of[block] != kNoGroup && geometry_.is_windowed(group_of[block])) num_extra += device_holders[block] - 1;
+    if (group_of[block] != kNoGroup && geometry_.kind(group_of[block]).gives_back())
+      num_extra += device_holders[block] - 1;
   }
   check(num_extra == num_extra_, "references to blocks of windowed groups are miscounted");
   for (std::int32_t block = 0; block < config_.num_host_blocks; ++block) {

@@ -70,7 +70,7 @@ bool KvCacheManager::shares_tail(std::uint32_t id, int group) const {
 
 int KvCacheManager::num_new_blocks(std::uint32_t id, int group, int num_tokens) const {
   const int size = static_cast<int>(table(id, group).blocks.size());
-  return std::max(geometry_.table_end(group, sequences_[id].length, num_tokens) - size, 0);
+  return std::max(geometry_.kind(group).table_end(sequences_[id].length, num_tokens) - size, 0);
 }
 
 int KvCacheManager::num_missing(const KvSequence& handle, int num_tokens) const {
@@ -112,7 +112,7 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
 void KvCacheManager::drop_behind_windows(std::uint32_t id, std::uint64_t last_step) {
   for (int group = 0; group < geometry_.num_groups(); ++group) {
     Table& t = table(id, group);
-    const int first = geometry_.first_needed(group, sequences_[id].length - sequences_[id].num_unsettled);
+    const int first = geometry_.kind(group).first_needed(sequences_[id].length - sequences_[id].num_unsettled);
     for (; t.first < first; ++t.first) {
       release(std::exchange(t.blocks[static_cast<std::size_t>(t.first)], kNoBlock), group, last_step);
     }
@@ -168,12 +168,12 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
 
 // Adds a reference to a device block that another sequence holds or that is cached.
 void KvCacheManager::retain(std::int32_t block, int group) {
-  num_extra_ += geometry_.is_windowed(group) && device_.refcount(block) > 0;
+  num_extra_ += geometry_.kind(group).gives_back() && device_.refcount(block) > 0;
   device_.retain(block);
 }
 
 void KvCacheManager::release(std::int32_t block, int group, std::uint64_t last_step) {
-  num_extra_ -= geometry_.is_windowed(group) && device_.refcount(block) > 1;
+  num_extra_ -= geometry_.kind(group).gives_back() && device_.refcount(block) > 1;
   device_.release(block, last_step);
 }
 

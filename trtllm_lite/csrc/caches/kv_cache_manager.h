@@ -118,7 +118,7 @@ class KvCacheManager {
   // Releases the blocks that no attention window of the next tokens to compute reaches. `last_step`: the last step that
   // reads them.
   void leave_behind(const KvSequence& sequence, std::uint64_t last_step) {
-    if (geometry_.has_windows()) drop_behind_windows(sequence.id_, last_step);
+    if (geometry_.gives_back()) drop_behind_windows(sequence.id_, last_step);
   }
   // Stops sharing blocks that hold the chain's tokens (their content may be wrong, whoever holds them now), or blocks
   // that `step` or a later step wrote.

@@ -14,7 +14,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   const int tokens_per_block = config_.tokens_per_block;
   const int limit = std::min(static_cast<int>(chain.tokens.size()) - 1, max_tokens) / tokens_per_block;
   const auto first_needed = [&](std::size_t group, int num_blocks) {
-    return geometry_.first_needed(static_cast<int>(group), std::max(num_blocks * tokens_per_block, length));
+    return geometry_.kind(static_cast<int>(group)).first_needed(std::max(num_blocks * tokens_per_block, length));
   };
   std::ranges::fill(complete_from_, 0);  // for each group, the index from which on no block is missing
   PrefixCache::EntryId parent = PrefixCache::kRoot;
@@ -50,7 +50,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
     for (const std::int32_t block : blocks) {
       const bool is_held = device_.refcount(block) > 0;
       hit.num_unreferenced += !is_held;
-      hit.num_shared += is_held && geometry_.is_windowed(static_cast<int>(group));
+      hit.num_shared += is_held && geometry_.kind(static_cast<int>(group)).gives_back();
     }
   }
   hit.tables = hit_;

@@ -19,8 +19,8 @@ std::vector<InstructionTime> time_step(CpuExecutor& executor, const TimedStepSha
     for (int i = 0; i < timed.num_tokens; ++i) tokens.push_back(timed.token(row, i, manifest.model.vocab_size));
     last_rows.push_back(static_cast<std::int32_t>(tokens.size()) - 1);
     for (int group = 0; group < geometry.num_groups(); ++group) {
-      const int first = geometry.first_needed(group, timed.past_len);
-      const int end = geometry.table_end(group, timed.past_len, length);
+      const int first = geometry.kind(group).first_needed(timed.past_len);
+      const int end = geometry.kind(group).table_end(timed.past_len, length);
       for (int i = 0; i < blocks_per_row; ++i) tables.push_back(first <= i && i < end ? next_block++ : 0);
     }
   }

@@ -196,7 +196,7 @@ void StepInputs::for_each_table(Use&& use) const {
   const int num_groups = limits_.geometry.num_groups();
   for (std::int64_t seq = 0; seq < extent(Symbol::kNumSeqs); ++seq) {
     for (int group = 0; group < num_groups; ++group) {
-      use(seq * num_groups + group, limits_.geometry.first_needed(group, past_len(seq)), blocks_used(seq));
+      use(seq * num_groups + group, limits_.geometry.kind(group).first_needed(past_len(seq)), blocks_used(seq));
     }
   }
 }

@@ -11,7 +11,7 @@ bool Scheduler::make_room(StepBatch& batch) {
   const BlockPool& pool = cache_.device();
   // Without windows, every running request needs at most one more block.
   const int num_sure = pool.num_ready() - pool.num_unreferenced() + num_free(false);
-  if (!cache_.geometry().has_windows() && num_sure >= std::ssize(running_)) return true;
+  if (!cache_.geometry().gives_back() && num_sure >= std::ssize(running_)) return true;
   int num_needed = 0;
   for (const Index index : running_) num_needed += num_missing_blocks(table_.running(index));
   if (num_needed > 0) num_needed -= num_blocks_about_to_return();

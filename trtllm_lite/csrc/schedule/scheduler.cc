@@ -180,8 +180,8 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   const int past_len = cache_.length(running.kv());
   const int known_end = past_len + num_tokens, end = known_end + drafts.size();
   if (!reserve(running, running.kv(), end, batch)) return false;
-  const bool has_windows = cache_.geometry().has_windows();
-  const int most_before = has_windows ? request.max_blocks(cache_.geometry(), past_len) : 0;
+  const bool gives_back = cache_.geometry().gives_back();
+  const int most_before = gives_back ? request.max_blocks(cache_.geometry(), past_len) : 0;
 
   StepRow& row = push_row(index, running.slot().index(), running.kv(), end - past_len, drafts.size(), batch);
   row.num_generated = request.num_generated();
@@ -204,7 +204,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
     ++request.num_pending;
     request.sampling_step = batch.step;
   }
-  if (!has_windows) return true;
+  if (!gives_back) return true;
   leave_behind(running, running.kv(), batch.step);
   if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));
   return true;
@@ -255,7 +255,7 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
 
 // Releases blocks by KvCacheManager::leave_behind; released blocks are promised to the request again.
 void Scheduler::leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
-  if (!cache_.geometry().has_windows()) return;
+  if (!cache_.geometry().gives_back()) return;
   const int num_claimed = cache_.num_claimed();
   cache_.leave_behind(kv, last_step);
   if (Promise* promise = running.promise()) promise->take(cache_.num_claimed() - num_claimed);

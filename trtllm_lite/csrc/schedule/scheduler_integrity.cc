@@ -48,7 +48,7 @@ int Scheduler::num_claimed_by(const Running& running) const {
   for (const KvSequence* kv : sequences) {
     for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
       for (const std::int32_t block : cache_.blocks(*kv, group).subspan(cache_.first_block(*kv, group))) {
-        if (cache_.geometry().is_windowed(group)) {
+        if (cache_.geometry().kind(group).gives_back()) {
           in_windowed.insert(block);
         } else {
           in_others.insert(block);

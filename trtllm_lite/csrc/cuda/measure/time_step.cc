@@ -22,8 +22,8 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, const TimedStepSh
     if (!adapters.empty()) params->adapter = adapters[static_cast<std::size_t>(row) % adapters.size()];
     host.set_slot(row, params, {}, 0);
     for (int group = 0; group < geometry.num_groups(); ++group) {
-      const int end = geometry.table_end(group, timed.past_len, timed.past_len + timed.num_tokens);
-      for (int i = geometry.first_needed(group, timed.past_len); i < end; ++i) {
+      const int end = geometry.kind(group).table_end(timed.past_len, timed.past_len + timed.num_tokens);
+      for (int i = geometry.kind(group).first_needed(timed.past_len); i < end; ++i) {
         batch.table_updates.push_back({row, group, i, next_block++});
       }
     }

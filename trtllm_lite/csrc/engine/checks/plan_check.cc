@@ -145,7 +145,7 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
       throw EngineError("manifest.kv_cache.groups: expected one or more caches, as many in all groups, found " +
                         std::to_string(group.caches.size()) + " in " + group.name);
     }
-    if ((group.window > 0) != (group.kind == CacheKind::kWindow)) {
+    if ((group.window > 0) != (group.kind == CacheKindName::kWindow)) {
       throw EngineError("manifest.kv_cache.groups: expected a window if and only if the kind is window, found " +
                         std::to_string(group.window) + " in " + group.name);
     }
