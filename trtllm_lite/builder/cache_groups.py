@@ -32,16 +32,17 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     if not nodes:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     layers: dict[int, list[int]] = {}
-    kept: dict[tuple[str, tuple[Cache, ...]], str] = {}
+    kept: dict[tuple[tuple[str, tuple[int, ...]], ...], str] = {}
     for layer, node in nodes.items():
         window = attribute(node, "window", 0)
         layers.setdefault(window if window < max_seq_len else 0, []).append(layer)
-        kept.setdefault(caches_of(node), str(node.name))
+        _, caches = caches_of(node)
+        kept.setdefault(tuple((cache.name, cache.shape) for cache in caches), str(node.name))
     if len(kept) > 1:
-        found = "; ".join(f"{name}: {_shown(caches)}" for (_, caches), name in kept.items())
-        raise BuildError(f"expected all layers to keep as much of a token, found {found}")
-    ((kind, caches),) = kept
-    groups = _groups(layers, kind, caches)
+        shown = {name: " and ".join(f"{cache} {list(shape)}" for cache, shape in of) for of, name in kept.items()}
+        found = "; ".join(f"{name} keeps {caches}" for name, caches in shown.items())
+        raise BuildError(f"expected all layers to keep as much of a token, found that {found}")
+    groups = _groups(layers, *caches_of(nodes[0]))
     share_caches(graph, nodes, groups)
     for number, group in enumerate(groups):
         for layer in group.layers:
@@ -82,10 +83,6 @@ def caches_of(node: ir.Node) -> tuple[str, tuple[Cache, ...]]:
         assert value.dtype is not None
         caches.append(Cache(argument.name, DTYPE_NAMES[value.dtype], extents))
     return kind, tuple(caches)
-
-
-def _shown(caches: Sequence[Cache]) -> str:
-    return " and ".join(f"{cache.name} of {list(cache.shape)}" for cache in caches)
 
 
 def _groups(layers: dict[int, list[int]], kind: str, caches: tuple[Cache, ...]) -> tuple[CacheGroup, ...]:
