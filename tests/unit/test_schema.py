@@ -33,6 +33,9 @@ alias = "counts"
 """
 
 
+_CACHE = '["float32"]\nshape = ["num_blocks", "tokens_per_block"]\ncache = "some"'
+
+
 def _written(folder: Path, text: str) -> Path:
     path = folder / "count" / "schema.toml"
     path.parent.mkdir()
@@ -63,7 +66,9 @@ def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
         ("state = true", "state = true\nconstant = true", "input counts: expected step_input, state"),
         ('alias = "counts"', "state = true", "output counts_out: expected state = true for an int64 output"),
         ('["int32"]\nshape = ["num_slots"]\nalias', '["int64"]\nshape = ["num_slots"]\nalias', "expected state = true"),
-        ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: found step_input, constant"),
+        ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: found step_input, cache, constant"),
+        ("state = true\n", 'state = true\ncache = "full"\n', "input counts: expected a cache of a kind in"),
+        ('["int32"]\nshape = ["num_seqs"]\nstep_input = "past_lens"', _CACHE, "steps: expected a cache of a kind in"),
         ('name = "Count"', 'name = "Count"\nkernel = "cuda"', r"unknown keys \['kernel'\]"),
         ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
     ],

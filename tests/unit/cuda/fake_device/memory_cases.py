@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.csrc.tiny_engine import cache_group
 from tests.unit.cuda.fake_device.requests import LIMITS, check, greedy, random_prompts, run
 from tests.unit.cuda.toy_engine import (
     MAX_SEQ_LEN,
@@ -86,7 +87,8 @@ def test_sizes_do_not_wrap(tmp_path: Path) -> None:
     for tensor in toy.plan["tensors"]:
         if tensor["kind"] == "cache":
             tensor["shape"] = ["num_blocks", 1 << 29, 1 << 11]
-    toy.manifest["kv_cache"] = toy.manifest["kv_cache"] | {"bytes_per_block": 1 << 42}
+    groups = [cache_group("full", ((1 << 20) // PAGE, 1 << 20), "bfloat16")]
+    toy.manifest["kv_cache"] = toy.manifest["kv_cache"] | {"bytes_per_block": 1 << 42, "groups": groups}
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(toy))
     with pytest.raises(LimitError, match="expected a KV cache that fits in memory, found 1073741824 blocks"):
