@@ -73,6 +73,7 @@ class Lowering(Protocol):
     max_seq_len: int
     max_draft_len: int  # the most draft tokens of a sequence in a step
     tokens_per_block: int
+    block_bytes: int  # from a block of the KV cache to the next
     symbols: Mapping[str, int]  # the upper bound of each symbol
     num_ranks: int  # ranks among which layers are divided
     collective: int  # number of this collective, if not all ranks take part in it

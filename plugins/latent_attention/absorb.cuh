@@ -47,7 +47,10 @@ __device__ __forceinline__ void rotate_queries(u16* absorbed, const u16* query, 
 
 // One warp stores a token's latent and key in their slot.
 __device__ __forceinline__ void append(u32* keys, u32* latents, const u32* words, const float* norm, Angles angles,
-                                       int row, u64 slot, float epsilon, int lane) {
+                                       int row, int slot, float epsilon, int lane) {
+  u32* key_block = reinterpret_cast<u32*>(cache_block(keys, slot / TL_PAGE));
+  u32* latent_block = reinterpret_cast<u32*>(cache_block(latents, slot / TL_PAGE));
+  const int place = slot % TL_PAGE;
   float2 pairs[kLatentWords / 32];
   float squares = 0.0f;
 #pragma unroll
@@ -62,13 +65,13 @@ __device__ __forceinline__ void append(u32* keys, u32* latents, const u32* words
   for (int i = 0; i < kLatentWords / 32; ++i) {
     const int word = i * 32 + lane;
     const float2 weight = reinterpret_cast<const float2*>(norm)[word];
-    latents[LatentLayout::place(slot, word * 2) / 2] =
+    latent_block[LatentLayout::place(place, word * 2) / 2] =
         pack2(pairs[i].x * inverse * weight.x, pairs[i].y * inverse * weight.y);
   }
   for (int i = lane; i < kHalfWords; i += 32) {
     const uint2 two = angles.rotated(words + kLatentWords, i, row);
-    keys[KeyLayout::place(slot, i * 2) / 2] = two.x;
-    keys[KeyLayout::place(slot, i * 2 + kRotaryDim / 2) / 2] = two.y;
+    key_block[KeyLayout::place(place, i * 2) / 2] = two.x;
+    key_block[KeyLayout::place(place, i * 2 + kRotaryDim / 2) / 2] = two.y;
   }
 }
 

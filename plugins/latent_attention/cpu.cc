@@ -72,10 +72,9 @@ class LatentProblem {
     normalize(row, latent);
     rotate(row + latent_dim_, token, key);
     const std::int64_t seq = sequence_of(token), position = position_of(seq, token);
-    const std::int64_t slot =
-        block_of(seq, position / tokens_per_block_) * tokens_per_block_ + position % tokens_per_block_;
-    write_cache(keys_, slot * rotary_dim_, 1, key, rotary_dim_);
-    write_cache(latents_, slot * latent_dim_, 1, latent, latent_dim_);
+    const std::int64_t block = block_of(seq, position / tokens_per_block_), slot = position % tokens_per_block_;
+    write_cache(keys_, block * keys_.block_stride + slot * rotary_dim_, 1, key, rotary_dim_);
+    write_cache(latents_, block * latents_.block_stride + slot * latent_dim_, 1, latent, latent_dim_);
   }
 
   void attend(std::int64_t token, std::int64_t head, Scratch* scratch) const {
@@ -151,9 +150,9 @@ class LatentProblem {
 
   // Adds `count` tokens of a block to the sums. `largest` and `total` are the running maximum and sum of the weights.
   void add_block(std::int64_t block, std::int64_t count, Scratch* scratch, float* largest, float* total) const {
-    const std::int64_t first = block * tokens_per_block_;
-    const float* latents = read_cache(latents_, first * latent_dim_, tokens_per_block_ * latent_dim_, scratch->latents);
-    const float* keys = read_cache(keys_, first * rotary_dim_, tokens_per_block_ * rotary_dim_, scratch->keys);
+    const float* latents =
+        read_cache(latents_, block * latents_.block_stride, tokens_per_block_ * latent_dim_, scratch->latents);
+    const float* keys = read_cache(keys_, block * keys_.block_stride, tokens_per_block_ * rotary_dim_, scratch->keys);
     float most = *largest;
     for (std::int64_t i = 0; i < count; ++i) {
       scratch->scores[i] = dot(latents + i * latent_dim_, scratch->query, latent_dim_) +

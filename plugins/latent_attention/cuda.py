@@ -36,7 +36,8 @@ def lower(op: Lowering) -> list[Command]:
 def _heads(op: Lowering) -> LatentHeads:
     extents = (*op.extents("key_up")[:2], op.extents("key_cache")[-1], *op.extents("value_up")[1:])
     num_heads, plain_dim, rotary_dim, value_dim, latent_dim = (size for size in extents if isinstance(size, int))
-    return LatentHeads(num_heads, plain_dim, rotary_dim, value_dim, latent_dim, op.tokens_per_block, op.dtype)
+    sizes = (num_heads, plain_dim, rotary_dim, value_dim, latent_dim, op.tokens_per_block)
+    return LatentHeads(*sizes, op.block_bytes, op.dtype)
 
 
 def _attention(op: Lowering, mean: Buffer, absorbed: Buffer, cache: Cache, heads: LatentHeads) -> list[Launch]:

@@ -2,7 +2,7 @@
 //
 // Caches have one head: for each token a latent of TL_LATENT_DIM elements (a multiple of 128) and a key of
 // TL_ROTARY_DIM (a multiple of 64), laid out as in paged_attention/cache.cuh with the 128-byte swizzle. Macros: these,
-// TL_HEADS, TL_PAGE (tokens of a block of the cache), TL_FP16.
+// TL_HEADS, TL_PAGE (tokens of a block of the cache), TL_BLOCK_BYTES, TL_FP16.
 #pragma once
 
 #include "paged_attention/cache.cuh"

@@ -31,6 +31,7 @@ class LatentHeads:
     value_dim: int
     latent_dim: int
     tokens_per_block: int
+    block_bytes: int  # from a block of the layer's latents or keys to the next
     dtype: str
 
     @property
@@ -55,6 +56,7 @@ class LatentHeads:
             "TL_LATENT_DIM": self.latent_dim,
             "TL_ROTARY_DIM": self.rotary_dim,
             "TL_PAGE": self.tokens_per_block,
+            "TL_BLOCK_BYTES": self.block_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
         }
 

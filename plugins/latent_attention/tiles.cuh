@@ -9,8 +9,8 @@
 
 namespace tl {
 
-using LatentCopy = TokenCopy<kLatentDim, TL_PAGE, 1, kStep>;
-using KeyCopy = TokenCopy<kRotaryDim, TL_PAGE, 1, kStep>;
+using LatentCopy = TokenCopy<kLatentDim, TL_PAGE, kStep>;
+using KeyCopy = TokenCopy<kRotaryDim, TL_PAGE, kStep>;
 constexpr int kStages = 2, kConsumers = 2, kGroupThreads = 128, kConsumerThreads = kConsumers * kGroupThreads;
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // per thread, which has 168 at first
 constexpr u32 kQueryBytes = kItemRows * kQueryDim * 2, kStageBytes = LatentCopy::kBytes + KeyCopy::kBytes;

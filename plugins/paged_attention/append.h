@@ -61,9 +61,10 @@ inline void append_token(const AttentionProblem& p, std::int64_t seq, std::int64
   for (std::int64_t h = 0; h < p.num_kv_heads; ++h) {
     alignas(64) float key[kMaxHeadDim];
     rotate_head(p, token, keys + h * dim, p.key_norm, key);
-    const std::int64_t first = p.block_offset(seq, block, h);
-    write_cache(p.key_cache, first + slot, p.tokens_per_block, key, dim);
-    write_cache(p.value_cache, first + slot * dim, 1, values + h * dim, dim);
+    const std::int64_t first_key = p.block_offset(p.key_cache, seq, block, h);
+    const std::int64_t first_value = p.block_offset(p.value_cache, seq, block, h);
+    write_cache(p.key_cache, first_key + slot, p.tokens_per_block, key, dim);
+    write_cache(p.value_cache, first_value + slot * dim, 1, values + h * dim, dim);
     if (p.stored) {
       float* stored = p.stored + (2 * token * p.num_kv_heads + h) * dim;
       copy(key, stored, dim);

@@ -165,7 +165,8 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
     const bool is_value = index >= count && index < 2 * count;
     const std::int64_t block = first + (index < count ? index : index - count);
     if (block >= end) return {nullptr, 0};
-    return {is_value ? &p.value_cache : &p.key_cache, p.block_offset(tile.seq, block, tile.kv_head)};
+    const CacheTensor& cache = is_value ? p.value_cache : p.key_cache;
+    return {&cache, p.block_offset(cache, tile.seq, block, tile.kv_head)};
   };
   const auto read = [&](const CacheBlock& block) {
     return read_cache(*block.cache, block.first, width * p.head_dim, scratch->block);

@@ -6,6 +6,9 @@
 // by the token's number: wgmma's 128-byte swizzle, its fastest operand. Otherwise a group is [piece of 16 bytes][8
 // tokens]. Neither layout has bank conflicts.
 //
+// A block of the cache holds what all layers of a cache group keep of its tokens, so that the blocks of one layer's
+// keys are TL_BLOCK_BYTES apart.
+//
 // TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes with one scale for all keys and one
 // for all values. With a cache of bytes, attention computes in float16, which holds E4M3 and int8 exactly, and queries
 // more precisely than bfloat16 does.
@@ -34,8 +37,8 @@ struct CacheLayout {
   static constexpr int kRun = kRunBytes / kItemBytes;
   static constexpr u32 kMatrixBytes = kGroupTokens * kRunBytes;  // bytes of such runs of a group
 
-  // The place of the first run of row (block * kv_heads + head) * page + token.
-  __device__ __forceinline__ static u64 begin(u64 row) {
+  // The place in a block of the first run of row head * page + token.
+  __device__ __forceinline__ static int begin(int row) {
     return row / kGroupTokens * (kGroupTokens * kDim) + row % kGroupTokens * kRun;
   }
   // The offset of element d of token `token` from begin(), in a group of `tokens` tokens; for a group of 1, the offset
@@ -44,10 +47,10 @@ struct CacheLayout {
     const int piece = d / kPiece, within = kSwizzled ? piece % 8 ^ token : 0;
     return d / kRun * tokens * kRun + within * kPiece + d % kPiece;
   }
-  // The place of element d of a row.
-  __device__ __forceinline__ static u64 place(u64 row, int d) { return begin(row) + offset(d, row % kGroupTokens); }
-  // The place of the first element of piece `piece` of a row.
-  __device__ __forceinline__ static u64 element(u64 row, int piece) { return place(row, piece * kPiece); }
+  // The place in a block of element d of a row.
+  __device__ __forceinline__ static int place(int row, int d) { return begin(row) + offset(d, row % kGroupTokens); }
+  // The place in a block of the first element of piece `piece` of a row.
+  __device__ __forceinline__ static int element(int row, int piece) { return place(row, piece * kPiece); }
   // The offset in bytes, from a group's beginning, of the piece that a lane passes to ldmatrix for token `token` of the
   // group. `odd`: the second of two neighbouring pieces; the first is number 2 * pair, with which pair_address() gives
   // the further pieces.
@@ -61,27 +64,34 @@ struct CacheLayout {
   }
 };
 
-// The cache row (as CacheLayout counts rows) of a key or value head of the token in `slot`.
-template <int kPage, int kKvHeads>
-__device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
-  return (static_cast<u64>(slot / kPage) * kKvHeads + kv_head) * kPage + slot % kPage;
+// The block of a layer's keys or values with number `block`.
+__device__ __forceinline__ char* cache_block(void* cache, int block) {
+  return static_cast<char*>(cache) + block * static_cast<u64>(TL_BLOCK_BYTES);
+}
+__device__ __forceinline__ const char* cache_block(const void* cache, int block) {
+  return static_cast<const char*>(cache) + block * static_cast<u64>(TL_BLOCK_BYTES);
+}
+// The row, as CacheLayout counts rows, of a key or value head of the token in `slot`.
+template <int kPage>
+__device__ __forceinline__ int block_row(int slot, int kv_head) {
+  return kv_head * kPage + slot % kPage;
 }
 
-// Stores an element of a key or value, or two neighbours, in the cache; `factor` is the inverse of the scale of bytes.
-__device__ __forceinline__ void put_in_cache(void* cache, u64 at, float value, float factor) {
+// Stores an element of a key or value, or two neighbours, in a block; `factor` is the inverse of the scale of bytes.
+__device__ __forceinline__ void put_in_cache(void* block, int at, float value, float factor) {
   if constexpr (kByteCache) {
     const u32 bytes = pack4<kCacheType>(value * factor, 0.0f, 0.0f, 0.0f);
-    static_cast<unsigned char*>(cache)[at] = static_cast<unsigned char>(bytes);
+    static_cast<unsigned char*>(block)[at] = static_cast<unsigned char>(bytes);
   } else {
-    static_cast<u16*>(cache)[at] = pack1(value);
+    static_cast<u16*>(block)[at] = pack1(value);
   }
 }
-__device__ __forceinline__ void put_pair_in_cache(void* cache, u64 at, float2 values, float factor) {
+__device__ __forceinline__ void put_pair_in_cache(void* block, int at, float2 values, float factor) {
   if constexpr (kByteCache) {
     const u32 bytes = pack4<kCacheType>(values.x * factor, values.y * factor, 0.0f, 0.0f);
-    static_cast<u16*>(cache)[at / 2] = static_cast<u16>(bytes);
+    static_cast<u16*>(block)[at / 2] = static_cast<u16>(bytes);
   } else {
-    static_cast<u32*>(cache)[at / 2] = pack2(values.x, values.y);
+    static_cast<u32*>(block)[at / 2] = pack2(values.x, values.y);
   }
 }
 // Packs two elements of a query as attention reads them.
@@ -90,8 +100,8 @@ __device__ __forceinline__ u32 pack_query(float lo, float hi) {
 }
 
 // One warp's copies of up to kTokens consecutive tokens of a KV head to shared memory, in the layout of the cache. The
-// first token is at the beginning of a cache block, or at a multiple of kTokens.
-template <int kDim, int kPage, int kKvHeads, int kTokens, int kItemBytes = kCacheItemBytes>
+// first token is at the beginning of a block, or at a multiple of kTokens. Blocks are kBlockBytes apart.
+template <int kDim, int kPage, int kTokens, int kItemBytes = kCacheItemBytes, u64 kBlockBytes = TL_BLOCK_BYTES>
 struct TokenCopy {
   using Layout = CacheLayout<kDim, kItemBytes>;
   static constexpr int kPageTokens = min_of(kPage, kTokens), kPages = kTokens / kPageTokens;
@@ -113,8 +123,8 @@ struct TokenCopy {
     return min_of(present - page * kPageTokens, kPageTokens);
   }
   __device__ __forceinline__ const char* source(const void* cache, int page) const {
-    const u64 row = (static_cast<u64>(blocks[page]) * kKvHeads + head) * kPage + token % kPage;
-    return static_cast<const char*>(cache) + row * Layout::kTokenBytes;
+    const u32 row = head * kPage + token % kPage;
+    return static_cast<const char*>(cache) + blocks[page] * kBlockBytes + row * Layout::kTokenBytes;
   }
 
   // Copies keys; called by the copying lanes. Keys past the last one are undefined: their scores are masked.

@@ -53,7 +53,7 @@ def _heads(op: Lowering, cache_dtype: str) -> Heads:
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
     extents = (op.attribute("num_heads"), *_token_shape(op), op.tokens_per_block)
-    return Heads(*extents, op.dtype, cache_dtype, rotary_dim, op.scales("y"))
+    return Heads(*extents, op.dtype, cache_dtype, op.block_bytes, rotary_dim, op.scales("y"))
 
 
 def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:

@@ -17,7 +17,7 @@ constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : TL_WARPS == 4
 static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
 
 using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
-using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
+using Copy = TokenCopy<kDim, TL_PAGE, kTileTokens>;
 constexpr u32 kStageBytes = 2 * Copy::kBytes;
 
 struct DecodeArguments {
@@ -134,10 +134,10 @@ struct NewToken {
       if (at < 2 * kPieces) use(pieces[i], at >= kPieces, at % kPieces);
     }
   }
-  // Loads the key and value from a row of the cache.
-  __device__ __forceinline__ void load(const void* keys, const void* values, u64 row, int lane) {
+  // Loads the key and value from a row of a block of keys and of one of values.
+  __device__ __forceinline__ void load(const char* keys, const char* values, int row, int lane) {
     each(pieces, lane, [&](uint4& piece, bool is_value, int p) {
-      const char* from = static_cast<const char*>(is_value ? values : keys);
+      const char* from = is_value ? values : keys;
       piece = *reinterpret_cast<const uint4*>(from + Layout::element(row, p) * kCacheItemBytes);
     });
   }
@@ -170,7 +170,9 @@ struct PairLoader {
     next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
     const bool reaches_it = cursor.end_chunk - cursor.chunk <= left;
     if (!reaches_it || (last / kTileTokens & team.warps - 1) != team.warp) return;
-    added.load(a.key_cache, a.value_cache, cache_row<TL_PAGE, TL_KV_HEADS>(slot, cursor.head()), lane);
+    const int block = slot / TL_PAGE;
+    added.load(cache_block(a.key_cache, block), cache_block(a.value_cache, block),
+               block_row<TL_PAGE>(slot, cursor.head()), lane);
   }
 };
 

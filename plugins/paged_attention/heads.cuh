@@ -2,7 +2,7 @@
 //
 // A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) rotates the first TL_ROTARY_DIM
 // elements of queries and keys in pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
-// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).
+// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), and those of cache.cuh.
 #pragma once
 
 #include "paged_attention/cache.cuh"
@@ -76,9 +76,10 @@ struct HeadTargets {
   // The destination of head `head` of token `token`, whose slot is `slot`.
   __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
     const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
-    const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, (head - TL_HEADS) % TL_KV_HEADS);
-    const u64 begin = is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
-                               : HeadTarget::Layout::begin(row) * kCacheItemBytes;
+    const int row = block_row<TL_PAGE>(slot, (head - TL_HEADS) % TL_KV_HEADS);
+    const u64 begin =
+        is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
+                 : slot / TL_PAGE * static_cast<u64>(TL_BLOCK_BYTES) + HeadTarget::Layout::begin(row) * kCacheItemBytes;
     void* base = is_query ? q : is_key ? key_cache : value_cache;
     return {static_cast<char*>(base) + begin, is_query ? 0 : slot % kGroupTokens, is_query ? 1 : kGroupTokens,
             is_key ? key_factor : value_factor, is_query};

@@ -36,6 +36,7 @@ class Heads:
     tokens_per_block: int
     dtype: str
     cache_dtype: str
+    block_bytes: int  # from a block of the layer's keys or values to the next
     rotary_dim: int  # leading elements of a query or key head that RoPE rotates; 0: no RoPE
     y_scales: RowScales | None = None  # the scale of results that are quantized
 
@@ -79,6 +80,7 @@ class Heads:
             "TL_KV_HEADS": self.num_kv_heads,
             "TL_HEAD_DIM": self.head_dim,
             "TL_PAGE": self.tokens_per_block,
+            "TL_BLOCK_BYTES": self.block_bytes,
             "TL_CACHE_TYPE": self.cache_type,
         }
 
@@ -144,8 +146,8 @@ class Scores:
 class Cache:
     """The paged cache of a layer, and how the step's sequences lie in it."""
 
-    keys: Buffer
-    values: Buffer
+    keys: Operand
+    values: Operand
     cu_seqlens: Buffer
     past_lens: Buffer
     block_tables: Buffer  # [sequences * cache groups, columns]

@@ -93,5 +93,5 @@ class NewTokens:
         return launch(specialised, (symbol("num_tokens"),), *self._targets, stored, *arguments)
 
     @property
-    def _targets(self) -> tuple[Buffer, ...]:
+    def _targets(self) -> tuple[Operand, ...]:
         return self.query, self.cache.keys, self.cache.values

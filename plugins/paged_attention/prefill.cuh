@@ -11,7 +11,7 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks exit.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES (which decides the
-// step), TL_SINKS (0 or 1), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
+// step), TL_SINKS (0 or 1), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
@@ -56,8 +56,9 @@ struct Fetcher {
       for (int page = 1; page < kIdsPerStep; ++page) {
         if (r >= page * TL_PAGE) id = ids[page];
       }
-      const u64 row = (static_cast<u64>(id) * TL_KV_HEADS + head) * TL_PAGE + (token + r) % TL_PAGE;
-      const u64 from = present ? CacheLayout<kDim>::element(row, column) : 0;
+      const int row = block_row<TL_PAGE>(token + r, head);
+      const u64 block = present ? id * static_cast<u64>(TL_BLOCK_BYTES) : 0;
+      const u64 from = block / 2 + (present ? CacheLayout<kDim>::element(row, column) : 0);
       const u32 to = target + r * kPitch + column * 16;
       copy16(to, static_cast<const u16*>(a.key_cache) + from, present);
       copy16(to + kStep * kPitch, static_cast<const u16*>(a.value_cache) + from, present);

@@ -50,7 +50,7 @@ def wide_cache(name: str, heads: Heads, num_tokens: int, max_blocks_per_seq: int
 
 def widening(heads: Heads, scores: Scores) -> Kernel:
     """The kernel of :func:`widen`."""
-    macros = ("TL_KV_HEADS", "TL_HEAD_DIM", "TL_PAGE", "TL_CACHE_TYPE", "TL_FP16", "TL_CHUNKED")
+    macros = {"TL_KV_HEADS", "TL_HEAD_DIM", "TL_PAGE", "TL_BLOCK_BYTES", "TL_CACHE_TYPE", "TL_FP16", "TL_CHUNKED"}
     defines = {name: value for name, value in (heads.defines() | scores.defines()).items() if name in macros}
     defines["TL_WIDE_TOKENS"] = WIDE_TOKENS
     return kernel("paged_attention/widen.cuh", "widen_cache", _WIDENING_THREADS, 0, defines)

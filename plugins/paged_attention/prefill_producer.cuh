@@ -21,8 +21,8 @@ constexpr int kStages[] = {2, kByteCache ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
 constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
-using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
-using WideCopy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep, 2>;
+using Copy = TokenCopy<kDim, TL_PAGE, kStep>;
+using WideCopy = TokenCopy<kDim, TL_PAGE, kStep, 2, TL_KV_HEADS * TL_PAGE * kDim * 2>;
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;

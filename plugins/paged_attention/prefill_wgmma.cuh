@@ -16,8 +16,8 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block per SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; for bytes, three warps convert what the
-// producer loads), TL_WIDE_TOKENS (see wide_cache.cuh), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
+// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_WIDE_TOKENS (see wide_cache.cuh), and those of cache.cuh (for bytes,
+// three warps convert what the producer loads), score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_convert.cuh"
 #include "paged_attention/prefill_producer.cuh"

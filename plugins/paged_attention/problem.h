@@ -14,10 +14,12 @@ namespace tl::TL_ISA {
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxTokensPerBlock = 128;
 
-// One of the two caches, and the scale of its elements if their type has eight bits.
+// One of the two caches, whose blocks begin `block_stride` elements after each other, and the scale of its elements if
+// their type has eight bits.
 struct CacheTensor {
   void* data;
   DType dtype;
+  std::int64_t block_stride;
   float scale;
 };
 
@@ -38,10 +40,11 @@ struct AttentionProblem {
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
-  // The first element of a head's block of a sequence, in either cache.
-  std::int64_t block_offset(std::int64_t seq, std::int64_t block, std::int64_t kv_head) const {
+  // The first element of a head in a sequence's block of a cache.
+  std::int64_t block_offset(const CacheTensor& cache, std::int64_t seq, std::int64_t block,
+                            std::int64_t kv_head) const {
     const std::int64_t physical = block_tables[seq * table_stride + block];
-    return (physical * num_kv_heads + kv_head) * head_dim * tokens_per_block;
+    return physical * cache.block_stride + kv_head * head_dim * tokens_per_block;
   }
 
   // The first position that the query at `position` attends to.
@@ -58,7 +61,7 @@ struct AttentionProblem {
 };
 
 inline CacheTensor cache_tensor(const Tensor& cache, double scale) {
-  return {cache.data, cache.dtype, static_cast<float>(scale)};
+  return {cache.data, cache.dtype, cache.block_bytes / item_size(cache.dtype), static_cast<float>(scale)};
 }
 
 inline AttentionProblem make_problem(const KernelArgs& args) {

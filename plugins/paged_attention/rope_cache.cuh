@@ -112,12 +112,12 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
         store(quads[n], put, c, s, true, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
-        const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, kv_head);
-        void* cache = is_value ? value_cache : key_cache;
+        const int row = block_row<TL_PAGE>(slot, kv_head);
+        void* block = cache_block(is_value ? value_cache : key_cache, slot / TL_PAGE);
         const float factor = is_value ? value_factor : key_factor;
         const u64 shown = static_cast<u64>(token) * 2 * TL_KV_HEADS + (head - TL_HEADS);
         const auto put = [&](int d, float2 two) {
-          put_pair_in_cache(cache, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
+          put_pair_in_cache(block, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
           if (TL_STORED) reinterpret_cast<u32*>(stored + shown * TL_HEAD_DIM)[d / 2] = pack2(two.x, two.y);
         };
         store(quads[n], put, c, s, !is_value, lane);

@@ -3,7 +3,7 @@
 //
 // Bytes: 3 for each element of these keys and values. Floor: bytes / bandwidth. Launch: 256 threads, any grid; a warp
 // converts the keys or the values of a KV head of a block at a time. Macros: TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE,
-// TL_CACHE_TYPE, TL_FP16 (1), TL_WIDE_TOKENS, and those of seen_keys.cuh.
+// TL_BLOCK_BYTES, TL_CACHE_TYPE, TL_FP16 (1), TL_WIDE_TOKENS, and those of seen_keys.cuh.
 #include "paged_attention/convert.cuh"
 #include "paged_attention/sequence_search.cuh"
 #include "paged_attention/wide_cache.cuh"
@@ -80,8 +80,8 @@ extern "C" __global__ void __launch_bounds__(256)
     if (found.seq < 0 || index - found.block + seen.wide(found.seq) > wide_blocks) return;
     const int block = block_tables[static_cast<u64>(found.seq) * max_blocks + seen.first(found.seq) + found.block];
     const bool is_key = unit % 2 == 0;
-    const u64 from = static_cast<u64>(block) * TL_KV_HEADS + head, to = static_cast<u64>(index) * TL_KV_HEADS + head;
+    const u64 to = static_cast<u64>(index) * TL_KV_HEADS + head;
     widen(reinterpret_cast<char*>(is_key ? wide_keys : wide_values) + to * (TL_PAGE * Wide::kTokenBytes),
-          static_cast<const char*>(is_key ? key_cache : value_cache) + from * (TL_PAGE * Raw::kTokenBytes), lane);
+          cache_block(is_key ? key_cache : value_cache, block) + head * (TL_PAGE * Raw::kTokenBytes), lane);
   }
 }

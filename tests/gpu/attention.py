@@ -8,7 +8,7 @@ import torch
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import CACHE_SCALES, poisoned
+from tests.gpu.paged import CACHE_SCALES, block_bytes, poisoned
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
 from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
@@ -40,8 +40,8 @@ def _arguments(
 
 
 def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | None, y_scales: RowScales | None) -> Heads:
-    extents = (shape.heads, shape.kv_heads, shape.head_dim, shape.page)
-    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], 0, y_scales)
+    extents, stored = (shape.heads, shape.kv_heads, shape.head_dim, shape.page), cache_dtype or dtype
+    return Heads(*extents, NAMES[dtype], NAMES[stored], block_bytes(*extents[1:], stored), 0, y_scales)
 
 
 def _scores(

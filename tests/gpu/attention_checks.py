@@ -11,7 +11,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape, QkvLinear
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import CACHE_SCALES, PagedCache, bits, in_range, poisoned, unpacked
+from tests.gpu.paged import CACHE_SCALES, PagedCache, bits, block_bytes, in_range, poisoned, unpacked
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.paged_attention.launches import Heads
 from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS
@@ -262,7 +262,8 @@ def check_rope_cache(
     held, scales = cache_dtype or dtype, CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
     q = torch.full((rows, heads, dim), POISON, device=device, dtype=torch.float16 if cache_dtype else dtype)
     keys, values = (poisoned(blocks, kv_heads, page, dim, dtype=held, device=device) for _ in range(2))
-    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], rotated_dim).rope_defines()
+    stride = block_bytes(kv_heads, dim, page, held)
+    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], stride, rotated_dim).rope_defines()
     defines |= {"TL_WARPS": 8, "TL_NORM": int(norm), "TL_STORED": int(norm)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)

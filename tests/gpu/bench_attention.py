@@ -1,8 +1,6 @@
 """Times decode attention over caches larger than the L2 cache, one per layer, and causal prefill attention.
 
-python -m tests.gpu.bench_attention [decode|units|prefill|all] [float8_e4m3fn|int8]: the cache has this type, or
-bfloat16. With ``units``, decode attention is timed twice: as ever, with the blocks of a layer together, and with the
-blocks of 32 layers for the same tokens side by side, so that those of one layer lie far apart.
+python -m tests.gpu.bench_attention [decode|prefill|all] [float8_e4m3fn|int8]: the cache has this type, or bfloat16.
 
 Each line has the time of isolated runs and that of runs back to back, when power limits the clocks.
 """
@@ -25,19 +23,15 @@ PROMPTS = [(64, 128), (1, 512), (4, 512), (1, 2048), (4, 2048), (1, 8192), (1, 1
 
 
 class Layers:
-    """Layers of one batch's cache: enough of them to exceed the L2 cache several times.
+    """Layers of one batch's cache: enough of them to exceed the L2 cache several times."""
 
-    With ``num_in_units``, there are so many layers, and blocks of all layers for the same tokens lie side by side.
-    """
-
-    def __init__(self, batch: int, lengths: list[int], cache_dtype: torch.dtype | None, num_in_units: int = 0) -> None:
+    def __init__(self, batch: int, lengths: list[int], cache_dtype: torch.dtype | None) -> None:
         shape, dtype = LLAMA_8B, cache_dtype or torch.bfloat16
         counts = [-(-length // shape.page) for length in lengths]
         blocks = sum(counts)
         self.bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim * dtype.itemsize
-        self.count = num_in_units or max(2, min(32, -(-600_000_000 // self.bytes)))
-        caches = (1, self.count * blocks) if num_in_units else (self.count, blocks)
-        cache = (*caches, shape.kv_heads, shape.page, shape.head_dim)
+        self.count = max(2, min(32, -(-600_000_000 // self.bytes)))
+        cache = (self.count, blocks, shape.kv_heads, shape.page, shape.head_dim)
         self.key_cache, self.value_cache = (
             in_range(torch.randn(cache, device="cuda", dtype=torch.bfloat16) / scale, dtype).to(dtype)
             for scale in CACHE_SCALES.get(dtype, (1.0, 1.0))
@@ -50,17 +44,13 @@ class Layers:
             table[: len(mine)] = mine
         self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
         last = self.past_lens.long()
-        self.places = []  # of each layer: its caches, tables and slots
-        for layer in range(self.count):
-            tables = self.block_tables * num_in_units + layer if num_in_units else self.block_tables
-            blocks = tables.gather(1, last[:, None] // shape.page)[:, 0]
-            slots = (blocks * shape.page + last % shape.page).int()
-            own = 0 if num_in_units else layer
-            self.places.append((self.key_cache[own], self.value_cache[own], tables, slots))
+        blocks = self.block_tables.gather(1, last[:, None] // shape.page)[:, 0]
+        self.slots = (blocks * shape.page + last % shape.page).int()
 
     def run(self, attention: DecodeAttention) -> None:
-        for keys, values, tables, slots in self.places:
-            attention(self.output, self.query, keys, values, self.past_lens, tables, slots, programmatic=True)
+        for keys, values in zip(self.key_cache, self.value_cache, strict=True):
+            tensors = (self.output, self.query, keys, values, self.past_lens, self.block_tables, self.slots)
+            attention(*tensors, programmatic=True)
 
 
 def _queries(rows: int, cache_dtype: torch.dtype | None) -> torch.Tensor:
@@ -74,8 +64,8 @@ def report(name: str, body: Callable[[], None], floor: float, count: int = 1) ->
     print(f"{name:40s} {cold:9.2f} us, sustained {hot:9.2f}, floor {floor:9.2f}, {floor / cold:6.1%}", flush=True)
 
 
-def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype | None, num_in_units: int = 0) -> None:
-    layers = Layers(batch, lengths, cache_dtype, num_in_units)
+def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype | None) -> None:
+    layers = Layers(batch, lengths, cache_dtype)
     shared_bytes = 0 if batch <= 16 else WHOLE_SM_BYTES
     attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes, cache_dtype=cache_dtype)
     report(name, partial(layers.run, attention), layers.bytes / PEAK_BYTES_PER_US, layers.count)
@@ -105,12 +95,6 @@ def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
 
 def main(what: str = "all", cache: str = "") -> None:
     cache_dtype = {NAMES[dtype]: dtype for dtype in CACHE_SCALES}[cache] if cache else None
-    if what == "units":
-        for batch, length in [(1, 1024), (1, 32768), (8, 8192), (64, 192), (64, 2048), (256, 512)]:
-            for layers in (0, 32):
-                name = f"decode, {batch} of {length} tokens{', in units' * (layers > 0)}"
-                decode(batch, [length] * batch, name, cache_dtype, layers)
-        return
     for batch, length in FEW + MANY if what != "prefill" else []:
         decode(batch, [length] * batch, f"decode, {batch} of {length} tokens", cache_dtype)
     if what != "prefill":

@@ -15,6 +15,7 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
+from tests.gpu.paged import block_bytes
 from tests.gpu.timing import timed
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
@@ -57,7 +58,9 @@ class Products:
         slots = memory("slots", torch.arange(rows, device=device, dtype=torch.int32)[None])
         angles = torch.rand(rows, shape.head_dim // 2, device=device)
         unread = Buffer("unread", "int32", (1,))
-        heads = (shape.heads, shape.kv_heads, shape.head_dim, shape.page, "bfloat16", name, shape.head_dim)
+        block = (shape.kv_heads, shape.head_dim, shape.page)
+        stored = (name, block_bytes(*block, self.kind))
+        heads = (shape.heads, *block, "bfloat16", *stored, shape.head_dim)
         cache = Cache(keys, values, unread, unread, unread, slots, 0)
         tables = (memory("cos", angles.cos()), memory("sin", angles.sin()))
         self.tokens = NewTokens(memory("q", q), cache, tables, Heads(*heads))

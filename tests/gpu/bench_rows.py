@@ -62,6 +62,7 @@ def rope_cache(rows: int) -> None:
         "TL_HEAD_DIM": SHAPE.head_dim,
         "TL_ROTARY_DIM": SHAPE.head_dim,
         "TL_PAGE": SHAPE.page,
+        "TL_BLOCK_BYTES": SHAPE.kv_heads * SHAPE.head_dim * SHAPE.page * 2,
         "TL_WARPS": 8,
         "TL_NORM": 0,
         "TL_STORED": 0,

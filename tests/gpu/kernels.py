@@ -191,6 +191,7 @@ class QkvLinear:
             "TL_HEAD_DIM": shape.head_dim,
             "TL_ROTARY_DIM": shape.head_dim if rotary_dim is None else rotary_dim,
             "TL_PAGE": shape.page,
+            "TL_BLOCK_BYTES": shape.kv_heads * shape.head_dim * shape.page * (cache_dtype or dtype).itemsize,
             "TL_NORM": int(norm),
             "TL_BIAS": int(shape.qkv_bias),
             "TL_CACHE_TYPE": {None: 0, torch.float8_e4m3fn: 1, torch.int8: 2}[cache_dtype],

@@ -14,7 +14,7 @@ from tests.gpu.paged import packed, poisoned, unpacked
 from trtllm_lite.plugins.latent_attention import launches
 from trtllm_lite.plugins.latent_attention.launches import LatentHeads
 from trtllm_lite.plugins.latent_attention.reference import reference
-from trtllm_lite.plugins.launch import Buffer, Launch
+from trtllm_lite.plugins.launch import Buffer, Extent, Launch, Slice
 from trtllm_lite.plugins.paged_attention.launches import Cache
 
 EPSILON = 1e-6
@@ -34,7 +34,12 @@ class Layer:
 
     def extents(self, dtype: torch.dtype) -> LatentHeads:
         sizes = (self.heads, self.plain_dim, self.rotary_dim, self.value_dim, self.latent_dim, self.page)
-        return LatentHeads(*sizes, NAMES[dtype])
+        return LatentHeads(*sizes, self.block_bytes, NAMES[dtype])
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of the test's cache, which holds the layer's latents and then its keys."""
+        return self.page * (self.latent_dim + self.rotary_dim) * 2
 
     @property
     def scale(self) -> float:
@@ -135,14 +140,15 @@ class Attention:
         self.step, self.machine, self.memory = step, machine, Memory()
         layer, rows, dtype = step.layer, len(step.query), step.dtype
         heads = layer.extents(dtype)
-        self.keys, self.latents = (
-            self._new(name, packed(cache)) for name, cache in zip(("keys", "latents"), step.caches, strict=True)
-        )
+        keys, latents = (packed(cache).flatten(1) for cache in step.caches)
+        self.blocks = self._new("blocks", torch.cat([latents, keys], 1))
+        self.sizes = latents.shape[1], keys.shape[1]
+        of_keys = Slice(self.blocks, Extent(latents[0].nbytes))
         slots = torch.full((GROUPS, rows), -(2**30), dtype=torch.int32)
         slots[GROUP] = step.slots
         places = {name: self._new(name, getattr(step, name)) for name in ("cu_seqlens", "past_lens")}
         tables, of_slots = self._new("tables", step.tables.flatten(0, 1)), self._new("slots", slots)
-        cache = Cache(self.keys, self.latents, places["cu_seqlens"], places["past_lens"], tables, of_slots, GROUP)
+        cache = Cache(of_keys, self.blocks, places["cu_seqlens"], places["past_lens"], tables, of_slots, GROUP)
 
         def room(name: str, *shape: int) -> Buffer:
             return self._new(name, torch.full(shape, POISON).to(dtype))
@@ -188,6 +194,12 @@ class Attention:
         symbols |= {"num_prefill_seqs": seqs, "num_prefill_tokens": rows, "num_seqs": seqs}
         return Prepared(self.launches[name], self.memory.tensors, symbols, self.machine)
 
+    def caches(self) -> list[torch.Tensor]:
+        """The caches of keys and of latents, [blocks, 1, page, dim]."""
+        blocks, page = self.memory.tensors[self.blocks].cpu(), self.step.layer.page
+        latents, keys = (part.reshape(len(blocks), 1, page, -1) for part in blocks.split(self.sizes, 1))
+        return [unpacked(keys), unpacked(latents)]
+
     def run(self) -> torch.Tensor:
         """Run all launches; returns y."""
         for name in self.launches:
@@ -214,8 +226,7 @@ def check_latents(
     y, keys, latents = step.expected()
     assert_close(found, y, by_row=True)
     assert torch.equal(found, again)
-    for buffer, expected in ((attention.keys, keys), (attention.latents, latents)):
-        stored = unpacked(attention.memory.tensors[buffer].cpu()).view(expected.shape)
+    for stored, expected in zip(attention.caches(), (keys, latents), strict=True):
         assert torch.equal(torch.isnan(stored), torch.isnan(expected)), "other slots were written"
         assert_close(stored[~torch.isnan(stored)], expected[~torch.isnan(expected)])
     if split:
@@ -245,7 +256,6 @@ def _rows_of(whole: Step, done: Attention, past: int, row: int) -> Step:
     for name in ("query", "latent", "cos", "sin", "slots"):
         setattr(part, name, getattr(whole, name)[row : row + 1])
     part.cu_seqlens, part.past_lens = torch.tensor([0, 1]).int(), torch.tensor([past + row]).int()
-    caches = (done.memory.tensors[buffer].cpu() for buffer in (done.keys, done.latents))
-    keys, latents = (unpacked(cache).view(cache.shape) for cache in caches)
+    keys, latents = done.caches()
     part.caches = keys, latents
     return part

@@ -34,6 +34,11 @@ def unpacked(cache: torch.Tensor) -> torch.Tensor:
     return cache.flatten(2)[:, :, _places(*cache.shape[2:], cache.itemsize).to(cache.device)]
 
 
+def block_bytes(kv_heads: int, head_dim: int, page: int, dtype: torch.dtype) -> int:
+    """Bytes of a block of keys or of values, which lies right before the next one: the cache is of one layer."""
+    return kv_heads * head_dim * page * dtype.itemsize
+
+
 # The scales of keys and of values, by the type of an 8-bit cache.
 CACHE_SCALES = {torch.float8_e4m3fn: (2.0**-3, 2.0**-4), torch.int8: (2.0**-5, 2.0**-6)}
 

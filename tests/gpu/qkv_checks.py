@@ -12,7 +12,7 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
-from tests.gpu.paged import CACHE_SCALES, poisoned
+from tests.gpu.paged import CACHE_SCALES, block_bytes, poisoned
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.few_rows import FewRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
@@ -106,7 +106,8 @@ def check_qkv(
     product = _product(memory, kind, shape.qkv_features, _Rows(rows, capacity, shape.hidden, dtype, device))
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
     tables = (memory("cos", cos), memory("sin", sin)) if rotated_dim else (None, None)
-    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.page, NAMES[dtype], NAMES[held], rotated_dim)
+    block = (shape.kv_heads, shape.head_dim, shape.page)
+    heads = Heads(shape.heads, *block, NAMES[dtype], NAMES[held], block_bytes(*block, held), rotated_dim)
     keys, values = (memory(name, cache) for name, cache in zip(("keys", "values"), caches, strict=True))
     unread = Buffer("unread", "int32", (1,))
     cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *CACHE_SCALES.get(held, ()))

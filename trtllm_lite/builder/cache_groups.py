@@ -6,12 +6,14 @@ layer of a group, so that one pool of blocks serves all groups, as in the hybrid
 kind of attention has one group.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, operands
+from trtllm_lite.builder.graph import attribute, dims, is_cache, operands
+from trtllm_lite.common.vocabulary import DTYPES, FEATURES
 from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -58,6 +60,31 @@ def caches_layer(node: ir.Node) -> bool:
 def layer_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the operators that update the caches of their layers, in order."""
     return [node for node in graph if caches_layer(node)]
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where a block holds what each cache of layers keeps: ``offsets`` in bytes by the cache's name, side by side.
+
+    The blocks of a cache are ``num_bytes`` apart.
+    """
+
+    offsets: Mapping[str, int]
+    num_bytes: int
+
+
+def block_layout(graph: ir.Graph, tokens_per_block: int, dtype_of: Callable[[ir.Value], str]) -> BlockLayout:
+    """Lay out the caches of layers that ``graph`` has as inputs, in their order; ``dtype_of`` is how each is stored.
+
+    Features, which another engine may read, have blocks of their own.
+    """
+    offsets, end = dict[str, int](), 0
+    for value in graph.inputs:
+        if is_cache(value) and value.name != FEATURES:
+            extents = [tokens_per_block if dim == _OF_BLOCKS[1] else dim for dim in (dims(value) or ())[1:]]
+            offsets[str(value.name)] = end
+            end += prod(extent for extent in extents if isinstance(extent, int)) * DTYPES[dtype_of(value)].bits // 8
+    return BlockLayout(offsets, end)
 
 
 def groups_of_rank(groups: Sequence[CacheGroup], graph: ir.Graph) -> tuple[CacheGroup, ...]:

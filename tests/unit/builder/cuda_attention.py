@@ -12,6 +12,7 @@ from tests.unit.builder.cuda_kernels import (
     Macros,
     Pointer,
     at,
+    blocks_at,
     half_type,
     kernel,
     normalised,
@@ -23,10 +24,17 @@ from tests.unit.builder.cuda_kernels import (
 
 def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
     """Every token of a cache: [blocks, kv_heads, page, dim]."""
-    block = macros["TL_KV_HEADS"] * macros["TL_PAGE"] * macros["TL_HEAD_DIM"]
     dtype = BYTE_TYPES.get(macros["TL_CACHE_TYPE"]) or half_type(macros)
-    shape = (macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"])
-    return at(pointer, dtype, len(pointer) // (np.dtype(dtype).itemsize * block), *shape)
+    return blocks_at(pointer, dtype, macros["TL_BLOCK_BYTES"], *_block_shape(macros))
+
+
+def _block_shape(macros: Macros) -> tuple[int, ...]:
+    return macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"]
+
+
+def _wide(macros: Macros) -> Macros:
+    """``macros`` of the blocks that ``widen_cache`` makes, which lie behind each other."""
+    return {**macros, "TL_CACHE_TYPE": 0, "TL_BLOCK_BYTES": 2 * int(np.prod(_block_shape(macros)))}
 
 
 def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
@@ -346,7 +354,7 @@ def widen_cache(
         first, begin, count = place
         for wide, cache in ((wide_keys, keys), (wide_values, values)):
             seen = _cache(macros, cache)[tables[seq][first : first + count]]
-            _cache(macros | {"TL_CACHE_TYPE": 0}, wide)[begin : begin + count] = seen
+            _cache(_wide(macros), wide)[begin : begin + count] = seen
 
 
 @kernel
@@ -383,7 +391,7 @@ def paged_attention_prefill(
         mine, read, caches, table = slice(ends[seq], ends[seq + 1]), macros, (keys, values), tables[seq]
         if places[seq]:
             first, begin, count = places[seq]
-            read, caches = macros | {"TL_CACHE_TYPE": 0}, (wide_keys, wide_values)
+            read, caches = _wide(macros), (wide_keys, wide_values)
             table = np.concatenate([np.full(first, begin), np.arange(begin, begin + count)])  # unseen blocks: any
         found = _attend(read, caches, queries[mine], table, int(past[seq]), how, sinks)
         results[mine] = found * how.value_scale

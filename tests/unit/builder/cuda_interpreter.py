@@ -6,12 +6,14 @@ import numpy as np
 from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_latent, cuda_low_rank  # noqa: F401 (register)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
+from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.engine.plan import (
     FloatArgument,
     Instruction,
     IntArgument,
     LaunchInstruction,
     MatmulInstruction,
+    Plan,
     Program,
     TensorArgument,
     TensorMapArgument,
@@ -34,11 +36,8 @@ class CudaInterpreter:
             "state": np.zeros(self.plan.state_bytes, np.uint8),
             "weight": _weights(lowered),
         }
-        self.caches = {
-            index: np.full(tensor.max_bytes(symbols), 0x44, np.uint8)
-            for index, tensor in enumerate(self.plan.tensors)
-            if tensor.kind == "cache"
-        }
+        self.blocks = np.full(symbols.get("num_blocks", 0) * lowered.operands.block.num_bytes, 0x44, np.uint8)
+        self.features = np.full(_bytes_of_features(self.plan), 0x44, np.uint8)
         self.num_loras = symbols.get("num_loras", 0)
         self.adapters = {
             index: np.full(tensor.max_bytes(symbols), _POISON, np.uint8)
@@ -144,11 +143,18 @@ class CudaInterpreter:
 
     def _pointer(self, argument: TensorArgument) -> Pointer:
         tensor = self.plan.tensors[argument.tensor]
-        if tensor.kind in ("cache", "adapter"):
-            memory = (self.caches | self.adapters)[argument.tensor]
+        if tensor.kind == "cache":
+            memory = self.features if tensor.name == FEATURES else self.blocks[tensor.offset :]
+        elif tensor.kind == "adapter":
+            memory = self.adapters[argument.tensor]
         else:
             memory = self.inputs[tensor.name] if tensor.kind == "input" else self.memory[tensor.kind][tensor.offset :]
         return memory[self._number(argument.offset) :]
+
+
+def _bytes_of_features(plan: Plan) -> int:
+    kept = (tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name == FEATURES)
+    return sum(tensor.max_bytes(plan.symbols) for tensor in kept)
 
 
 def launches(program: Program) -> list[LaunchInstruction]:

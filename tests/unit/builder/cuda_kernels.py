@@ -49,6 +49,14 @@ def at(pointer: Pointer, dtype: type, *shape: int) -> np.ndarray:
     return pointer[:size].view(dtype).reshape(shape)
 
 
+def blocks_at(pointer: Pointer, dtype: type, block_bytes: int, *shape: int) -> np.ndarray:
+    """The blocks [blocks, *shape] of a cache at an address; ``block_bytes`` lie between the beginnings of two."""
+    items = np.cumprod([np.dtype(dtype).itemsize, *reversed(shape)])
+    count = (len(pointer) - int(items[-1])) // block_bytes + 1
+    strides = (block_bytes, *(int(item) for item in reversed(items[:-1])))
+    return np.ndarray((count, *shape), dtype, pointer, 0, strides)
+
+
 def half_type(macros: Macros) -> type:
     return np.float16 if macros["TL_FP16"] else ml_dtypes.bfloat16
 

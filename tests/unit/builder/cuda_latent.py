@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import NUM_SMS, Grid, Macros, Pointer, at, half_type, kernel, normalised
+from tests.unit.builder.cuda_kernels import NUM_SMS, Grid, Macros, Pointer, at, blocks_at, half_type, kernel, normalised
 
 
 def _rotated(rows: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -11,9 +11,8 @@ def _rotated(rows: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def _cache(macros: Macros, pointer: Pointer, dim: int) -> np.ndarray:
-    """Every token of a cache: [blocks * page, dim]."""
-    half = half_type(macros)
-    return at(pointer, half, len(pointer) // (np.dtype(half).itemsize * dim), dim)
+    """Every token of a cache: [blocks, page, dim]."""
+    return blocks_at(pointer, half_type(macros), macros["TL_BLOCK_BYTES"], macros["TL_PAGE"], dim)
 
 
 @kernel
@@ -38,7 +37,7 @@ def absorb_queries(
     _multiply_heads(macros, (grid[0] - macros["TL_ROWS"] // 16, *grid[1:]), absorbed, query, key_up, rows)
     tables = [at(table, np.float32, rows, rotary // 2).astype(np.float64) for table in (cos, sin)]
     new, key = np.split(at(latent, half, rows, wide + rotary).astype(np.float64), [wide], axis=1)
-    places = at(slots, np.int32, rows)
+    places = np.divmod(at(slots, np.int32, rows), macros["TL_PAGE"])
     _cache(macros, latents, wide)[places] = normalised(new, norm, epsilon)
     _cache(macros, keys, rotary)[places] = _rotated(key, *tables)
     parts = at(query, half, rows, heads * (plain + rotary)).astype(np.float64)[:, heads * plain :]
@@ -100,7 +99,7 @@ def attend_latents(
         table = block_tables[4 * max_blocks * seq : 4 * max_blocks * (seq + 1)].view(np.int32)
         for row in range(ends[seq], ends[seq + 1]):
             positions = np.arange(past[seq] + row - ends[seq] + 1)
-            slots = table[positions // page] * page + positions % page
+            slots = table[positions // page], positions % page
             seen = _cache(macros, latents, wide)[slots].astype(np.float64)
             all_keys = np.concatenate([seen, _cache(macros, keys, macros["TL_ROTARY_DIM"])[slots].astype(float)], 1)
             scores = queries[row] @ all_keys.T * scale

@@ -80,7 +80,7 @@ def _written_tokens() -> NewTokens:
     """Queries, keys and values of 256 features that are rotated and written to the cache."""
     query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
     step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
-    heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
+    heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 2 * 2 * 32 * 32 * 2, 32)
     return NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads)
 
 

@@ -253,7 +253,7 @@ def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> 
     for card, rows in ((alone, 3), (padded, 4)):
         tables = np.full((rows, card.plan.symbols["max_blocks_per_seq"]), spare, np.int32)
         tables[:3, 0] = range(3)
-        card.caches = {i: np.zeros(len(cache) + len(cache) // spare, np.uint8) for i, cache in card.caches.items()}
+        card.blocks = np.zeros(len(card.blocks) + len(card.blocks) // spare, np.uint8)
         inputs = {
             "token_ids": np.array([5, 6, 7, 0][:rows], np.int32),
             "token_slots": np.full(rows, -1, np.int32),

@@ -40,7 +40,7 @@ class Card:
         self.machine = CudaInterpreter(self.lowered)
         (self.index,) = (i for i, tensor in enumerate(self.machine.plan.tensors) if tensor.name == FEATURES)
         if lender is not None:
-            self.machine.caches[self.index] = lender.machine.caches[lender.index]
+            self.machine.features = lender.machine.features
 
     def step(self, tokens: list[int], past: int, num_logits: int, program: str = "mixed") -> np.ndarray:
         """Logits of the last ``num_logits`` tokens of a step."""
@@ -61,7 +61,7 @@ class Card:
     def features(self, count: int) -> np.ndarray:
         """The sequence's cached features, float32 [count, hidden]."""
         shape = self.machine.plan.tensors[self.index].shape
-        kept = self.machine.caches[self.index].view("u2").reshape(-1, *shape[1:])
+        kept = self.machine.features.view("u2").reshape(-1, *shape[1:])
         bits = kept[TABLE[0]].reshape(-1, shape[-1])[:count].astype(np.uint32)
         return (bits << 16).view(np.float32)  # from bfloat16
 

@@ -9,6 +9,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -335,8 +336,10 @@ def make_tiny_engine() -> TinyEngine:
 
     for name, shape in INPUTS.items():
         add(name, "int32", shape, "input")
+    end = 0
     for name, cache in CACHES.items():
-        add(name, "float32", cache, "cache")
+        add(name, "float32", cache, "cache", offset=end)
+        end += 4 * prod(cache[1:])
     for name, (logical, layout) in WEIGHTS.items():
         add(name, "float32", logical, "weight", layout)
     for name, activation in ACTIVATIONS.items():

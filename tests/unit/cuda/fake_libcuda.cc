@@ -159,13 +159,13 @@ Work attend_of_rank(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
   auto* cache = a.next<std::uint16_t*>();
   const auto *cu_seqlens = a.next<const int*>(), *past_lens = a.next<const int*>(), *tables = a.next<const int*>();
-  const int stride = a.next<int>(), page = a.next<int>();
+  const int stride = a.next<int>(), page = a.next<int>(), block = a.next<int>();
   const auto* ranks = a.next<const RankTable*>();
   return [=] {
     for (unsigned s = 0; s < blocks; ++s) {
       const int first = cu_seqlens[s], count = cu_seqlens[s + 1] - first;
       const auto place = [&](int position) {
-        return cache + tables[s * stride + position / page] * page + position % page;
+        return cache + tables[s * stride + position / page] * block + position % page;
       };
       for (int i = 0; i < count; ++i) *place(past_lens[s] + i) = static_cast<std::uint16_t>(x[first + i]);
       for (int i = 0, sum = 0; i < past_lens[s] + count; ++i) {
@@ -277,12 +277,12 @@ Work attend(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
   auto* cache = a.next<std::uint16_t*>();
   const auto *cu_seqlens = a.next<const int*>(), *past_lens = a.next<const int*>(), *tables = a.next<const int*>();
-  const int stride = a.next<int>(), page = a.next<int>();
+  const int stride = a.next<int>(), page = a.next<int>(), block = a.next<int>();
   return [=] {
     for (unsigned s = 0; s < blocks; ++s) {
       const int first = cu_seqlens[s], count = cu_seqlens[s + 1] - first;
       const auto place = [&](int position) {
-        return cache + tables[s * stride + position / page] * page + position % page;
+        return cache + tables[s * stride + position / page] * block + position % page;
       };
       for (int i = 0; i < count; ++i) *place(past_lens[s] + i) = static_cast<std::uint16_t>(x[first + i]);
       for (int i = 0, sum = 0; i < past_lens[s] + count; ++i) {

@@ -66,7 +66,7 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("sample_drafts", "int32", ["num_logits"], "input", 0),
     ("sample_masks", "int32", ["num_logits"], "input", 0),
     ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
-    ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
+    ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 2 * PAGE),
     ("sampling_slots", "int32", ["num_slots", RECORD_WORDS + 4 * MAX_EDITS], "state", 0),
     ("last_tokens", "int32", ["num_slots"], "state", RECORD_BYTES),
     ("token_masks", "int32", ["num_seqs", MASK_WORDS], "state", RECORD_BYTES + LAST_TOKEN_BYTES),
@@ -125,7 +125,8 @@ def attend(rows: str, first: int | Json, stride: int | Json) -> Json:
     """Attention of ``rows`` sequences, whose inputs begin at byte ``first`` and block tables at byte ``stride``."""
     inputs = (pointer("cu_seqlens", first), pointer("past_lens", first), pointer("block_tables", stride))
     caches = (pointer("sums"), pointer("x"), pointer("key_cache.0"))
-    return launch("attend", extent(rows), *caches, *inputs, {"int": extent("max_blocks_per_seq")}, {"int": PAGE})
+    numbers = ({"int": extent("max_blocks_per_seq")}, {"int": PAGE}, {"int": 2 * PAGE})
+    return launch("attend", extent(rows), *caches, *inputs, *numbers)
 
 
 def program(name: str, max_tokens: int, decode_only: bool) -> Json:
@@ -243,6 +244,7 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
         for instruction in step["instructions"]:
             if KERNELS[instruction["kernel"]] == "attend":
                 instruction["args"][2] = {"tensor": number, "offset": 0}
+                instruction["args"][8] = {"int": PAGE}  # the distance of its blocks
     return toy
 
 

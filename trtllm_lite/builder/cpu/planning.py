@@ -7,6 +7,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
+from trtllm_lite.builder.cache_groups import block_layout
 from trtllm_lite.builder.constraints import broken_constraints
 from trtllm_lite.builder.graph import aliases_of, attribute, dims, is_cache, operands, results, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
@@ -52,6 +53,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
     arena, arena_bytes = _arena(graph, symbols, limits, tallies)
     state, state_bytes = _state(tallies, limits)
 
+    block = block_layout(graph, limits.tokens_per_block, lambda _: cache_dtype)
     tensors: list[PlanTensor] = []
     index: dict[ir.Value, int] = {}
 
@@ -61,8 +63,12 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" and tensor.name != FEATURES else tensor)
 
     for value in graph.inputs:
-        if value not in arena:
-            add(value, "cache" if is_cache(value) else "input")
+        if value in arena:
+            continue
+        if is_cache(value):
+            add(value, "cache", block.offsets.get(str(value.name), 0))
+        else:
+            add(value, "input")
     for value, layout in layouts.items():
         add(value, "weight", offsets[value], layout)
     for value, offset in arena.items():

@@ -1,6 +1,6 @@
 """Lays out buffers: weights and state for all programs together, intermediate values of each program in one arena.
 
-The executor places step inputs and caches.
+The executor places step inputs and the blocks of caches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
     state = dict.fromkeys([*operands.states_of_ranks, *(buffer for buffer in touched if buffer.kind == "state")])
     state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
-        layout.add(cache, 0)
+        layout.add(cache, operands.block.offsets.get(cache.name, 0))
     for adapted in operands.adapted.values():
         for slots in (adapted.a, adapted.b, adapted.ranks):
             layout.add(slots, 0)

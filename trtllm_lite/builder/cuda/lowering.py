@@ -117,6 +117,10 @@ class _OpLowering:
         return self._operands.limits.tokens_per_block
 
     @property
+    def block_bytes(self) -> int:
+        return self._operands.block.num_bytes
+
+    @property
     def symbols(self) -> Mapping[str, int]:
         return self._operands.symbols
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.builder.cache_groups import BlockLayout, block_layout
 from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims, static_dims
 from trtllm_lite.builder.graph import weight_tensor
@@ -65,13 +66,14 @@ class Operands:
     BuildError for a weight of another type.
     """
 
-    def __init__(self, dtype: str, limits: BuildLimits) -> None:
+    def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
         if dtype not in _COMPUTED:
             raise BuildError(
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
+        self.block: BlockLayout = block_layout(graph, limits.tokens_per_block, self._cache_dtype)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
         self.adapted: dict[int, AdapterMatrices] = {}  # by the number of a product's first projection
@@ -157,10 +159,12 @@ class Operands:
         """Return the paged cache for the graph's input ``value``, in blocks of the shape of ``value``."""
         name = str(value.name)
         if name not in self.caches:
-            assert value.dtype is not None
-            dtype = self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
-            self.caches[name] = Buffer(name, dtype, ("num_blocks", *shape), "cache")
+            self.caches[name] = Buffer(name, self._cache_dtype(value), ("num_blocks", *shape), "cache")
         return self.caches[name]
+
+    def _cache_dtype(self, value: ir.Value) -> str:
+        assert value.dtype is not None
+        return self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
 
     def adapters(self, first_part: int, in_features: int, widths: tuple[int, ...], max_rank: int) -> AdapterMatrices:
         """The adapter slots of a product whose projections, numbered from ``first_part``, have ``widths`` outputs."""

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "caches/borrowed_features.h"
 #include "errors.h"
 
 namespace tl {
@@ -11,6 +12,17 @@ std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
   if (num_blocks > 0 && num_blocks < kMaxExtent) return num_blocks;
   throw LimitError("num_blocks: expected 1 to " + std::to_string(kMaxExtent - 1) +
                    ", or 0 for the engine's own, found " + std::to_string(num_blocks));
+}
+
+std::size_t layers_block_bytes(const Engine& engine) {
+  return static_cast<std::size_t>(engine.manifest().kv_cache.bytes_per_block) - features_block_bytes(engine);
+}
+
+std::size_t features_block_bytes(const Engine& engine) {
+  const Manifest& manifest = engine.manifest();
+  if (manifest.feature_size == 0 || manifest.borrows_features) return 0;
+  return static_cast<std::size_t>(manifest.kv_cache.tokens_per_block * manifest.feature_size *
+                                  item_size(feature_dtype(engine)));
 }
 
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks) {

@@ -11,6 +11,10 @@ namespace tl {
 
 // `num_blocks`, or the engine's own number if that is 0. Throws LimitError.
 std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks);
+// The bytes of what a block holds of all layers, so that each layer's blocks are as far apart; and of what it holds of
+// features of its own, which lie in an array of their own.
+std::size_t layers_block_bytes(const Engine& engine);
+std::size_t features_block_bytes(const Engine& engine);
 // The bytes of `num_blocks` blocks. Throws LimitError if no memory can hold them.
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks);
 // The window of each cache group, 0 for none.

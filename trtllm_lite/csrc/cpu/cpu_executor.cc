@@ -69,9 +69,19 @@ std::byte* CpuExecutor::borrowed_features(const CpuExecutor* from) const {
   return from->features_;
 }
 
+// The bytes from a block of a cache to the next.
+std::int64_t CpuExecutor::block_distance(const PlanTensor& cache) const {
+  if (cache.name == kFeatures) return max_bytes(plan_, cache);
+  return static_cast<std::int64_t>(blocks_.front().block_bytes);
+}
+
 std::vector<std::byte*> CpuExecutor::place_tensors() {
   std::vector<std::byte*> places;
-  std::size_t cache_offset = 0;
+  blocks_.push_back({cache_.data(), layers_block_bytes(engine_)});
+  if (const std::size_t of_features = features_block_bytes(engine_); of_features > 0) {
+    features_ = blocks_.front().block(num_blocks_);
+    blocks_.push_back({features_, of_features});
+  }
   for (const PlanTensor& tensor : plan_.tensors) {
     switch (tensor.kind) {
       case TensorKind::kInput: {
@@ -90,14 +100,7 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
         places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
         break;
       case TensorKind::kCache:
-        if (tensor.name == kFeatures && features_ != nullptr) {
-          places.push_back(features_);
-          break;
-        }
-        if (tensor.name == kFeatures) features_ = cache_.data() + cache_offset;
-        places.push_back(cache_.data() + cache_offset);
-        cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(plan_, tensor))});
-        cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
+        places.push_back(tensor.name == kFeatures ? features_ : cache_.data() + tensor.offset);
         break;
       case TensorKind::kAdapter:
         break;  // check_plan refuses such tensors
@@ -134,6 +137,7 @@ void CpuExecutor::add_operands(const std::vector<int>& tensors, const std::vecto
       const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(index)];
       const int rank = static_cast<int>(tensor.shape.size());
       operand = {places[static_cast<std::size_t>(index)], tensor.dtype, tensor.layout, rank, {}};
+      if (tensor.kind == TensorKind::kCache) operand.block_bytes = block_distance(tensor);
       for (int axis = 0; axis < rank; ++axis) {
         const Dim& dim = tensor.shape[static_cast<std::size_t>(axis)];
         operand.shape[axis] = dim.value;
@@ -267,30 +271,28 @@ std::vector<ExpertCounts> CpuExecutor::expert_counts() {
 
 std::size_t CpuExecutor::block_bytes() const {
   std::size_t bytes = 0;
-  for (const CacheTensor& tensor : cache_tensors_) bytes += tensor.block_bytes;
+  for (const BlockArray& array : blocks_) bytes += array.block_bytes;
   return bytes;
 }
 
 void CpuExecutor::copy_block(std::int64_t src, std::int64_t dst) {
   const std::lock_guard lock(mutex_);
-  for (const CacheTensor& tensor : cache_tensors_) {
-    std::memcpy(tensor.block(dst), tensor.block(src), tensor.block_bytes);
-  }
+  for (const BlockArray& array : blocks_) std::memcpy(array.block(dst), array.block(src), array.block_bytes);
 }
 
 void CpuExecutor::save_block(std::int64_t block, std::span<std::byte> out) {
   const std::lock_guard lock(mutex_);
-  for (const CacheTensor& tensor : cache_tensors_) {
-    std::memcpy(out.data(), tensor.block(block), tensor.block_bytes);
-    out = out.subspan(tensor.block_bytes);
+  for (const BlockArray& array : blocks_) {
+    std::memcpy(out.data(), array.block(block), array.block_bytes);
+    out = out.subspan(array.block_bytes);
   }
 }
 
 void CpuExecutor::load_block(std::int64_t block, std::span<const std::byte> data) {
   const std::lock_guard lock(mutex_);
-  for (const CacheTensor& tensor : cache_tensors_) {
-    std::memcpy(tensor.block(block), data.data(), tensor.block_bytes);
-    data = data.subspan(tensor.block_bytes);
+  for (const BlockArray& array : blocks_) {
+    std::memcpy(array.block(block), data.data(), array.block_bytes);
+    data = data.subspan(array.block_bytes);
   }
 }
 

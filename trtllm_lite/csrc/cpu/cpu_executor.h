@@ -65,8 +65,8 @@ class CpuExecutor final : public OneStageExecutor {
     Symbol symbol;
   };
 
-  // One layer's keys or values: num_blocks_ blocks of block_bytes each.
-  struct CacheTensor {
+  // num_blocks_ blocks of block_bytes each: of all layers, or of features.
+  struct BlockArray {
     std::byte* data;
     std::size_t block_bytes;
 
@@ -90,6 +90,7 @@ class CpuExecutor final : public OneStageExecutor {
   std::span<const float> made();
   void compute(const StepRequest& request, const LogitsUse& use) override;
   std::byte* borrowed_features(const CpuExecutor* from) const;
+  std::int64_t block_distance(const PlanTensor& cache) const;
   std::vector<std::byte*> place_tensors();
   void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);
   void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
@@ -104,8 +105,8 @@ class CpuExecutor final : public OneStageExecutor {
   HomeBound<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
-  std::vector<CacheTensor> cache_tensors_;  // without borrowed features
-  std::byte* features_;                     // null: the engine has no features
+  std::vector<BlockArray> blocks_;  // without borrowed features
+  std::byte* features_;             // null: the engine has no features
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // operands of all calls, in order
   std::vector<VaryingExtent> varying_extents_;

@@ -18,6 +18,7 @@ struct Tensor {
   Layout layout = Layout::kRowMajor;
   int rank = 0;
   std::int64_t shape[kMaxRank] = {};
+  std::int64_t block_bytes = 0;  // of a paged cache: from a block to the next
 
   template <typename T>
   T* as() const {

@@ -34,10 +34,6 @@ int checked_num_loras(const Plan& plan, int num_loras) {
       "max_loras: expected an engine that takes adapters, found one without; build it with --max_lora_rank");
 }
 
-CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
-  return {.memory_type = kHostMemory, .host = data, .pitch = block_bytes, .height = 1};
-}
-
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
@@ -83,17 +79,12 @@ DevicePtr CudaExecutor::borrowed_features(const CudaExecutor* from) const {
   return from->features_;
 }
 
-// Returns the address at which the next tensor begins.
-DevicePtr CudaExecutor::place_cache_tensor(DevicePtr data, std::size_t block_bytes) {
-  if (cache_tensors_.empty() || cache_tensors_.back().block_bytes != block_bytes) {
-    cache_tensors_.push_back({data, block_bytes, 0});
-  }
-  ++cache_tensors_.back().count;
-  return data + static_cast<std::size_t>(num_blocks_ + 1) * block_bytes;
-}
-
 void CudaExecutor::place_tensors() {
-  DevicePtr cache = cache_.address();
+  blocks_.push_back({cache_.address(), layers_block_bytes(engine_)});
+  if (const std::size_t of_features = features_block_bytes(engine_); of_features > 0) {
+    features_ = blocks_.front().block(spare_block() + 1);
+    blocks_.push_back({features_, of_features});
+  }
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
     const PlanTensor& tensor = plan_.tensors[i];
     const auto offset = static_cast<DevicePtr>(tensor.offset);
@@ -108,13 +99,7 @@ void CudaExecutor::place_tensors() {
         addresses_.push_back(weights_.address(i));
         break;
       case TensorKind::kCache:
-        if (tensor.name == kFeatures && features_ != 0) {
-          addresses_.push_back(features_);
-          break;
-        }
-        if (tensor.name == kFeatures) features_ = cache;
-        addresses_.push_back(cache);
-        cache = place_cache_tensor(cache, static_cast<std::size_t>(max_bytes(plan_, tensor)));
+        addresses_.push_back(tensor.name == kFeatures ? features_ : cache_.address() + offset);
         break;
       case TensorKind::kAdapter:
         addresses_.push_back(adapters_.address(i));
@@ -289,37 +274,26 @@ std::size_t CudaExecutor::block_bytes() const {
   return static_cast<std::size_t>(engine_.manifest().kv_cache.bytes_per_block);
 }
 
-CopyEnd CudaExecutor::on_device(const CacheTensors& tensors, std::int32_t block) const {
-  return {.memory_type = kDeviceMemory,
-          .device = tensors.data + static_cast<DevicePtr>(block) * tensors.block_bytes,
-          .pitch = tensors.block_bytes,
-          .height = static_cast<std::size_t>(num_blocks_ + 1)};
-}
-
-// One copy call covers all tensors: a call for each would take the host longer than the copies themselves.
-void CudaExecutor::copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to,
-                            const char* what) const {
-  const Copy3d copy{.from = from, .to = to, .width = tensors.block_bytes, .height = 1, .depth = tensors.count};
-  driver().check(driver().copy_slices(&copy, stream_.get()), what);
-}
-
 void CudaExecutor::copy_block(std::int32_t src, std::int32_t dst) {
-  for (const CacheTensors& tensors : cache_tensors_) {
-    copy_all(tensors, on_device(tensors, src), on_device(tensors, dst), "copying a KV block");
+  for (const BlockArray& array : blocks_) {
+    driver().check(driver().copy_on_device(array.block(dst), array.block(src), array.block_bytes, stream_.get()),
+                   "copying a KV block");
   }
 }
 
 void CudaExecutor::save_block(std::int32_t block, std::byte* out) {
-  for (const CacheTensors& tensors : cache_tensors_) {
-    copy_all(tensors, on_device(tensors, block), on_host(out, tensors.block_bytes), "saving a KV block");
-    out += tensors.block_bytes * tensors.count;
+  for (const BlockArray& array : blocks_) {
+    driver().check(driver().copy_to_host(out, array.block(block), array.block_bytes, stream_.get()),
+                   "saving a KV block");
+    out += array.block_bytes;
   }
 }
 
 void CudaExecutor::load_block(std::int32_t block, const std::byte* data) {
-  for (const CacheTensors& tensors : cache_tensors_) {
-    copy_all(tensors, on_host(data, tensors.block_bytes), on_device(tensors, block), "loading a KV block");
-    data += tensors.block_bytes * tensors.count;
+  for (const BlockArray& array : blocks_) {
+    driver().check(driver().copy_to_device(array.block(block), data, array.block_bytes, stream_.get()),
+                   "loading a KV block");
+    data += array.block_bytes;
   }
 }
 

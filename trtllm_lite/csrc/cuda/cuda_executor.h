@@ -147,7 +147,7 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr token_masks() const { return token_masks_; }
   std::int64_t max_masks() const { return plan_.symbols[Symbol::kNumSeqs]; }
 
-  // Copies whole KV blocks of block_bytes() each: the keys and values of all layers. The host side is page-locked
+  // Copies whole KV blocks of block_bytes() each: what all layers keep of their tokens. The host side is page-locked
   // memory.
   std::size_t block_bytes() const;
   void copy_block(std::int32_t src, std::int32_t dst);
@@ -155,11 +155,12 @@ class CudaExecutor final : public DeviceExecutor {
   void load_block(std::int32_t block, const std::byte* data);
 
  private:
-  // Cache tensors of equal shape that lie one after the other.
-  struct CacheTensors {
+  // num_blocks_ blocks and the spare one, of block_bytes each: of all layers, or of features.
+  struct BlockArray {
     DevicePtr data;
-    std::size_t block_bytes;  // bytes of one block in one tensor
-    std::size_t count;
+    std::size_t block_bytes;
+
+    DevicePtr block(std::int64_t index) const { return data + static_cast<DevicePtr>(index) * block_bytes; }
   };
   // The graphs of decode steps of one size.
   struct DecodeGraphs {
@@ -175,10 +176,7 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr borrowed_features(const CudaExecutor* from) const;
   void enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part);
   void place_tensors();
-  DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
   void place_inputs(const InputLayout& layout);
-  CopyEnd on_device(const CacheTensors& tensors, std::int32_t block) const;
-  void copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to, const char* what) const;
 
   std::mutex turn_;
   const Engine& engine_;
@@ -196,7 +194,7 @@ class CudaExecutor final : public DeviceExecutor {
   PinnedBuffer staged_;  // inputs of steps that no event loop runs; allocated at the first of them
   DevicePtr features_;   // features of tokens, in this KV cache or that of another engine; 0 if there are none
   bool knows_ranks_;     // whether set_ranks() was called; always true for an engine of one rank
-  std::vector<CacheTensors> cache_tensors_;
+  std::vector<BlockArray> blocks_;  // without borrowed features
   Addresses addresses_;
   Extents last_step_{};
   DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0, token_masks_ = 0;  // outputs of the plan

@@ -131,6 +131,9 @@ class Operands {
       for (std::size_t axis = 0; axis < logical_[i].shape.size(); ++axis) {
         tensors[i].shape[axis] = logical_[i].shape[axis].value;
       }
+      if (arrays_[i]->ndim() > 0) {
+        tensors[i].block_bytes = arrays_[i]->stride(0) * static_cast<std::int64_t>(arrays_[i]->itemsize());
+      }
     }
     return tensors;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "cuda/rank_table.cuh"
@@ -89,12 +90,18 @@ void check_cuda_settings(const Plan& plan, TargetKind target) {
 
 void check_caches(const Plan& plan, const Manifest& manifest) {
   std::int64_t num_caches = 0, num_features = 0, bytes_per_block = 0;
+  std::map<std::int64_t, std::int64_t> ends;  // of the caches of layers in a block, by offset
   for (const PlanTensor& tensor : plan.tensors) {
     if (tensor.kind != TensorKind::kCache) continue;
     const bool is_features = tensor.name == kFeatures;
     (is_features ? num_features : num_caches) += 1;
+    if (!is_features) ends.emplace(tensor.offset, tensor.offset + max_bytes(plan, tensor));
     if (!is_features || !manifest.borrows_features) bytes_per_block += max_bytes(plan, tensor);
     if (bytes_per_block > kMaxBytes) fail("tensors", "expected KV caches of at most 2^50 bytes a block");
+  }
+  std::int64_t end = 0;
+  for (const auto& [begin, next] : ends) {
+    if (begin != std::exchange(end, next)) fail("tensors", "expected KV caches that lie side by side in a block");
   }
   const KvCache& config = manifest.kv_cache;
   const bool keeps_features = manifest.feature_size > 0;
@@ -103,7 +110,9 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
   }
   const std::int64_t of_layer = config.groups.empty() ? 0 : std::ssize(config.groups.front().caches);
   const std::int64_t expected = config.num_layers * of_layer;
-  if (num_caches == expected && bytes_per_block == config.bytes_per_block) return;
+  if (num_caches == expected && std::cmp_equal(ends.size(), num_caches) && bytes_per_block == config.bytes_per_block) {
+    return;
+  }
   fail("tensors", "expected " + std::to_string(expected) + " KV caches of " + std::to_string(config.bytes_per_block) +
                       " bytes a block in all, as the manifest says, found " + std::to_string(num_caches) + " of " +
                       std::to_string(bytes_per_block));

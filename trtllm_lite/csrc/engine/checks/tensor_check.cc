@@ -90,7 +90,7 @@ class TensorChecker {
     const bool is_paged = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumBlocks &&
                           all_integers(std::span(tensor.shape).subspan(1));
     if (!is_paged) fail(tensor, "expected numbers of a type that caches have, [num_blocks, integers…]");
-    expect_no_offset(tensor);
+    if (tensor.offset % item_size(dtype) != 0) fail(tensor, "expected a place in blocks at a multiple of an element");
     std::vector<std::int64_t> extents;
     for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
     const std::int64_t elements = product(1, extents);
