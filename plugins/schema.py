@@ -28,7 +28,7 @@ class Argument:
     ``layouts`` is how a weight may be stored (see ``LAYOUTS`` in ``plugins/README.md``); activations are row-major.
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``cache`` (inputs only) says that this is a paged cache, and of which of ``CACHE_KINDS``; its shape is num_blocks,
-    tokens_per_block and the extents of a token.
+    tokens_per_block and the extents of a token. A cache of states has num_blocks and the extents of a state.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
     ``state`` (int32 inputs, int64 outputs) says that this is memory of the engine, zero at load and kept between steps;
@@ -141,16 +141,21 @@ def _input(entry: dict) -> Argument:
         raise ValueError(
             f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, for no other"
         )
-    if argument.cache is not None and (
-        argument.cache not in CACHE_KINDS or not {"num_blocks", "tokens_per_block"} <= set(argument.shape)
-    ):
+    if argument.cache is not None and not _is_cache(argument):
         raise ValueError(
-            f"input {argument.name}: expected a cache of a kind in {CACHE_KINDS}, with num_blocks and tokens_per_block "
-            "in its shape"
+            f"input {argument.name}: expected a cache of a kind in {CACHE_KINDS}, with num_blocks and, unless it is a "
+            "cache of states, tokens_per_block in its shape"
         )
     if (argument.constant or argument.checked) and argument.below is None:
         raise ValueError(f"input {argument.name}: expected below, the symbol that bounds the indices")
     return argument
+
+
+def _is_cache(argument: Argument) -> bool:
+    """Whether ``argument`` is of a known kind, and has the axes of that kind."""
+    axes = {"num_blocks", "tokens_per_block"} & set(argument.shape)
+    expected = {"num_blocks"} if argument.cache == "state" else {"num_blocks", "tokens_per_block"}
+    return argument.cache in CACHE_KINDS and axes == expected
 
 
 def _output(entry: dict) -> Argument:

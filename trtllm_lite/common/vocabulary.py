@@ -177,9 +177,9 @@ LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
-# Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, and latents, from which
-# kernels compute both.
-CACHE_KINDS = ("full", "window", "latent")
+# Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, latents, from which
+# kernels compute both, and states, of which a block has one: what a recurrent layer keeps of all tokens up to some one.
+CACHE_KINDS = ("full", "window", "latent", "state")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,136 @@
+// CausalConv on a CPU. A task is a block of channels of all sequences, so that the inputs before a sequence's new
+// tokens are read before the state is overwritten. The products of a result are added in the order of the kernel's
+// elements, with or without a state, so that results have the same bits however a sequence is divided into steps.
+#include "causal_conv_schema.h"
+#include "cpu/kernel.h"
+#include "cpu/simd/simd.h"
+#include "cpu/state_spans.h"
+#include "cpu/table_row.h"
+#include "host/thread_pool.h"
+
+namespace tl::TL_ISA {
+namespace {
+
+constexpr std::int64_t kMaxWidth = 64;
+constexpr std::int64_t kBlock = 128;  // channels of a task
+static_assert(kBlock % kLanes == 0);
+
+// A thread's memory: the kernels of a block of channels, and the inputs before the new tokens of a sequence.
+struct Scratch {
+  alignas(64) float weight[kMaxWidth * kBlock];
+  alignas(64) float history[kMaxWidth * kBlock];
+  alignas(64) float bias[kBlock];
+};
+static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
+
+// Writes columns of `rows` [count, size], which have the stride kBlock, to memory as rows.
+template <typename T>
+void transpose(const T* rows, std::int64_t count, std::int64_t size, float* columns) {
+  for (std::int64_t row = 0; row < count; ++row) {
+    for (std::int64_t i = 0; i < size; ++i) columns[i * kBlock + row] = to_float(rows[row * size + i]);
+  }
+}
+
+class Convolution {
+ public:
+  explicit Convolution(const KernelArgs& args)
+      : x_(args.inputs[causal_conv::kX].as<const float>()),
+        weight_(args.inputs[causal_conv::kWeight]),
+        bias_(args.inputs[causal_conv::kBias].as<const float>()),
+        y_(args.outputs[causal_conv::kY].as<float>()),
+        states_(args.outputs[causal_conv::kConvStateOut].as<float>()),
+        attributes_(causal_conv::attributes_of(args)),
+        spans_(args.inputs[causal_conv::kCuSeqlens], args.inputs[causal_conv::kPastLens],
+               args.inputs[causal_conv::kBlockTables], attributes_.cache_group, attributes_.tokens_per_state),
+        channels_(weight_.shape[0]),
+        width_(weight_.shape[1]),
+        history_(width_ - 1) {}
+
+  std::int64_t num_tasks() const { return ceil_div(channels_, kBlock); }
+
+  void run(std::int64_t task, Scratch* scratch) const {
+    const std::int64_t first = task * kBlock, count = min(kBlock, channels_ - first);
+    load_weight(first, count, scratch);
+    for (std::int64_t seq = 0; seq < spans_.num_seqs(); ++seq) {
+      const StateSpan span = spans_.of(seq);
+      if (span.count == 0) continue;
+      load_history(span, first, count, scratch);
+      for (std::int64_t token = 0; token < span.count; ++token) convolve(span, token, first, count, *scratch);
+      store_history(span, first, count, *scratch);
+    }
+  }
+
+ private:
+  void load_weight(std::int64_t first, std::int64_t count, Scratch* scratch) const {
+    const std::int64_t skipped = first * width_;
+    switch (weight_.dtype) {
+      case DType::kBFloat16:
+        transpose(weight_.as<const BFloat16>() + skipped, count, width_, scratch->weight);
+        break;
+      case DType::kFloat16:
+        transpose(weight_.as<const Float16>() + skipped, count, width_, scratch->weight);
+        break;
+      default:
+        transpose(weight_.as<const float>() + skipped, count, width_, scratch->weight);
+    }
+    for (std::int64_t i = 0; i < count; ++i) scratch->bias[i] = bias_ ? bias_[first + i] : 0.0f;
+  }
+
+  void load_history(const StateSpan& span, std::int64_t first, std::int64_t count, Scratch* scratch) const {
+    if (span.source < 0) {
+      for (std::int64_t i = 0; i < history_ * kBlock; ++i) scratch->history[i] = 0.0f;
+    } else {
+      transpose(states_ + (span.source * channels_ + first) * history_, count, history_, scratch->history);
+    }
+  }
+
+  // The inputs of channel `first` and those after it, `back` tokens before token `token` of a sequence.
+  const float* input(const StateSpan& span, std::int64_t token, std::int64_t back, std::int64_t first,
+                     const Scratch& scratch) const {
+    const std::int64_t at = token - back;
+    return at < 0 ? scratch.history + (history_ + at) * kBlock : x_ + (span.first + at) * channels_ + first;
+  }
+
+  void convolve(const StateSpan& span, std::int64_t token, std::int64_t first, std::int64_t count,
+                const Scratch& scratch) const {
+    const bool is_silu = attributes_.activation == causal_conv::Activation::kSilu;
+    const float* inputs[kMaxWidth];
+    for (std::int64_t j = 0; j < width_; ++j) inputs[j] = input(span, token, history_ - j, first, scratch);
+    float* y = y_ + (span.first + token) * channels_ + first;
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      Vec sum = load(scratch.bias + i);
+      for (std::int64_t j = 0; j < width_; ++j) {
+        sum = fma(load(scratch.weight + j * kBlock + i), load_first(inputs[j] + i, count - i), sum);
+      }
+      store_first(y + i, is_silu ? silu(sum) : sum, count - i);
+    }
+  }
+
+  void store_history(const StateSpan& span, std::int64_t first, std::int64_t count, const Scratch& scratch) const {
+    float* to = states_ + (span.target * channels_ + first) * history_;
+    for (std::int64_t j = 0; j < history_; ++j) {
+      const float* from = input(span, span.count, history_ - j, first, scratch);
+      for (std::int64_t i = 0; i < count; ++i) to[i * history_ + j] = from[i];
+    }
+  }
+
+  const float* x_;
+  const Tensor& weight_;
+  const float* bias_;
+  float* y_;
+  float* states_;
+  const causal_conv::Attributes attributes_;
+  const StateSpans spans_;
+  const std::int64_t channels_, width_, history_;
+};
+
+}  // namespace
+
+void causal_conv(const KernelArgs& args) {
+  const Convolution convolution(args);
+  args.pool->parallel_for(convolution.num_tasks(), [&](std::int64_t task, int thread) {
+    convolution.run(task, static_cast<Scratch*>(args.pool->scratch(thread)));
+  });
+}
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,29 @@
+"""CausalConv on a GPU."""
+
+from __future__ import annotations
+
+from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.lowering import Lowering
+from ..cuda.state_places import StatePlaces
+from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
+
+_THREADS = 128
+_TOKENS = 32  # successive tokens of a block; in a decode program each has a sequence of its own
+_MAX_WIDTH = 16  # its last inputs are in registers
+
+
+def lower(op: Lowering) -> list[Command]:
+    """Launch one kernel, of which a thread has two channels of some successive tokens."""
+    x, y, weight = op.rows("x"), op.new("y"), op.matrix("weight")
+    width = features(weight)
+    if not 2 <= width <= _MAX_WIDTH:
+        op.refuse(f"its kernel has {width} taps, expected 2 to {_MAX_WIDTH}: build for --target cpu")
+    tokens = 1 if op.decode else _TOKENS
+    defines = {"TL_CHANNELS": features(x), "TL_WIDTH": width, "TL_TOKENS": tokens, "TL_FP16": DTYPE_FLAGS[x.dtype]}
+    defines |= {"TL_ACTIVATION": ACTIVATION_FLAGS[op.attribute("activation")]}
+    defines |= {"TL_TOKENS_PER_STATE": op.attribute("tokens_per_state")}
+    specialised = kernel("causal_conv/cuda.cuh", "causal_conv", _THREADS, 0, defines)
+    places, weights = StatePlaces.of(op, "conv_state"), (weight, op.optional_vector("bias"))
+    extents = (symbol("num_seqs"), symbol("num_tokens"))
+    grid = (-(-features(x) // (2 * _THREADS)), symbol("num_tokens", 1, tokens))
+    return [launch(specialised, grid, y, *places.arguments(), x, *weights, *extents)]

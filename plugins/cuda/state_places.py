@@ -1,0 +1,43 @@
+"""What kernels of operators with a recurrent state are told about where states lie (``state_span.cuh``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..launch import Argument, Buffer, Extent, Slice, symbol
+from .lowering import Lowering
+
+
+@dataclass(frozen=True)
+class StatePlaces:
+    """The states of a layer, and the step inputs that locate those of the step's sequences."""
+
+    states: Buffer
+    cu_seqlens: Buffer
+    past_lens: Buffer
+    block_tables: Buffer  # [sequences * cache groups, columns]
+    num_groups: int
+    group: int
+
+    @classmethod
+    def of(cls, op: Lowering, states: str) -> StatePlaces:
+        """Take the operands of ``op``. Raises BuildError if its kernel cannot find or hold the states."""
+        if op.max_draft_len:  # a draft token is a sequence of its own, whose past includes tokens of this step
+            op.refuse(
+                f"max_draft_len is {op.max_draft_len}, and the GPU kernels of recurrent layers know no state after a "
+                "draft token: build with --max_draft_len 0"
+            )
+        extents = [extent for extent in op.extents(states)[1:] if isinstance(extent, int)]
+        buffer = op.cache(states, *extents)
+        if buffer.dtype != "float32":
+            op.refuse(f"its states are {buffer.dtype}, and the GPU kernels expect float32: build for --target cpu")
+        num_groups = op.rows("slots").shape[0]
+        assert isinstance(num_groups, int)
+        inputs = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
+        return cls(buffer, *inputs, num_groups, op.attribute("cache_group"))
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """The states, and what the kernel makes its ``StatePlaces`` of."""
+        first = symbol("max_blocks_per_seq", 4 * self.group) if self.group else Extent(0)
+        stride = symbol("max_blocks_per_seq", self.num_groups)
+        return self.states, self.cu_seqlens, self.past_lens, Slice(self.block_tables, first), stride

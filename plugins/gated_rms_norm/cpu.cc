@@ -1,0 +1,48 @@
+// GatedRmsNorm on a CPU. A group is summed in a fixed order.
+#include <math.h>
+
+#include "cpu/kernel.h"
+#include "cpu/row_tasks.h"
+#include "cpu/simd/simd.h"
+#include "gated_rms_norm_schema.h"
+
+namespace tl::TL_ISA {
+namespace {
+
+struct Group {
+  const float* x;
+  const float* gate;
+  float* y;
+  std::int64_t size;
+};
+
+void normalize(const Group& group, const float* weight, float epsilon) {
+  Vec sum = zero();
+  for (std::int64_t i = 0; i < group.size; i += kLanes) {
+    const Vec x = load_first(group.x + i, group.size - i);
+    sum = fma(x, x, sum);
+  }
+  const Vec factor = broadcast(1.0f / sqrtf(reduce_add(sum) / static_cast<float>(group.size) + epsilon));
+  for (std::int64_t i = 0; i < group.size; i += kLanes) {
+    const std::int64_t count = group.size - i;
+    const Vec normalized = load_first(group.x + i, count) * factor * load_first(weight + i, count);
+    store_first(group.y + i, normalized * silu(load_first(group.gate + i, count)), count);
+  }
+}
+
+}  // namespace
+
+void gated_rms_norm(const KernelArgs& args) {
+  const auto* x = args.inputs[gated_rms_norm::kX].as<const float>();
+  const auto* gate = args.inputs[gated_rms_norm::kGate].as<const float>();
+  const Tensor& weight = args.inputs[gated_rms_norm::kWeight];
+  const Tensor& y = args.outputs[gated_rms_norm::kY];
+  const auto epsilon = static_cast<float>(gated_rms_norm::attributes_of(args).epsilon);
+  const std::int64_t size = weight.shape[0], groups = y.shape[0] * (y.shape[1] / size);
+  for_each_row(args.pool, groups, size, [&](std::int64_t group) {
+    const std::int64_t first = group * size;
+    normalize({x + first, gate + first, y.as<float>() + first, size}, weight.as<const float>(), epsilon);
+  });
+}
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,31 @@
+// GatedRmsNorm: the RMS norm of each group of TL_GROUP features, times SiLU of a gate.
+//
+// Bytes: 6 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us. One warp
+// a group, which reads x twice, the second time from the cache. Launch: grid = (rows, groups of a row / warps),
+// TL_THREADS threads. Macros: TL_FEATURES, TL_GROUP (even), TL_THREADS (a multiple of 32), TL_FP16.
+#include "cuda/activation.cuh"
+#include "cuda/async.cuh"
+#include "cuda/warp_reduce.cuh"
+
+extern "C" __global__ void __launch_bounds__(TL_THREADS)
+    gated_rms_norm(tl::u32* y, const tl::u32* x, const tl::u32* gate, const float* weight, float epsilon) {
+  using namespace tl;
+  constexpr int kPairs = TL_GROUP / 2, kGroups = TL_FEATURES / TL_GROUP;
+  static_assert(TL_GROUP % 2 == 0 && TL_FEATURES % TL_GROUP == 0 && TL_THREADS % 32 == 0);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  const int group = blockIdx.y * (TL_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (group >= kGroups) return;
+  const u64 first = (static_cast<u64>(blockIdx.x) * kGroups + group) * kPairs;
+  float squares = 0.0f;
+  for (int i = lane; i < kPairs; i += 32) {
+    const float2 pair = unpack2(x[first + i]);
+    squares += pair.x * pair.x + pair.y * pair.y;
+  }
+  const float inverse = rsqrtf(warp_sum(squares) / TL_GROUP + epsilon);
+  for (int i = lane; i < kPairs; i += 32) {
+    const float2 pair = unpack2(x[first + i]), gates = unpack2(gate[first + i]);
+    y[first + i] =
+        pack2(pair.x * inverse * weight[2 * i] * silu(gates.x), pair.y * inverse * weight[2 * i + 1] * silu(gates.y));
+  }
+}
