@@ -107,6 +107,10 @@ KERNEL_TOLERANCES = {
     "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # converted exactly, like int8
 }
 
+# A recurrent state and what is read from it: each token rounds the state anew, and what remains of these errors decays
+# as the state does. After some hundred tokens a state that decays slowly is off by some 1e-6 of its largest element.
+STATE_TOLERANCES = {"float32": Tolerance(cosine=1 - 1e-10, relative=5e-6)}
+
 # GPU engines round every activation to the storage type: by 2^-12 (float16) or 2^-9 (bfloat16), some ten times in a
 # row in a small model.
 ROUNDED_TOLERANCES = {

@@ -3,7 +3,14 @@
 import ml_dtypes
 import numpy as np
 
-from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_latent, cuda_low_rank  # noqa: F401 (register)
+from tests.unit.builder import (  # noqa: F401 (register)
+    cuda_attention,
+    cuda_encoder,
+    cuda_experts,
+    cuda_latent,
+    cuda_low_rank,
+    cuda_states,
+)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
 from trtllm_lite.common.vocabulary import FEATURES

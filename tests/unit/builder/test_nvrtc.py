@@ -78,8 +78,15 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_BARRIER_BLOCKS": 128, "TL_RANKS": 8} | OWNED,
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
+    "causal_conv/cuda.cuh": {
+        **{"TL_CHANNELS": 8192, "TL_WIDTH": 4, "TL_TOKENS": 32, "TL_ACTIVATION": 1, "TL_TOKENS_PER_STATE": 64},
+    },
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
+    "gated_delta_rule/cuda.cuh": {
+        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_TOKENS_PER_STATE": 64},
+    },
+    "gated_rms_norm/cuda.cuh": {"TL_FEATURES": 4096, "TL_GROUP": 128, "TL_THREADS": 256},
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
     "gated_linear/swap_ab.cuh": SWAP_AB | GELU | {"TL_ADDED": 1},

@@ -1,0 +1,44 @@
+"""Operators with a recurrent state, without a GPU."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.emulated.emulator import Emulator
+from tests.gpu.state_checks import check_divided, check_gated_rms_norm, check_state_steps
+from tests.rounds import rounds
+from tests.state_batch import Operator, causal_conv, gated_delta_rule
+
+LENGTHS = [13, 42, 70]
+STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
+COUNTS = st.lists(st.integers(0, 19) | st.just(1), min_size=3, max_size=3).filter(any)
+
+
+@pytest.mark.parametrize(("channels", "width", "decode"), [(8, 2, False), (264, 4, False), (40, 6, True)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_causal_conv(channels: int, width: int, decode: bool, dtype: torch.dtype) -> None:
+    bias, weights = dtype == torch.float16, np.float16 if dtype == torch.float16 else ml_dtypes.bfloat16
+    activation = "none" if decode else "silu"
+    operator = causal_conv(channels, width, bias=bias, activation=activation, dtype=weights)
+    check_state_steps(operator, LENGTHS, STEPS, dtype, Emulator(), decode=decode)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 72)])
+def test_gated_delta_rule(sizes: tuple[int, int, int, int]) -> None:
+    check_state_steps(gated_delta_rule(*sizes), LENGTHS, STEPS, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize("operator", [causal_conv(8, 5, tokens_per_state=5), gated_delta_rule(1, 2, 24, 40)])
+@given(counts=st.lists(COUNTS, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=rounds(20))
+def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator, counts: list[list[int]]) -> None:
+    steps = [list(enumerate(step)) for step in counts]
+    check_divided(operator, steps, torch.float16, Emulator())
+
+
+@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 8), (5, 3, 40), (3, 9, 128)])
+def test_gated_rms_norm(rows: int, groups: int, size: int) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator())

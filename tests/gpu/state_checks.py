@@ -1,0 +1,155 @@
+"""Checks of operators with a recurrent state, and of GatedRmsNorm, on a GPU or emulated."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import Machine
+from tests.gpu.kernels import dtype_flag
+from tests.gpu.launches import Prepared
+from tests.gpu.memory import Memory
+from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, run_steps
+from tests.tolerances import STATE_TOLERANCES
+from tests.tolerances import assert_close as assert_close_arrays
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
+from trtllm_lite.plugins.launch import Buffer
+from trtllm_lite.plugins.schema import all_schemas
+
+
+class StateKernel:
+    """Runs what an operator with a recurrent state is lowered to, on numpy arrays."""
+
+    def __init__(self, operator: Operator, dtype: torch.dtype, machine: Machine, *, decode: bool = False) -> None:
+        """Take the kernels of a program; ``decode``: that of one token for each sequence."""
+        self.operator, self.dtype, self.machine, self.decode = operator, dtype, machine, decode
+        self.lower = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.cuda").lower
+
+    def __call__(self, inputs: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        op = _Lowering(self, inputs, attributes)
+        (launch,) = self.lower(op)
+        num_seqs, num_tokens = len(op.arrays["past_lens"]), len(op.arrays[op.rows_names[0]])
+        columns = op.arrays["block_tables"].shape[1]
+        symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns}
+        Prepared(launch, op.memory.tensors, symbols, self.machine)()
+        y, states = (op.memory.tensors[buffer].cpu() for buffer in (op.buffers["y"], op.buffers[op.state_name]))
+        return y.float().numpy(), states.numpy()
+
+
+class _Lowering:
+    """The part of ``plugins/cuda/lowering.py`` that operators with a recurrent state ask for; buffers are tensors."""
+
+    name, max_draft_len = "op", 0
+
+    def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
+        schema = all_schemas()[kernel.operator.name]
+        self.decode, self._attributes, self._dtype = kernel.decode, attributes, kernel.dtype
+        self._device, self.memory, self.buffers = kernel.machine.device, Memory(), dict[str, Buffer]()
+        self.arrays = {i.name: a for i, a in zip(schema.inputs, inputs, strict=True) if a is not None}
+        self.rows_names = [argument.name for argument in schema.inputs[: len(kernel.operator.widths)]]
+        (self.state_name,) = (argument.name for argument in schema.caches)
+
+    def attribute(self, name: str) -> Any:
+        return self._attributes[name]
+
+    def extents(self, operand: str) -> tuple[int, ...]:
+        return self.arrays[operand].shape
+
+    def rows(self, operand: str) -> Buffer:
+        if operand == "slots":
+            return Buffer("slots", "int32", (NUM_GROUPS, "num_tokens"))
+        return self._buffer(operand, self._dtype)
+
+    def new(self, output: str) -> Buffer:
+        heads = self.arrays[self.state_name].shape[1:]
+        width = heads[0] * heads[2] if len(heads) == 3 else heads[0]  # value heads of their size, or channels
+        tensor = torch.full((len(self.arrays[self.rows_names[0]]), width), POISON, dtype=self._dtype)
+        self.buffers[output] = self.memory(output, tensor.to(self._device))
+        return self.buffers[output]
+
+    def matrix(self, operand: str) -> Buffer:
+        return self._buffer(operand, self._dtype)
+
+    def vector(self, operand: str) -> Buffer:
+        return self._buffer(operand, torch.float32)
+
+    def optional_vector(self, operand: str) -> Buffer | None:
+        return self.vector(operand) if operand in self.arrays else None
+
+    def step_input(self, operand: str) -> Buffer:
+        return self._buffer(operand, torch.int32)
+
+    def cache(self, operand: str, *shape: int) -> Buffer:
+        assert shape == self.extents(operand)[1:]
+        return self._buffer(operand, torch.float32)
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise BuildError(problem)
+
+    def _buffer(self, operand: str, dtype: torch.dtype) -> Buffer:
+        if operand not in self.buffers:
+            array = self.arrays[operand]
+            wide = torch.from_numpy(array.astype(np.int32 if array.dtype == np.int32 else np.float32))  # a copy
+            self.buffers[operand] = self.memory(operand, wide.to(dtype).to(self._device))
+        return self.buffers[operand]
+
+
+def rounded(operator: Operator, lengths: Sequence[int], dtype: torch.dtype) -> Sequences:
+    """Sequences whose rows ``dtype`` holds exactly."""
+    sequences = Sequences(operator, lengths)
+    for rows in sequences.rows:
+        rows[:] = [torch.from_numpy(part).to(dtype).float().numpy() for part in rows]
+    return sequences
+
+
+def check_state_steps(
+    operator: Operator,
+    lengths: Sequence[int],
+    steps: Sequence[Sequence[tuple[int, int]]],
+    dtype: torch.dtype,
+    machine: Machine,
+    *,
+    decode: bool = False,
+) -> None:
+    """Check results and states of each step against the reference, which begins with the kernel's own states."""
+    reference = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.reference").reference
+    sequences, kernel = rounded(operator, lengths, dtype), StateKernel(operator, dtype, machine, decode=decode)
+    for new_tokens in steps:
+        y, states = reference(sequences.inputs(new_tokens), operator.attributes)
+        found = np.concatenate(sequences.step(new_tokens, kernel))
+        assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), dtype)
+        is_stored = np.isfinite(states)
+        assert np.array_equal(np.isfinite(sequences.states), is_stored)
+        assert_close_arrays(sequences.states[is_stored], states[is_stored], what="states", table=STATE_TOLERANCES)
+
+
+def check_divided(
+    operator: Operator, steps: Sequence[Sequence[tuple[int, int]]], dtype: torch.dtype, machine: Machine
+) -> None:
+    """Check that sequences get the same bits in these steps and in one step."""
+    lengths = [sum(dict(step).get(sequence, 0) for step in steps) for sequence in range(len(steps[0]))]
+    kernel = StateKernel(operator, dtype, machine)
+    whole = run_steps(rounded(operator, lengths, dtype), [list(enumerate(lengths))], kernel)
+    parts = run_steps(rounded(operator, lengths, dtype), steps, kernel)
+    for expected, found in zip(whole, parts, strict=True):
+        for of_whole, of_parts in zip(expected, found, strict=True):
+            assert np.array_equal(of_parts, of_whole)
+
+
+def check_gated_rms_norm(rows: int, groups: int, size: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Check random rows, of which some are much larger than others."""
+    device, features = machine.device, groups * size
+    x = (torch.randn(rows, features, device=device) * torch.logspace(-2, 2, rows, device=device)[:, None]).to(dtype)
+    gate, weight = torch.randn(rows, features, device=device).to(dtype), torch.randn(size, device=device)
+    y = torch.full_like(x, POISON)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUP": size, "TL_THREADS": 256}
+    defines["TL_FP16"] = dtype_flag(dtype)
+    kernel = machine.kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", 256, 0, defines)
+    kernel(y, x, gate, weight, 1e-6, grid=(rows, -(-groups // 8), 1))
+    arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
+    (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6})
+    assert_close(y.cpu(), torch.from_numpy(expected).double())

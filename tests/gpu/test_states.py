@@ -1,0 +1,37 @@
+"""Operators with a recurrent state on a GPU, in the extents of Qwen3-Next."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.gpu.device import GPU
+from tests.gpu.state_checks import check_divided, check_gated_rms_norm, check_state_steps
+from tests.state_batch import Operator, causal_conv, gated_delta_rule
+
+LENGTHS = [13, 420, 700]
+STEPS = [[(0, 7), (1, 400), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 500), (1, 20), (0, 5)], [(2, 198)]]
+OPERATORS = [
+    causal_conv(8192, 4, bias=False, dtype=np.float16),
+    causal_conv(264, 4, activation="none", dtype=np.float16),
+    gated_delta_rule(16, 32, 128, 128),
+    gated_delta_rule(3, 6, 24, 40),
+]
+
+
+STEPS_OF_FEW = [[(0, 7), (1, 33), (2, 1)], [(0, 1), (1, 0), (2, 90)], [(0, 5), (1, 1), (2, 1)]]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_steps(operator: Operator) -> None:
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator) -> None:
+    check_divided(operator, STEPS_OF_FEW, torch.float16, GPU)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 129])
+@pytest.mark.parametrize(("groups", "size"), [(32, 128), (3, 40)])
+def test_gated_rms_norm(rows: int, groups: int, size: int) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU)

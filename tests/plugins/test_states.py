@@ -1,0 +1,163 @@
+"""Operators with a recurrent state: values, blocks of states, and sequences that are divided into steps anywhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
+
+from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, reference, run
+from tests.plugins.test_bounds import run_guarded
+from tests.rounds import rounds
+from tests.state_batch import Arrays, Operator, Run, Sequences, causal_conv, gated_delta_rule, run_steps
+from tests.tolerances import KERNEL_TOLERANCES, STATE_TOLERANCES, assert_close
+from trtllm_lite import _testing
+
+ISA = _testing.supported_isas()[0]
+LENGTHS = [13, 42, 90]
+STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 70), (1, 2), (0, 5)], [(2, 18)]]
+RULES = [(1, 1, 8, 8), (3, 6, 24, 40), (2, 4, 128, 128), (1, 3, 7, 65), (2, 2, 130, 33)]
+
+
+def kernel(operator: Operator, isa: str, num_threads: int = 2) -> Run:
+    """A function that runs the operator's CPU kernel."""
+
+    def called(inputs: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        y, states = run(operator.name, inputs, attributes, isa=isa, num_threads=num_threads).values()
+        return y, states
+
+    return called
+
+
+def check_steps(operator: Operator, isa: str) -> None:
+    """Check results and states of each step, of which each begins with the kernel's own states."""
+    sequences = Sequences(operator, LENGTHS)
+    for new_tokens in STEPS:
+        expected = reference(operator.name, sequences.inputs(new_tokens), operator.attributes)
+        y, states = expected.values()
+        found = np.concatenate(sequences.step(new_tokens, kernel(operator, isa)))
+        assert_close(found, y, what="results", table=STATE_TOLERANCES)
+        is_stored = np.isfinite(states)
+        np.testing.assert_array_equal(np.isfinite(sequences.states), is_stored)
+        assert_close(sequences.states[is_stored], states[is_stored], what="states", table=STATE_TOLERANCES)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize(("channels", "width"), [(1, 2), (33, 4), (160, 4), (515, 7)])
+def test_causal_conv(isa: str, dtype: str, channels: int, width: int) -> None:
+    for activation in ("none", "silu"):
+        bias = activation == "none"
+        check_steps(causal_conv(channels, width, bias=bias, activation=activation, dtype=WEIGHT_DTYPES[dtype]), isa)
+
+
+@pytest.mark.parametrize("sizes", RULES)
+def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int]) -> None:
+    check_steps(gated_delta_rule(*sizes), isa)
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
+    """Steps of three sequences in any order, some of which have no token in a step."""
+    counts = st.lists(st.integers(0, 21) | st.just(1), min_size=3, max_size=3).filter(any)
+    steps = draw(st.lists(counts, min_size=1, max_size=6))
+    return [draw(st.permutations(list(enumerate(step)))) for step in steps]
+
+
+@pytest.mark.parametrize("operator", [causal_conv(40, 5, tokens_per_state=5), gated_delta_rule(3, 6, 24, 40)])
+@given(steps=divisions())
+@settings(deadline=None, max_examples=rounds(100))
+def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator, steps: list) -> None:
+    lengths = [sum(dict(step)[sequence] for step in steps) for sequence in range(3)]
+    whole = run_steps(Sequences(operator, lengths), [list(enumerate(lengths))], kernel(operator, ISA, 1))
+    parts = run_steps(Sequences(operator, lengths), steps, kernel(operator, ISA, 3))
+    for expected, found in zip(whole, parts, strict=True):
+        for of_whole, of_parts in zip(expected, found, strict=True):
+            assert_same_bits(of_parts, of_whole)
+
+
+@pytest.mark.parametrize("operator", [causal_conv(40, 4), gated_delta_rule(1, 2, 24, 40)])
+def test_a_row_of_nan_stays_in_its_sequence(isa: str, operator: Operator) -> None:
+    clean, dirty = Sequences(operator, LENGTHS), Sequences(operator, LENGTHS)
+    dirty.rows[1][0][3] = np.nan
+    expected, made = (sequences.step(STEPS[0], kernel(operator, isa)) for sequences in (clean, dirty))
+    assert_same_bits(made[1][:3], expected[1][:3])
+    assert np.isnan(made[1][3:7]).all()
+    for sequence in (0, 2):
+        assert_same_bits(made[sequence], expected[sequence])
+        assert_same_bits(dirty.state(sequence), clean.state(sequence))
+
+
+def test_gates_far_from_zero(isa: str) -> None:
+    """Gates of any size give decays and betas between 0 and 1."""
+    operator = gated_delta_rule(1, 4, 16, 16)
+    sequences = Sequences(operator, [24])
+    for gates in sequences.rows[0][1:]:
+        gates[:] = np.resize([-1e4, -90, -30, 0, 19.9, 20.1, 90, 1e4], gates.shape)
+    expected = reference(operator.name, sequences.inputs([(0, 24)]), operator.attributes)
+    (found,) = sequences.step([(0, 24)], kernel(operator, isa))
+    assert_close(found, expected["y"], what="results", table=STATE_TOLERANCES)
+
+
+def test_key_heads_divide_value_heads() -> None:
+    operator = gated_delta_rule(2, 4, 8, 8)
+    inputs = Sequences(operator, [3]).inputs([(0, 3)])
+    inputs[0] = np.ones((3, 2 * 3 * 8 + 4 * 8), np.float32)
+    with pytest.raises(ValueError, match="num_key_heads: expected a divisor of 4 value heads, found 3"):
+        run(operator.name, inputs, {**operator.attributes, "num_key_heads": 3})
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 200])
+def test_the_delta_rule_of_transformers(isa: str, tokens: int) -> None:
+    """transformers computes chunks of 64 tokens in another way, and tokens one by one if there is a single one."""
+    operator = gated_delta_rule(2, 6, 24, 40)
+    sequences = Sequences(operator, [tokens + 9])
+    sequences.step([(0, 9)], kernel(operator, isa))
+    before = sequences.state(0).copy()
+    qkv, a, b = (torch.from_numpy(part[9:]).double() for part in sequences.rows[0])
+    query, key, value = qkv.split([48, 48, 240], 1)
+    query, key = (part.view(1, tokens, 2, 24).repeat_interleave(3, 2) for part in (query, key))
+    a_log, dt_bias = (torch.from_numpy(weight).double() for weight in operator.weights)
+    decay = -a_log.exp() * torch.nn.functional.softplus(a + dt_bias)
+    name = "torch_recurrent_gated_delta_rule" if tokens == 1 else "torch_chunk_gated_delta_rule"
+    rows = [query, key, value.view(1, tokens, 6, 40), decay[None], b.sigmoid()[None]]
+    y, state = getattr(qwen3_next, name)(
+        *(part.float() for part in rows),
+        initial_state=torch.from_numpy(before)[None],
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    (found,) = sequences.step([(0, tokens)], kernel(operator, isa))
+    assert_close(found, y.reshape(tokens, -1).numpy(), what="results", table=STATE_TOLERANCES)
+    assert_close(sequences.state(0), state[0].numpy(), what="states", table=STATE_TOLERANCES)
+
+
+@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 1), (5, 3, 40), (33, 4, 128), (70, 2, 65)])
+def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int) -> None:
+    rng = np.random.default_rng([rows, groups, size])
+    x, gate = 3 * rng.standard_normal((2, rows, groups * size), np.float32)
+    weight, attributes = rng.standard_normal(size, np.float32), {"epsilon": 1e-5}
+    actual = run("GatedRmsNorm", [x, gate, weight], attributes, isa=isa, num_threads=3)["y"]
+    expected = reference("GatedRmsNorm", [x, gate, weight], attributes)["y"]
+    assert_close(actual, expected, what="results", table=KERNEL_TOLERANCES)
+    norm = qwen3_next.Qwen3NextRMSNormGated(size, eps=1e-5)
+    norm.weight.data = torch.from_numpy(weight)
+    of_groups = [torch.from_numpy(part).view(-1, size) for part in (x, gate)]
+    with torch.no_grad():
+        theirs = norm(*of_groups).view(rows, -1).numpy()
+    assert_close(actual, theirs, what="results", table=KERNEL_TOLERANCES)
+    last = run("GatedRmsNorm", [x[-1:], gate[-1:], weight], attributes, isa=isa, num_threads=1)["y"]
+    assert_same_bits(last, actual[-1:])
+
+
+def test_nothing_is_touched_behind_operands(isa: str) -> None:
+    for operator in (causal_conv(21, 4, tokens_per_state=4), gated_delta_rule(1, 2, 7, 21, tokens_per_state=4)):
+        sequences = Sequences(operator, [19, 6])
+        sequences.states = sequences.states[: sequences.tables[sequences.tables < 99].max() + 1]
+        sequences.step([(0, 2), (1, 6)], kernel(operator, isa))
+        run_guarded(operator.name, sequences.inputs([(0, 17)]), dict(operator.attributes), "row_major", isa)
+    x = np.ones((3, 21), np.float32)
+    run_guarded("GatedRmsNorm", [x, x, x[0, :7]], {"epsilon": 1e-5}, "row_major", isa)

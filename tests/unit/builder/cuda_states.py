@@ -1,0 +1,102 @@
+"""The kernels of operators with a recurrent state in numpy over raw memory; see cuda_kernels.py."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel
+from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.causal_conv.reference import reference as convolve
+from trtllm_lite.plugins.gated_delta_rule.reference import reference as apply_delta_rule
+
+
+def _places(macros: Macros, pointers: tuple[Pointer, Pointer, Pointer], num_seqs: int, stride: int) -> list[np.ndarray]:
+    """``cu_seqlens``, ``past_lens``, and a table for each sequence as far as the kernel reads it."""
+    starts, past_lens = at(pointers[0], np.int32, num_seqs + 1), at(pointers[1], np.int32, num_seqs)
+    last = past_lens + np.maximum(np.diff(starts), 1) - 1
+    columns = int(last.max()) // macros["TL_TOKENS_PER_STATE"] + 1
+    entries = pointers[2].view(np.int32)
+    tables = np.full((num_seqs, columns), -1, np.int32)
+    for seq in range(num_seqs):
+        row = entries[seq * stride : seq * stride + columns]
+        tables[seq, : len(row)] = row
+    return [starts, past_lens, tables]
+
+
+def _states(pointer: Pointer, *shape: int) -> np.ndarray:
+    """The states of all blocks."""
+    return at(pointer, np.float32, len(pointer) // (4 * int(np.prod(shape))), *shape)
+
+
+def _of_states(macros: Macros, **more: Any) -> dict[str, Any]:
+    return {"cache_group": 0, "tokens_per_state": macros["TL_TOKENS_PER_STATE"], **more}
+
+
+@kernel
+def causal_conv(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    states: Pointer,
+    cu_seqlens: Pointer,
+    past_lens: Pointer,
+    tables: Pointer,
+    stride: int,
+    x: Pointer,
+    weight: Pointer,
+    bias: Pointer | None,
+    num_seqs: int,
+    num_tokens: int,
+) -> None:
+    half, channels, width = half_type(macros), macros["TL_CHANNELS"], macros["TL_WIDTH"]
+    assert grid[0] * 256 >= channels
+    assert grid[1] * macros["TL_TOKENS"] >= num_tokens
+    places = _places(macros, (cu_seqlens, past_lens, tables), num_seqs, stride)
+    cache = _states(states, channels, width - 1)
+    rows, taps = at(x, half, num_tokens, channels).astype(np.float32), at(weight, half, channels, width)
+    given = None if bias is None else at(bias, np.float32, channels)
+    sums, cache[...] = convolve([rows, taps, cache, *places, given], _of_states(macros, activation="none"))
+    at(y, half, num_tokens, channels)[...] = activated(macros, sums.astype(np.float64))
+
+
+@kernel
+def gated_delta_rule(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    states: Pointer,
+    cu_seqlens: Pointer,
+    past_lens: Pointer,
+    tables: Pointer,
+    stride: int,
+    qkv: Pointer,
+    a: Pointer,
+    b: Pointer,
+    a_log: Pointer,
+    dt_bias: Pointer,
+    scale: float,
+    epsilon: float,
+) -> None:
+    key_heads, heads, key_dim, value_dim = (
+        macros[f"TL_{name}"] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")
+    )
+    assert grid[:2] == (-(-value_dim // 32), heads)
+    places = _places(macros, (cu_seqlens, past_lens, tables), grid[2], stride)
+    count, half, cache = int(places[0][-1]), half_type(macros), _states(states, heads, key_dim, value_dim)
+    widths = (2 * key_heads * key_dim + heads * value_dim, heads, heads)
+    rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
+    weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias)]
+    attributes = _of_states(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
+    results, cache[...] = apply_delta_rule([*rows, *weights, cache, *places], attributes)
+    at(y, half, count, heads * value_dim)[...] = results
+
+
+@kernel
+def gated_rms_norm(
+    macros: Macros, grid: Grid, y: Pointer, x: Pointer, gate: Pointer, weight: Pointer, epsilon: float
+) -> None:
+    half, shape, size = half_type(macros), (grid[0], macros["TL_FEATURES"]), macros["TL_GROUP"]
+    assert grid[1] * (macros["TL_THREADS"] // 32) * size >= shape[1]
+    groups = at(x, half, *shape).astype(np.float64).reshape(grid[0], -1, size)
+    normal = groups / np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + epsilon) * at(weight, np.float32, size)
+    at(y, half, *shape)[...] = normal.reshape(shape) * activate("silu", at(gate, half, *shape).astype(np.float64))
