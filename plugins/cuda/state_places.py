@@ -33,8 +33,8 @@ class StatePlaces:
             op.refuse(f"its states are {buffer.dtype}, and the GPU kernels expect float32: build for --target cpu")
         num_groups = op.rows("slots").shape[0]
         assert isinstance(num_groups, int)
-        inputs = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
-        return cls(buffer, *inputs, num_groups, op.attribute("cache_group"))
+        starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
+        return cls(buffer, starts, past_lens, tables, num_groups, op.attribute("cache_group"))
 
     def arguments(self) -> tuple[Argument, ...]:
         """The states, and what the kernel makes its ``StatePlaces`` of."""
