@@ -139,6 +139,8 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
     if op == "LatentAttention":
         bound["y_features"] = bound["num_heads"] * bound["value_dim"]
+    if op == "GatedDeltaRule":
+        bound["y_features"] = bound["value_heads"] * bound["value_dim"]
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
         bound["tallied"] = int(attributes["local_experts"]) + 3

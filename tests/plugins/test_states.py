@@ -16,6 +16,7 @@ from tests.rounds import rounds
 from tests.state_batch import Arrays, Operator, Run, Sequences, causal_conv, gated_delta_rule, run_steps
 from tests.tolerances import KERNEL_TOLERANCES, STATE_TOLERANCES, assert_close
 from trtllm_lite import _testing
+from trtllm_lite.errors import EngineError
 
 ISA = _testing.supported_isas()[0]
 LENGTHS = [13, 42, 90]
@@ -106,7 +107,7 @@ def test_key_heads_divide_value_heads() -> None:
     operator = gated_delta_rule(2, 4, 8, 8)
     inputs = Sequences(operator, [3]).inputs([(0, 3)])
     inputs[0] = np.ones((3, 2 * 3 * 8 + 4 * 8), np.float32)
-    with pytest.raises(ValueError, match="num_key_heads: expected a divisor of 4 value heads, found 3"):
+    with pytest.raises(EngineError, match="num_key_heads: expected a divisor of 4 value heads, found 3"):
         run(operator.name, inputs, {**operator.attributes, "num_key_heads": 3})
 
 

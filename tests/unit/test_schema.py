@@ -36,6 +36,9 @@ alias = "counts"
 _CACHE = '["float32"]\nshape = ["num_blocks", "tokens_per_block"]\ncache = "some"'
 
 
+_STATES = '["float32"]\nshape = ["num_blocks", "tokens_per_block"]\ncache = "state"'
+
+
 def _written(folder: Path, text: str) -> Path:
     path = folder / "count" / "schema.toml"
     path.parent.mkdir()
@@ -69,6 +72,7 @@ def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
         ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: found step_input, cache, constant"),
         ("state = true\n", 'state = true\ncache = "full"\n', "input counts: expected a cache of a kind in"),
         ('["int32"]\nshape = ["num_seqs"]\nstep_input = "past_lens"', _CACHE, "steps: expected a cache of a kind in"),
+        ('["int32"]\nshape = ["num_seqs"]\nstep_input = "past_lens"', _STATES, "unless it is a cache of states"),
         ('name = "Count"', 'name = "Count"\nkernel = "cuda"', r"unknown keys \['kernel'\]"),
         ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
     ],
@@ -77,6 +81,12 @@ def test_refuses(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in SCHEMA
     with pytest.raises(ValueError, match=message):
         load_schema(_written(tmp_path, SCHEMA.replace(old, new, 1)))
+
+
+def test_a_cache_of_states_has_one_for_each_block() -> None:
+    (states,) = all_schemas()["GatedDeltaRule"].caches
+    assert (states.cache, states.shape[0]) == ("state", "num_blocks")
+    assert all_schemas()["GatedDeltaRule"].caches_layer
 
 
 def test_networks_have_no_operators_that_keep_state() -> None:

@@ -1,0 +1,55 @@
+"""The numpy descriptions of the kernels with a recurrent state do what the operators' references do."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from tests.gpu.device import Argument
+from tests.gpu.state_checks import check_gated_rms_norm, check_state_steps
+from tests.state_batch import Operator, causal_conv, gated_delta_rule
+from tests.unit.builder import cuda_states  # noqa: F401 (registers kernels)
+from tests.unit.builder.cuda_kernels import KERNELS, Macros, Pointer
+
+STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
+
+
+class _Described:
+    """A kernel that numpy computes over the memory of tensors."""
+
+    def __init__(self, name: str, macros: Macros) -> None:
+        self.name, self.macros = name, macros
+
+    def __call__(
+        self,
+        *arguments: Argument,
+        grid: tuple[int, int, int],
+        programmatic: bool = False,  # noqa: ARG002 (launches never overlap)
+        memory: Sequence[torch.Tensor] = (),  # noqa: ARG002 (numpy knows)
+    ) -> None:
+        KERNELS[self.name](self.macros, grid, *map(_pointer, arguments))
+
+
+class _Numpy:
+    """A :class:`tests.gpu.device.Machine` whose kernels are numpy's."""
+
+    device, arch, num_sms = "cpu", "sm_90a", 3
+
+    def kernel(self, _source: str, name: str, _threads: int, _shared_bytes: int, defines: Macros) -> _Described:
+        return _Described(name, defines)
+
+
+def _pointer(argument: Argument) -> Argument | Pointer:
+    if isinstance(argument, torch.Tensor):
+        return argument.view(torch.uint8).flatten().numpy()
+    return argument
+
+
+@pytest.mark.parametrize("operator", [causal_conv(40, 4, dtype=np.float16), gated_delta_rule(3, 6, 24, 40)])
+def test_recurrent_states(operator: Operator) -> None:
+    check_state_steps(operator, [13, 42, 70], STEPS, torch.float16, _Numpy())
+
+
+def test_gated_rms_norm() -> None:
+    check_gated_rms_norm(5, 3, 40, torch.bfloat16, _Numpy())
