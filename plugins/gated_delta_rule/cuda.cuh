@@ -1,8 +1,8 @@
 // GatedDeltaRule: linear attention whose state, a float32 matrix of each value head, is read, updated by the new tokens
 // of a sequence one after the other, and written. qkv, a, b and y have 16 bits.
 //
-// Bytes: 8 * value heads * key_dim * value_dim a sequence, and what tokens have. Floor: bytes / bandwidth, of one
-// sequence about 2 us; of a long prompt the latency of a token, about 300 cycles, times its tokens.
+// Bytes: 8 * value heads * key_dim * value_dim a sequence, and what tokens have. Floor: bytes / bandwidth; of a long
+// prompt the latency of a token (two sums over four lanes, one after the other's change of the state) times its tokens.
 //
 // A block has 32 columns of the state of one head; columns do not depend on each other. A warp has eight columns: four
 // lanes share a column, and each keeps a quarter of its rows in registers. Queries and keys of some tokens at a time
