@@ -25,6 +25,7 @@ MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
+HYBRID_FAMILIES = ("qwen3_next",)  # decoders with recurrent layers, read from Hugging Face checkpoints
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
@@ -155,6 +156,12 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
         "tie_word_embeddings": True,
     },
+    "qwen3_next": {
+        **{"head_dim": 20, "partial_rotary_factor": 0.4, "layer_types": ["linear_attention"] * 2 + ["full_attention"]},
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 10},
+        **{"linear_value_head_dim": 14, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+        **{"shared_expert_intermediate_size": 53, "max_position_embeddings": 512},
+    },
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"}
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
@@ -198,13 +205,20 @@ def tiny_model(
                 parameter.copy_(noise * 0.5)
             elif name.endswith("sinks"):
                 parameter.copy_(noise * 2)
+            elif name.endswith("A_log"):  # heads that forget at once, and heads that remember hundreds of tokens
+                parameter.copy_(noise * 2 - 3)
             else:
-                parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
+                parameter.copy_((0 if _adds_one(family, name) else 1) + noise * 0.2)
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator, device=device) * 0.1)
     return model.eval()
+
+
+def _adds_one(family: str, norm: str) -> bool:
+    """Whether the model adds 1 to the weight of the norm."""
+    return family.startswith("gemma") or (family in HYBRID_FAMILIES and not norm.endswith("linear_attn.norm.weight"))
 
 
 def is_router(parameter: str) -> bool:

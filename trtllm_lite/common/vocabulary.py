@@ -4,7 +4,7 @@
 alone, because the C++ build reads it before anything is installed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -182,20 +182,30 @@ COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 CACHE_KINDS = ("full", "window", "latent", "state")
 
 
+# Kinds of layers by what they keep of a sequence: keys and values of its tokens; or, in recurrent layers, a state that
+# each token changes: the last inputs of a convolution, and a matrix for each head.
+ATTENTION, RECURRENT = "attention", "recurrent"
+# What each kind of layer keeps, in the order of a network's inputs: the names in networks, and those in plans.
+LAYER_CACHES = {
+    ATTENTION: {"key": "key_cache", "value": "value_cache"},
+    RECURRENT: {"conv": "conv_state", "recurrent": "recurrent_state"},
+}
+
+
 @dataclass(frozen=True)
 class CacheNames:
-    """Names of the keys, or the values, of one layer: in a plan, and as input and output of a network."""
+    """Names of one of the tensors that a layer keeps: in a plan, and as input and output of a network."""
 
     plan: str
     past: str
     present: str
 
 
-def cache_names(num_layers: int) -> Iterator[CacheNames]:
-    """The caches of all layers: the keys of the first, its values, the keys of the second, and so on."""
-    for layer in range(num_layers):
-        for what in ("key", "value"):
-            yield CacheNames(f"{what}_cache.{layer}", f"past_{what}.{layer}", f"present_{what}.{layer}")
+def cache_names(kinds: Iterable[str]) -> Iterator[CacheNames]:
+    """The caches of layers of these ``kinds``: what the first layer keeps, what the second keeps, and so on."""
+    for layer, kind in enumerate(kinds):
+        for name, in_plan in LAYER_CACHES[kind].items():
+            yield CacheNames(f"{in_plan}.{layer}", f"past_{name}.{layer}", f"present_{name}.{layer}")
 
 
 @dataclass(frozen=True)

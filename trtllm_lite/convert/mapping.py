@@ -11,7 +11,7 @@ import onnx_ir as ir
 from trtllm_lite import __version__
 from trtllm_lite.common.files import PRODUCER_PREFIX, is_there, reading_model
 from trtllm_lite.common.foreign_files import open_foreign
-from trtllm_lite.common.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import ATTENTION, AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, find_family, find_model_type
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
 from trtllm_lite.convert.fields.config import ConfigFields
@@ -32,6 +32,7 @@ from trtllm_lite.convert.sources.source import Embeddings, Source
 from trtllm_lite.convert.sources.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.config import NETWORK_FILE
+from trtllm_lite.network.contract import layer_kinds
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
@@ -157,13 +158,14 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     check_num_layers(source, model)
     source, model = _with_partners(named_for(family, source), family, model, partners)
     check_types(source, informative(source, family, model))
-    blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
-    if cache and len(cache) != len(model.layers):
-        raise ConvertError(
-            f"{source.description} has scales of the KV caches of {len(cache)} layers, and its config has "
-            f"{len(model.layers)} layers: download it again"
-        )
+    blocks, cache = ({}, {}) if dequantize else (source.blocks, source.cache)
     network = network_of(model, ONNX[chosen], blocks, cache)
+    attentions = {number for number, kind in enumerate(layer_kinds(network.graph)) if kind == ATTENTION}
+    if cache and cache.keys() != attentions:
+        raise ConvertError(
+            f"{source.description} has scales of the KV caches of the layers {shown(sorted(cache))}, and its layers "
+            f"with such caches are {shown(sorted(attentions))}: download it again"
+        )
     mismatch = compare_tensors(source, family, model, network)
     if mismatch.count:
         other, hint = nearest_fit(source), ""

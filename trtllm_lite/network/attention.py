@@ -45,7 +45,8 @@ class Attention:
     ``chunked``, sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk.
     Queries from ``first_position`` on see no key before that position (not combined with a window). ``softcap`` bounds
     scores to softcap * tanh(score / softcap); with 0 they are not bounded. ``temperature`` scales queries by their
-    position. ``sinks`` give each head one more key, whose value is zero.
+    position. ``sinks`` give each head one more key, whose value is zero. The heads' results are multiplied by
+    sigmoid(``gate`` x), if that is given (arXiv 2505.06708).
     """
 
     query: Linear
@@ -64,16 +65,19 @@ class Attention:
     softcap: float = 0.0
     temperature: Temperature | None = None
     sinks: Sinks | None = None
+    gate: Linear | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
         graph = context.graph
-        return self.mix(
-            context, self.query(graph, x, "q_proj"), self.key(graph, x, "k_proj"), self.value(graph, x, "v_proj")
-        )
+        query, key, value = self.query(graph, x, "q_proj"), self.key(graph, x, "k_proj"), self.value(graph, x, "v_proj")
+        gate = None if self.gate is None else self.gate(graph, x, "gate_proj")
+        return self.mix(context, query, key, value, gate)
 
-    def mix(self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        """Attend with projections [batch, seq, heads * head_dim], and project the result."""
+    def mix(
+        self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value, gate: ir.Value | None = None
+    ) -> ir.Value:
+        """Attend with projections [batch, seq, heads * head_dim], multiply by the gate, and project the result."""
         graph, heads = context.graph, self.heads
         context.open_cache(heads.num_kv_heads, heads.head_dim)
         query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
@@ -84,6 +88,8 @@ class Attention:
             key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
         keys, values = context.extend_cache(key, value, heads.head_dim)
         merged = merge_heads(graph, self._attend(context, query, keys, values))
+        if gate is not None:
+            merged = graph.op("Mul", [merged, graph.op("Sigmoid", [gate], "gate")], "gated")
         return self.output(graph, merged, "o_proj")
 
     def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
@@ -115,7 +121,7 @@ def split_heads(
     graph: GraphBuilder, projected: ir.Value, heads: int, head_dim: int, role: str, norm: Norm | None = None
 ) -> ir.Value:
     """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
-    split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, head_dim]))
+    split = graph.constant(f"shape.{heads}_heads_of_{head_dim}", np.array([0, 0, heads, head_dim]))
     by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
     if norm is not None:
         by_head = norm(graph, by_head, f"{role}_norm")

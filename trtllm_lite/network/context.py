@@ -3,10 +3,11 @@
 A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. TensorScatter writes new
 tokens after them, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows are padded at
 the right: the values of pad tokens are garbage that no real token attends to, and the next step overwrites them.
-Position ids are past_lens[b] + 0, 1, …, also for pad tokens.
+Position ids are past_lens[b] + 0, 1, …, also for pad tokens. A recurrent layer keeps a state instead, which pad tokens
+would change: all rows of such a network's batch are equally long.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from trtllm_lite.network.rope import Rope
 
 # The rounding of keys and of values that a layer appends to its caches; each has one scale.
 CacheRounding = tuple[Rounding, Rounding]
+NO_ROUNDING: Mapping[int, CacheRounding] = {}
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -67,14 +69,15 @@ class NetworkContext:
 class DecoderContext(NetworkContext):
     """Declares inputs and caches, and makes nodes that several layers need once, when the first layer asks for them."""
 
-    def __init__(self, graph: GraphBuilder, cache: Sequence[CacheRounding] = ()) -> None:
-        """``cache`` has an entry for each attention, or is empty if keys and values are not rounded."""
+    def __init__(self, graph: GraphBuilder, cache: Mapping[int, CacheRounding] = NO_ROUNDING) -> None:
+        """``cache`` has the roundings of keys and values by the number of the layer; others are not rounded."""
         super().__init__(graph)
         self._cache = cache
         self.past_lens = declare("past_lens", _INT64, ("batch",))
         self.features: ir.Value | None = None  # features of previous tokens, in the network of a drafting head
-        self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
+        self.past: list[ir.Value] = []  # what layer 0 keeps, what layer 1 keeps, …: two values each
         self.present: list[ir.Value] = []
+        self._keys: ir.Value | None = None  # of the first attention
         self._masks: dict[tuple[int, bool], ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
@@ -83,11 +86,12 @@ class DecoderContext(NetworkContext):
         number, dims = len(self.past) // 2, {"key": head_dim, "value": value_dim or head_dim}
         for what, dim in dims.items():
             self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
+        self._keys = self._keys or self.past[-2]
 
     def extend_cache(self, key: ir.Value, value: ir.Value, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the pair opened last, which is returned."""
         number = len(self.past) // 2 - 1
-        roundings = self._cache[number] if self._cache else (None, None)
+        roundings = self._cache.get(number, (None, None))
         pairs = zip(("key", "value"), self.past[-2:], (key, value), roundings, strict=True)
         for what, past, new, rounding in pairs:
             if rounding is not None:
@@ -97,6 +101,24 @@ class DecoderContext(NetworkContext):
             present.type, present.shape = past.type, past.shape
             self.present.append(present)
         return self.present[-2], self.present[-1]
+
+    def open_state(self, conv: tuple[int, int], recurrent: tuple[int, int, int]) -> tuple[ir.Value, ir.Value]:
+        """Declare the state of the next layer, which is recurrent; returns both parts.
+
+        ``conv`` are the channels and the number of inputs that its convolution looks back, ``recurrent`` its heads with
+        the sizes of their keys and values.
+        """
+        number, shapes = len(self.past) // 2, {"conv": conv, "recurrent": recurrent}
+        for what, shape in shapes.items():
+            self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", *shape)))
+        return self.past[-2], self.past[-1]
+
+    def keep_state(self, conv: ir.Value, recurrent: ir.Value) -> None:
+        """Make ``conv`` and ``recurrent`` the state, opened last, after the step."""
+        number = len(self.past) // 2 - 1
+        for what, past, present in zip(("conv", "recurrent"), self.past[-2:], (conv, recurrent), strict=True):
+            present.name, present.type, present.shape = f"present_{what}.{number}", past.type, past.shape
+            self.present.append(present)
 
     def total_lens(self) -> ir.Value:
         """int64 [batch]: the tokens of each row, new ones included."""
@@ -115,7 +137,7 @@ class DecoderContext(NetworkContext):
         long = graph.constant(f"{name}.long_inv_freq", np.array(rope.long.inv_freq, np.float32))
         length = graph.constant(f"{name}.original_length", np.array(rope.long.original_length))
         with graph.scope(name):
-            max_seq = graph.op("Shape", [self.past[0]], "max_seq", {"start": 2, "end": 3})
+            max_seq = self._max_seq("max_seq")
             is_long = graph.op("Greater", [max_seq, length], "is_long")
             return graph.op("Where", [is_long, long, usual], "frequencies")
 
@@ -171,10 +193,14 @@ class DecoderContext(NetworkContext):
             bound = graph.op("Min", [positions, graph.constant(f"first_{first}", np.array(first))], "bound")
             return graph.op("GreaterOrEqual", [slots, bound], "inside")
 
+    def _max_seq(self, name: str) -> ir.Value:
+        """int64 [1]: the slots of each cache, by the first one that a layer opened."""
+        return self.graph.op("Shape", [self._keys], name, {"start": 2, "end": 3})
+
     def _slots_and_positions(self) -> tuple[ir.Value, ir.Value]:
         """int64 [max_seq] and [batch, 1, seq, 1]."""
         graph = self.graph
-        length = graph.op("Shape", [self.past[0]], "max_seq.shape", {"start": 2, "end": 3})
+        length = self._max_seq("max_seq.shape")
         max_seq = graph.op("Squeeze", [length], "max_seq")
         zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
         slots = graph.op("Range", [zero, max_seq, one], "slots")

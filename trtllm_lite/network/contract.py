@@ -1,9 +1,15 @@
 """Defines the contract of a checkpoint's network, on which the builder relies: standard operators, names, operands.
 
-Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
-past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in head_dim where attention is over
-latents (network/latent_attention.py). Outputs: logits float32 [batch, seq, vocab], then per layer present_key.{i} and
-present_value.{i} of the same shapes as the past ones.
+Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and what each layer keeps. A layer with
+attention keeps past_key.{i} and past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in
+head_dim where attention is over latents (network/latent_attention.py). A recurrent layer keeps past_conv.{i} float32
+[batch, channels, history], the last inputs of its convolution with the oldest first, and past_recurrent.{i} float32
+[batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all sequences of such a network's batch have
+the same number of new tokens. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
+what each layer keeps, present_key.{i} and so on, of the same shapes as the past ones.
+
+Operators are standard ones, or calls of the project's own functions (network/functions.py), whose bodies consist of
+standard operators; the network defines the functions that it calls.
 
 A network that keeps features for a head has the output features after the logits; such a head has the input features
 after past_lens and the output hidden after the logits: float32 [batch, seq, hidden], see network/drafting.py.
@@ -12,22 +18,37 @@ An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches,
 float32 [batch, hidden], see network/encoder.py.
 """
 
+from collections.abc import Iterator
+from itertools import zip_longest
+
 import onnx_ir as ir
 
 from trtllm_lite.common.vocabulary import (
+    ATTENTION,
     EMBEDDING,
     ENCODER_INPUTS,
     FEATURES,
     HIDDEN,
+    LAYER_CACHES,
     LOGITS,
     NETWORK_INPUTS,
+    RECURRENT,
     SEQ_LENS,
+    CacheNames,
     cache_names,
 )
+from trtllm_lite.network.functions import is_call
 from trtllm_lite.network.graph import OPSET_VERSION
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
-_ANY_CACHE: tuple[int | str, ...] = ("batch", "kv_heads", "max_seq", "head_dim")
+# The shapes of what a layer keeps. The network chooses the extents named here but those of _FIXED.
+_KEPT: dict[str, tuple[str, ...]] = {
+    "key": ("batch", "kv_heads", "max_seq", "head_dim"),
+    "value": ("batch", "kv_heads", "max_seq", "head_dim"),
+    "conv": ("batch", "channels", "history"),
+    "recurrent": ("batch", "heads", "key_dim", "value_dim"),
+}
+_FIXED = ("batch", "max_seq")
 
 
 def violations(graph: ir.Graph) -> list[str]:
@@ -36,11 +57,10 @@ def violations(graph: ir.Graph) -> list[str]:
     opset = graph.opset_imports.get("", 0)
     if opset < OPSET_VERSION:
         problems.append(f"expected ONNX opset {OPSET_VERSION} or newer, found {opset}")
-    custom = sorted(
-        {f"{node.domain}::{node.op_type}" for node in graph.all_nodes() if node.domain not in ("", "ai.onnx")}
-    )
+    others = (node for node in graph.all_nodes() if node.domain not in ("", "ai.onnx") and not is_call(node))
+    custom = sorted({f"{node.domain}::{node.op_type}" for node in others})
     if custom:
-        problems.append(f"expected standard operators only, found {', '.join(custom)}")
+        problems.append(f"expected standard operators and the project's functions, found {', '.join(custom)}")
     unnamed = sum(not node.name for node in graph.all_nodes())
     if unnamed:
         problems.append(f"{unnamed} nodes have no name")
@@ -67,27 +87,50 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
     extra_inputs = [_signature(value) for value in graph.inputs if value.name == FEATURES][:1]
     extra_outputs = [_signature(value) for value in graph.outputs if value.name in (FEATURES, HIDDEN)][:1]
-    first_cache = 3 + len(extra_inputs)
-    layers = (len(graph.inputs) - first_cache) // 2
-    caches = [_cache_like(value) for value in graph.inputs[first_cache : first_cache + 2]]
-    pair = caches if len(caches) == 2 and caches[0][1] == caches[1][1] else [_ANY_CACHE] * 2
+    kept = list(_kept_signatures(graph))
     logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
     vocab = logits[-1] if logits else "vocab"
     tokens = ("batch", "seq")
-    names = list(cache_names(max(layers, 1)))
     inputs: list[_Signature] = [(name, "INT64", tokens[:rank]) for name, rank in NETWORK_INPUTS.items()]
     inputs += [_rows_of_tokens(FEATURES, entry) for entry in extra_inputs]
-    inputs += [(name.past, "FLOAT", pair[number % 2]) for number, name in enumerate(names)]
+    inputs += [(name.past, "FLOAT", shape) for name, shape in kept]
     outputs: list[_Signature] = [(LOGITS, "FLOAT", (*tokens, vocab))]
     outputs += [_rows_of_tokens(HIDDEN if extra_inputs else FEATURES, entry) for entry in extra_outputs]
-    outputs += [(name.present, "FLOAT", pair[number % 2]) for number, name in enumerate(names)]
+    outputs += [(name.present, "FLOAT", shape) for name, shape in kept]
     return inputs, outputs
 
 
-def _cache_like(value: ir.Value) -> tuple[int | str, ...]:
-    """The shape of a cache with the sizes of ``value``."""
-    found = _signature(value)[2]
-    return ("batch", found[1], "max_seq", found[3]) if len(found) == 4 else _ANY_CACHE
+def layer_kinds(graph: ir.Graph) -> list[str]:
+    """The kind of each layer by what it keeps of a sequence, as the names of the network's inputs say."""
+    first_of_recurrent = next(iter(LAYER_CACHES[RECURRENT]))
+    firsts = _kept_inputs(graph)[:-1:2]
+    return [RECURRENT if f"{value.name}".startswith(f"past_{first_of_recurrent}.") else ATTENTION for value in firsts]
+
+
+def _kept_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs that follow those of the step: two for each layer."""
+    return list(graph.inputs)[len(NETWORK_INPUTS) + any(value.name == FEATURES for value in graph.inputs) :]
+
+
+def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | str, ...]]]:
+    """What each layer keeps by the contract, with the layer's own sizes; keys and values have as many heads."""
+    kinds = layer_kinds(graph) or [ATTENTION]
+    found = [_signature(value)[2] for value in _kept_inputs(graph)]
+    what = [name for kind in kinds for name in LAYER_CACHES[kind]]
+    previous: tuple[int | str, ...] = ()
+    for names, kept, own in zip_longest(cache_names(kinds), what, found[: len(what)], fillvalue=()):
+        shape = _sized(_KEPT[kept], own)
+        if kept == "value":
+            shape = (shape[0], previous[1], *shape[2:])
+        yield names, shape
+        previous = shape
+
+
+def _sized(axes: tuple[str, ...], found: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The shape with these axes, and with the extents of ``found`` where a network may choose them."""
+    if len(found) != len(axes):
+        return axes
+    return tuple(axis if axis in _FIXED else extent for axis, extent in zip(axes, found, strict=True))
 
 
 def _rows_of_tokens(name: str, found: _Signature) -> _Signature:

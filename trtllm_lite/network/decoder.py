@@ -1,6 +1,6 @@
 """A decoder language model put together from blocks, and its network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -8,7 +8,7 @@ import onnx_ir as ir
 from trtllm_lite.common.vocabulary import FEATURES, HIDDEN
 from trtllm_lite.network.attention import Heads
 from trtllm_lite.network.blocks import Blocks
-from trtllm_lite.network.context import CacheRounding, DecoderContext, declare
+from trtllm_lite.network.context import NO_ROUNDING, CacheRounding, DecoderContext, declare
 from trtllm_lite.network.drafting import MakesFeatures
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
@@ -65,12 +65,12 @@ def build_network(
     decoder: Decoder,
     dtype: ir.DataType,
     blocks: Mapping[str, Blocks] | None = None,
-    cache: Sequence[CacheRounding] = (),
+    cache: Mapping[int, CacheRounding] = NO_ROUNDING,
 ) -> Network:
     """The network of ``decoder`` with matrices stored as ``dtype`` and vectors as float32.
 
-    Matrices made of rows of source tensors in ``blocks`` stay in these blocks. ``cache`` is each layer's rounding of
-    the keys and values that it appends to its caches, empty if they are not rounded.
+    Matrices made of rows of source tensors in ``blocks`` stay in these blocks. ``cache`` has the roundings of the
+    keys and values that layers append to their caches, by the number of the layer; others are not rounded.
 
     Inputs and outputs are listed in :mod:`trtllm_lite.network.contract`; the builder's passes recognise each block by
     the pattern of its nodes.
@@ -94,10 +94,10 @@ def build_network(
         [logits, *_rows_for_drafts(decoder, context, streams, normed), *context.present],
         nodes=graph.nodes,
         initializers=list(graph.constants.values()),
-        opset_imports={"": OPSET_VERSION},
+        opset_imports={"": OPSET_VERSION, **graph.imports},
         name="decoder",
     )
-    return Network(finished, graph.weights, graph.leaves_inputs, graph.modules)
+    return Network(finished, graph.weights, graph.leaves_inputs, graph.modules, tuple(graph.functions.values()))
 
 
 def _rows_for_drafts(

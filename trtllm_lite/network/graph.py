@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trtllm_lite.network.blocks import AddOperator, Blocks, Part, Rounding, dequantize
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.functions import FUNCTIONS, FUNCTIONS_VERSION, definition
 from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.network.rounding import round_per_tensor, round_per_token
 from trtllm_lite.network.source_rows import rows_of
@@ -61,6 +62,12 @@ class GraphBuilder:
         self._path: list[str] = []
         self.leaves_inputs = False
         self.modules: dict[str, ModuleRows] = {}
+        self.functions: dict[str, ir.Function] = {}
+
+    @property
+    def imports(self) -> dict[str, int]:
+        """The versions of the domains of operators besides the standard one."""
+        return {FUNCTIONS: FUNCTIONS_VERSION} if self.functions else {}
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -101,6 +108,27 @@ class GraphBuilder:
         convert = ir.convenience.convert_attributes(dict(attributes or {}))
         self._target.append(ir.Node("", op_type, inputs, convert, outputs=[output], name=path))
         return output
+
+    def call(
+        self,
+        function: str,
+        inputs: Sequence[ir.Value],
+        name: str,
+        attributes: Mapping[str, Attribute],
+        shapes: Sequence[Sequence[int | str]],
+    ) -> list[ir.Value]:
+        """Call one of the project's functions, whose float32 outputs have these ``shapes``."""
+        path = ".".join([*self._path, name])
+        if function not in self.functions:
+            self.functions[function] = definition(function)
+        suffixes = ["", *(f".{number}" for number in range(1, len(shapes)))]
+        kind = ir.TensorType(ir.DataType.FLOAT)
+        outputs = [
+            ir.Value(name=path + suffix, type=kind, shape=ir.Shape(shape))
+            for suffix, shape in zip(suffixes, shapes, strict=True)
+        ]
+        self._target.append(ir.node(function, inputs, attributes, domain=FUNCTIONS, outputs=outputs, name=path))
+        return outputs
 
     def of_module(self, expression: WeightExpression, name: str) -> None:
         """Record which rows of a module of the source the product ``name`` computes, if its weight consists of rows of
@@ -266,20 +294,28 @@ class Network:
     """A finished graph whose weights are still unbound: ``weights`` lists every tensor it needs.
 
     With ``leaves_inputs``, experts multiply unrounded activations, although the source rounds them. ``modules`` maps
-    the names of linear layers' products to their rows in the source's modules.
+    the names of linear layers' products to their rows in the source's modules. ``functions`` are those of the project
+    that the graph calls.
     """
 
     graph: ir.Graph
     weights: tuple[Weight, ...]
     leaves_inputs: bool = False
     modules: Mapping[str, ModuleRows] = field(default_factory=dict)
+    functions: tuple[ir.Function, ...] = ()
 
     def bind(self, tensors: Mapping[str, ir.TensorProtocol], producer: str, version: str) -> ir.Model:
         """Attach a tensor (in memory or external) to every weight and return the model."""
         for weight in self.weights:
             weight.value.const_value = tensors[weight.name]
             self.graph.register_initializer(weight.value)
-        model = ir.Model(self.graph, ir_version=IR_VERSION, producer_name=producer, producer_version=version)
+        model = ir.Model(
+            self.graph,
+            ir_version=IR_VERSION,
+            producer_name=producer,
+            producer_version=version,
+            functions=self.functions,
+        )
         note_modules(model, self.modules)
         return model
 

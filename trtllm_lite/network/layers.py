@@ -5,6 +5,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import ATTENTION
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.norms import Norm
 
@@ -44,13 +45,17 @@ class Residual:
 
 @dataclass(frozen=True)
 class SequentialLayer:
-    """Attention, and then the MLP on the attention's result."""
+    """A block that mixes tokens, such as attention, and then the MLP on its result.
 
-    attention: Residual
+    The nodes of the first block are named ``name``, which is one of the kinds of layers in common/vocabulary.py.
+    """
+
+    mixer: Residual
     mlp: Residual
+    name: str = ATTENTION
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
-        return self.mlp(context, self.attention(context, hidden, "attention"), "mlp")
+        return self.mlp(context, self.mixer(context, hidden, self.name), "mlp")
 
 
 @dataclass(frozen=True)

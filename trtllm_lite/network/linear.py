@@ -23,3 +23,9 @@ class Linear:
         if self.bias is None:
             return product
         return graph.op("Add", [product, graph.vector(self.bias, f"{name}.bias")], f"{name}.bias")
+
+    def split_heads(self, heads: int, *extents: int) -> tuple["Linear", ...]:
+        """Layers that compute ``extents`` features of each of ``heads``, such as a gate that is fused with queries."""
+        weights = self.weight.split_heads(heads, *extents)
+        biases = [None] * len(extents) if self.bias is None else self.bias.split_heads(heads, *extents)
+        return tuple(Linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))

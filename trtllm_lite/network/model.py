@@ -1,11 +1,11 @@
 """Defines the result of reading a config: a decoder, or an encoder for embeddings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from trtllm_lite.network.blocks import Blocks
-from trtllm_lite.network.context import CacheRounding
+from trtllm_lite.network.context import NO_ROUNDING, CacheRounding
 from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.encoder import Encoder, build_encoder
 from trtllm_lite.network.graph import Network
@@ -17,7 +17,7 @@ def network_of(
     model: Model,
     dtype: ir.DataType,
     blocks: Mapping[str, Blocks] | None = None,
-    cache: Sequence[CacheRounding] = (),
+    cache: Mapping[int, CacheRounding] = NO_ROUNDING,
 ) -> Network:
     """The network of ``model``; the arguments are those of :func:`build_network`. Encoders have no ``cache``."""
     if isinstance(model, Encoder):

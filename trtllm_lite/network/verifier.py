@@ -5,7 +5,7 @@ their bounds; no other file of the machine is ever opened.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from trtllm_lite.common.vocabulary import MAX_BYTES
 from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.contract import violations
+from trtllm_lite.network.functions import FUNCTIONS, is_own
 from trtllm_lite.network.tensors import extents, stored
 
 _MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
@@ -65,13 +66,26 @@ def _malformed_is_error(network: Path) -> Iterator[None]:
 
 def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
     """Raise EngineError for networks so large that onnx and onnx_ir would take long to read them."""
-    if proto.functions:
-        raise EngineError(f"{network} defines functions, expected standard operators only: {_REMEDY}")
+    called = {node.op_type for node in proto.graph.node if node.domain == FUNCTIONS}
+    others = [function.name for function in proto.functions if not is_own(function)]
+    if others:
+        raise EngineError(
+            f"{network} defines {_listed(others)} otherwise than this version, expected the project's functions alone: "
+            f"{_REMEDY}"
+        )
+    undefined = called - {function.name for function in proto.functions}
+    if undefined:
+        raise EngineError(f"{network} calls functions that it does not define, {_listed(sorted(undefined))}: {_REMEDY}")
     count = _num_entries(proto.graph)
     if count > _MAX_ENTRIES:
         raise EngineError(
             f"{network} has {count:,} nodes, weights and values, expected at most {_MAX_ENTRIES:,}: {_REMEDY}"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """At most five names, for a message."""
+    return ", ".join(map(shown, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _num_entries(graph: onnx.GraphProto) -> int:

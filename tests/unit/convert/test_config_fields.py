@@ -37,8 +37,8 @@ def test_absent_keys_have_the_defaults_of_their_class() -> None:
     assert llama.final_norm == RmsNorm(SourceTensor("model.norm.weight", (60,)), 1e-6)
     assert not llama.has_tied_embeddings
     assert qwen3.sizes.head_dim == 128
-    assert [layer.attention.block.window for layer in _read("mistral").layers] == [4096] * 3
-    assert [layer.attention.block.window for layer in _read("mistral", sliding_window=None).layers] == [0] * 3
+    assert [layer.mixer.block.window for layer in _read("mistral").layers] == [4096] * 3
+    assert [layer.mixer.block.window for layer in _read("mistral", sliding_window=None).layers] == [0] * 3
 
 
 def test_neutral_and_switched_off_keys_pass() -> None:
@@ -78,7 +78,7 @@ def test_yarns_attn_factor_multiplies_its_temperature() -> None:
     stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
     def factor(**more: float) -> float:
-        (rope,) = {layer.attention.block.rope for layer in _read("qwen3", rope_scaling={**stretched, **more}).layers}
+        (rope,) = {layer.mixer.block.rope for layer in _read("qwen3", rope_scaling={**stretched, **more}).layers}
         return rope.attention_factor
 
     assert factor() == pytest.approx(0.1 * math.log(4) + 1)

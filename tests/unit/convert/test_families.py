@@ -139,7 +139,7 @@ def test_a_scale_of_zero_switches_off(tmp_path: Path) -> None:
     _edit_config(tmp_path / "model", rope_parameters={**rope, "llama_4_scaling_beta": 0.0, "mscale_all_dim": 0.0})
     _, _, model = read_model(open_source(str(tmp_path / "model")))
     for layer in model.layers:
-        attention = layer.attention.block
+        attention = layer.mixer.block
         assert attention.temperature is None
         assert attention.rope.attention_factor == pytest.approx(0.1 * np.log(rope["factor"]) + 1)
 
@@ -327,7 +327,7 @@ def test_llama4_has_chunks_and_temperatures(
     changes: dict[str, Any], windows: list[int], tuned: tuple[int, float] | None
 ) -> None:
     config = ConfigFields({**_CONFIGS["llama4"], **changes})
-    layers = [layer.attention.block for layer in all_families()["llama4"].read_model(config).layers]
+    layers = [layer.mixer.block for layer in all_families()["llama4"].read_model(config).layers]
     assert [layer.window for layer in layers] == windows
     assert [layer.chunked for layer in layers] == [window > 0 for window in windows]
     assert [layer.temperature for layer in layers] == [None, None, None if tuned is None else Temperature(*tuned)]

@@ -147,7 +147,7 @@ def test_yarns_factor_in_files_of_llama_cpp(given: float, expected: float, tmp_p
     }
     source = open_gguf(write_gguf(tiny_model("qwen3"), tmp_path / "m.gguf", metadata=metadata))
     for layer in map_model(source, "auto").model.layers:
-        assert layer.attention.block.rope.attention_factor == pytest.approx(expected, rel=1e-6)
+        assert layer.mixer.block.rope.attention_factor == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_caches_that_engines_lack_stay_as_they_are(cache: Any, note: str, tmp_pa
     write(tmp_path, compressed_tensors(cache))
     source = open_source(str(tmp_path / "model"))
     assert source.quantization == f"compressed-tensors dense, {note}"
-    assert source.cache == ()
+    assert source.cache == {}
     assert not [name for name in source.tensors if name.endswith("_scale")]
 
 
@@ -136,7 +136,7 @@ def test_no_scale_is_made_up(tmp_path: Path) -> None:
     )
     source = open_source(str(tmp_path / "model"))
     assert source.quantization == "compressed-tensors dense, KV cache as it is (FP8 without scales)"
-    assert source.cache == ()
+    assert source.cache == {}
 
 
 def test_expanded_checkpoints_have_plain_caches(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ SCALE = "model.layers.1.self_attn.v_scale"
                 )
                 for k in "kv"
             ],
-            "there is no k_scale of layer 1, v_scale of layer 1",
+            r"of the layers \[0, 7\], and its layers with such caches are \[0, 1\]",
         ),
         (lambda tensors: tensors.pop(SCALE), "a KV cache of FP8, and there is no v_scale of layer 1"),
         (
@@ -173,7 +173,7 @@ SCALE = "model.layers.1.self_attn.v_scale"
         (lambda tensors: tensors.update({SCALE: torch.ones(1, dtype=torch.int32)}), f"{SCALE}: expected .* int32"),
         (
             lambda tensors: [tensors.pop(f"model.layers.1.self_attn.{k}_scale") for k in "kv"],
-            "scales of the KV caches of 1 layers, and its config has 2 layers",
+            r"of the layers \[0\], and its layers with such caches are \[0, 1\]",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from trtllm_lite.builder.tensorrt.library import find_library
 from trtllm_lite.builder.tensorrt.passes import pipeline
 from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
 from trtllm_lite.builder.tensorrt.request import profiles_of
-from trtllm_lite.common.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
+from trtllm_lite.common.vocabulary import ALIGNMENT, ATTENTION, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.manifest import Cache, CacheGroup, Fusion, KvCache, Tactic, Target
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
@@ -140,7 +140,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
     symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
     caches = tuple(
         PlanTensor(names.plan, cache.dtype, ("num_blocks", *cache.row_shape), "row_major", "cache", 0)
-        for names in cache_names(cache.num_layers)
+        for names in cache_names([ATTENTION] * cache.num_layers)
     )
     vocab_size = job.checkpoint.config.vocab_size
     logits = PlanTensor(LOGITS, FLOAT32, ("num_logits", vocab_size), "row_major", "arena", 0)

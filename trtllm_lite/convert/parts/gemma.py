@@ -57,13 +57,12 @@ class GemmaParts(UsualParts):
     @classmethod
     def read(cls, config: ConfigFields) -> "GemmaParts":
         """Read the keys that both generations share."""
-        epsilon = config.number("rms_norm_eps", 1e-6)
         config.take("hidden_act")  # a key of older configs, which the models ignore in favour of hidden_activation
         config.expect("use_bidirectional_attention", False)
         return cls(
             read_sizes(config, head_dim=256),
             Tensors(NAMES),
-            lambda tensors, role, size: RmsNorm(tensors.weight(role, size).affine(offset=1.0), epsilon),
+            one_plus_rms_norm(config),
             read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
             config.number("query_pre_attn_scalar", 256.0) ** -0.5,
             config.flag("attention_bias"),

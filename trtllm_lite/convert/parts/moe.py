@@ -23,6 +23,12 @@ MOE_TENSOR_NAMES: Mapping[str, str] = {
     "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
     "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
 }
+# The same with an expert that all tokens share, as in Qwen's models.
+SHARED_EXPERT_NAMES: Mapping[str, str] = {
+    **MOE_TENSOR_NAMES,
+    **{f"shared_{name}_proj": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
+    "shared_expert_gate": f"{_MLP}.shared_expert_gate",
+}
 # GGUF's metadata keys (without the architecture) of mixtures of experts.
 MOE_GGUF_KEYS: Mapping[str, str] = {
     "expert_count": "num_experts",
@@ -127,6 +133,12 @@ def qwen_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
         config.problem("mlp_only_layers", f"expected a list of numbers of layers, found {shown(dense)}")
         dense = []
     return [number not in dense and (number + 1) % step == 0 for number in range(layers)]
+
+
+def qwen_shared_expert(parts: LlamaParts, tensors: Tensors, wide: int) -> SharedExpert:
+    """The expert of ``wide`` inner features that all tokens share, with its gate."""
+    gate = tensors.weight("shared_expert_gate", 1, parts.sizes.hidden_size)
+    return SharedExpert(parts.mlp_of(tensors, "shared_", wide), gate)
 
 
 def expect_no_windows(config: ConfigFields, layers: int) -> None:

@@ -34,6 +34,12 @@ def rms_norm(config: ConfigFields, epsilon: float = 1e-6, stream_scale: float = 
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
 
 
+def one_plus_rms_norm(config: ConfigFields) -> MakeNorm:
+    """Like :func:`rms_norm`, for models that store w and multiply by 1 + w."""
+    epsilon = config.number("rms_norm_eps", 1e-6)
+    return lambda tensors, role, size: RmsNorm(tensors.weight(role, size).affine(offset=1.0), epsilon)
+
+
 def layer_norm(epsilon: float, bias: bool = True) -> MakeNorm:
     """A function that makes LayerNorms."""
     return lambda tensors, role, size: LayerNorm(

@@ -50,20 +50,20 @@ def is_cache_scale(tensor: str) -> bool:
     return _SCALE.fullmatch(tensor) is not None
 
 
-def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRounding, ...], str]:
-    """How each layer of ``source`` rounds keys and values, and a sentence about it for a description of the source.
+def read_scales(source: Source, cache: KvCache | None) -> tuple[Mapping[int, CacheRounding], str]:
+    """How the layers of ``source`` round keys and values, by the number of the layer, and a sentence about it for a description of the source.
 
     The result is empty, and keys and values are not rounded, if the source has no scales, or scales that engines do not
     support. Raises ConvertError if only some layers have scales, or if a scale is not a positive number.
     """
     if cache is None:
-        return (), ""
+        return {}, ""
     scales = _scales(source)
     if not cache.dtype:
-        return (), f", KV cache as it is ({shown(cache.stated)} is not supported)"
+        return {}, f", KV cache as it is ({shown(cache.stated)} is not supported)"
     if not scales:
-        return (), f", KV cache as it is ({_NAMES[cache.dtype]} without scales)"
-    layers = range(len({layer for layer, _ in scales}))
+        return {}, f", KV cache as it is ({_NAMES[cache.dtype]} without scales)"
+    layers = sorted({layer for layer, _ in scales})
     missing = [f"{what}_scale of layer {layer}" for layer in layers for what in "kv" if (layer, what) not in scales]
     if missing:
         raise ConvertError(
@@ -71,7 +71,7 @@ def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRound
             f"{', '.join(missing)}: download it again, or quantize it again"
         )
     keys, values = ([Rounding(cache.dtype, _number(source, scales[layer, what])) for layer in layers] for what in "kv")
-    return tuple(zip(keys, values, strict=True)), f", KV cache {_NAMES[cache.dtype]}"
+    return dict(zip(layers, zip(keys, values, strict=True), strict=True)), f", KV cache {_NAMES[cache.dtype]}"
 
 
 def _scales(source: Source) -> Mapping[tuple[int, str], str]:

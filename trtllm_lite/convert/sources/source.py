@@ -41,8 +41,8 @@ class Source:
     config.json and generation_config.json; ``tensors`` maps Hugging Face's names to shapes and best storage types.
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings. ``blocks`` are the
-    matrices whose parts ``read`` also returns, by the names of :func:`blocks.part_name`. ``cache`` is how each layer
-    rounds its keys and its values, empty if they are not rounded. ``stored_names`` gives the names that the source's
+    matrices whose parts ``read`` also returns, by the names of :func:`blocks.part_name`. ``cache`` is how layers
+    round keys and values, by the number of the layer, empty if they do not. ``stored_names`` gives the names that the source's
     file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders; ``embeds`` is
     true if the files are those of an embedding model. ``quantization`` describes, for people, how a quantized model's
     layers are stored. ``is_text_part`` is true if other parts of the model were left out. ``ignored_config_keys`` are
@@ -61,7 +61,7 @@ class Source:
     stored_names: StoredNames = _same_name
     embeddings: Callable[[], Embeddings] = Embeddings
     embeds: bool = False
-    cache: tuple[CacheRounding, ...] = ()
+    cache: Mapping[int, CacheRounding] = field(default_factory=dict)
     quantization: str = ""
     is_text_part: bool = False
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.common.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
+from trtllm_lite.common.vocabulary import ATTENTION, COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import NetworkInstruction, Plan
 from trtllm_lite.errors import EngineError
@@ -42,7 +42,7 @@ class TensorRtNetwork(Network):
         check_tensors(self._library, self._engine, manifest, most)
         self._caches = {
             names: self._cuda.allocate(num_rows * self._row_bytes, "KV cache")
-            for names in cache_names(caches.num_layers)
+            for names in cache_names([ATTENTION] * caches.num_layers)
         }
         self._steps = [
             Steps(self._library, self._engine, self._cuda, instruction.profile, generation=program.decode_only)

@@ -1,0 +1,125 @@
+"""Defines the functions of the project that networks may call where standard operators say too little for the builder.
+
+A network defines each function that it calls, in the domain FUNCTIONS, with a body of standard operators, so that any
+ONNX runtime computes it. The builder replaces calls by operators of ``plugins/`` with the same meaning, and so accepts
+no other bodies than those of this module.
+"""
+
+import onnx
+import onnx_ir as ir
+
+FUNCTIONS, FUNCTIONS_VERSION = "trtllm_lite.functions", 1
+GATED_DELTA_RULE = "GatedDeltaRule"
+
+# The gated delta rule (arXiv 2412.06464) of tokens one after the other: qkv [batch, seq, 2 * key_heads * key_dim +
+# value_heads * value_dim] holds queries and keys of all key heads, then values; a and b are [batch, seq, value_heads],
+# a_log and dt_bias [value_heads]; the state is [batch, value_heads, key_dim, value_dim]. Value head h reads key head
+# h // (value_heads / key_heads). Queries q and keys k are l2-normalised, queries are multiplied by scale. With
+# beta = sigmoid(b) and decay = exp(-exp(a_log) * softplus(a + dt_bias)), a token's value v changes the state S to
+# decay * S + k u^T, where u = beta * (v - decay * S^T k), and its output is S^T q.
+_GATED_DELTA_RULE = """
+<domain: "trtllm_lite.functions", opset_import: ["": 24]>
+GatedDeltaRule <num_key_heads, scale, norm_epsilon>
+(qkv, a, b, a_log, dt_bias, state) => (y, new_state)
+{
+    value_heads = Shape <start = 1, end = 2> (state)
+    key_dim = Shape <start = 2, end = 3> (state)
+    value_dim = Shape <start = 3, end = 4> (state)
+    one = Constant <value_ints = [1]> ()
+    same = Constant <value_ints = [0, 0]> ()
+    last = Constant <value_ints = [-1]> ()
+    key_heads_scalar = Constant <value_int: int = @num_key_heads> ()
+    key_heads = Reshape (key_heads_scalar, one)
+    keys_width = Mul (key_heads, key_dim)
+    values_width = Mul (value_heads, value_dim)
+    widths = Concat <axis = 0> (keys_width, keys_width, values_width)
+    queries, keys, values = Split <axis = -1> (qkv, widths)
+
+    by_key_head = Concat <axis = 0> (same, key_heads, one, key_dim)
+    query_heads = Reshape (queries, by_key_head)
+    key_heads_of_tokens = Reshape (keys, by_key_head)
+    epsilon = Constant <value_float: float = @norm_epsilon> ()
+    query_squares = Mul (query_heads, query_heads)
+    query_sum = ReduceSum (query_squares, last)
+    query_sum_positive = Add (query_sum, epsilon)
+    query_length = Sqrt (query_sum_positive)
+    query_normed = Div (query_heads, query_length)
+    factor = Constant <value_float: float = @scale> ()
+    query_scaled = Mul (query_normed, factor)
+    key_squares = Mul (key_heads_of_tokens, key_heads_of_tokens)
+    key_sum = ReduceSum (key_squares, last)
+    key_sum_positive = Add (key_sum, epsilon)
+    key_length = Sqrt (key_sum_positive)
+    key_normed = Div (key_heads_of_tokens, key_length)
+
+    repeats = Div (value_heads, key_heads)
+    repeated = Concat <axis = 0> (one, one, one, repeats, one)
+    query_repeated = Expand (query_scaled, repeated)
+    key_repeated = Expand (key_normed, repeated)
+    rows = Concat <axis = 0> (same, value_heads, one, key_dim)
+    columns = Concat <axis = 0> (same, value_heads, key_dim, one)
+    query_rows = Reshape (query_repeated, rows)
+    key_rows = Reshape (key_repeated, rows)
+    key_columns = Reshape (key_repeated, columns)
+    of_values = Concat <axis = 0> (same, value_heads, one, value_dim)
+    value_rows = Reshape (values, of_values)
+
+    biased = Add (a, dt_bias)
+    step = Softplus (biased)
+    speed = Exp (a_log)
+    negative_decay = Mul (speed, step)
+    log_decay = Neg (negative_decay)
+    decay = Exp (log_decay)
+    beta = Sigmoid (b)
+    matrix_axes = Constant <value_ints = [3, 4]> ()
+    decay_of_matrix = Unsqueeze (decay, matrix_axes)
+    beta_of_matrix = Unsqueeze (beta, matrix_axes)
+
+    new_state, outputs = Scan <
+        num_scan_inputs = 6,
+        scan_input_axes = [1, 1, 1, 1, 1, 1],
+        scan_output_axes = [1],
+        body = token (
+            float[batch, heads, key_dim, value_dim] before,
+            float[batch, heads, 1, key_dim] query,
+            float[batch, heads, 1, key_dim] key,
+            float[batch, heads, key_dim, 1] key_column,
+            float[batch, heads, 1, value_dim] value,
+            float[batch, heads, 1, 1] token_decay,
+            float[batch, heads, 1, 1] token_beta
+        ) => (
+            float[batch, heads, key_dim, value_dim] after,
+            float[batch, heads, 1, value_dim] output
+        ) {
+            decayed = Mul (before, token_decay)
+            known = MatMul (key, decayed)
+            unknown = Sub (value, known)
+            update = Mul (unknown, token_beta)
+            added = MatMul (key_column, update)
+            after = Add (decayed, added)
+            output = MatMul (query, after)
+        }
+    > (state, query_rows, key_rows, key_columns, value_rows, decay_of_matrix, beta_of_matrix)
+    merged = Concat <axis = 0> (same, last)
+    y = Reshape (outputs, merged)
+}
+"""
+_TEXTS = {GATED_DELTA_RULE: _GATED_DELTA_RULE}
+
+
+def definition(name: str) -> ir.Function:
+    """A new copy of the project's function ``name``."""
+    return ir.from_proto(onnx.parser.parse_function(_TEXTS[name]))
+
+
+def is_own(function: onnx.FunctionProto) -> bool:
+    """Whether ``function`` is one of the project's, with the body that this version gives it."""
+    if function.domain != FUNCTIONS or function.name not in _TEXTS:
+        return False
+    expected: onnx.FunctionProto = ir.to_proto(definition(function.name))
+    return bool(function.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True))
+
+
+def is_call(node: ir.Node) -> bool:
+    """Whether ``node`` calls one of the project's functions."""
+    return node.domain == FUNCTIONS and node.op_type in _TEXTS
