@@ -270,8 +270,8 @@ def _architectures(source: Source) -> list[str]:
 def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
     """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types.
 
-    Routers of experts do not count, because they are float32 in every network. AUTO_16_BITS is bfloat16 instead of
-    float32.
+    Routers of experts do not count, because they are float32 in every network, nor do tensors that are left out.
+    AUTO_16_BITS is bfloat16 instead of float32.
     """
     if dtype in PLAIN_DTYPES:
         return dtype
@@ -283,6 +283,7 @@ def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
         info.dtype
         for name, info in source.tensors.items()
         if len(info.shape) in (2, 3)
+        and not family.ignores(name)
         and info.dtype in PLAIN_DTYPES
         and not name.removesuffix(".weight").endswith(routers)
     }

@@ -4,8 +4,8 @@ Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], 
 attention keeps past_key.{i} and past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in
 head_dim where attention is over latents (network/latent_attention.py). A recurrent layer keeps past_conv.{i} float32
 [batch, channels, history], the last inputs of its convolution with the oldest first, and past_recurrent.{i} float32
-[batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all sequences of such a network's batch have
-the same number of new tokens. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
+[batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all sequences of a batch have as many new
+tokens if a layer is recurrent. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
 what each layer keeps, present_key.{i} and so on, of the same shapes as the past ones.
 
 Operators are standard ones, or calls of the project's own functions (network/functions.py), whose bodies consist of
@@ -19,7 +19,6 @@ float32 [batch, hidden], see network/encoder.py.
 """
 
 from collections.abc import Iterator
-from itertools import zip_longest
 
 import onnx_ir as ir
 
@@ -117,8 +116,9 @@ def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | 
     kinds = layer_kinds(graph) or [ATTENTION]
     found = [_signature(value)[2] for value in _kept_inputs(graph)]
     what = [name for kind in kinds for name in LAYER_CACHES[kind]]
+    found += [()] * (len(what) - len(found))
     previous: tuple[int | str, ...] = ()
-    for names, kept, own in zip_longest(cache_names(kinds), what, found[: len(what)], fillvalue=()):
+    for names, kept, own in zip(cache_names(kinds), what, found, strict=False):
         shape = _sized(_KEPT[kept], own)
         if kept == "value":
             shape = (shape[0], previous[1], *shape[2:])

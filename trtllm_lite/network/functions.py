@@ -109,14 +109,14 @@ _TEXTS = {GATED_DELTA_RULE: _GATED_DELTA_RULE}
 
 def definition(name: str) -> ir.Function:
     """A new copy of the project's function ``name``."""
-    return ir.from_proto(onnx.parser.parse_function(_TEXTS[name]))
+    return ir.serde.deserialize_function(onnx.parser.parse_function(_TEXTS[name]))
 
 
 def is_own(function: onnx.FunctionProto) -> bool:
     """Whether ``function`` is one of the project's, with the body that this version gives it."""
     if function.domain != FUNCTIONS or function.name not in _TEXTS:
         return False
-    expected: onnx.FunctionProto = ir.to_proto(definition(function.name))
+    expected = ir.serde.serialize_function(definition(function.name))
     return bool(function.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True))
 
 

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from tests.models import ENCODER_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
+from tests.models import (
+    ENCODER_FAMILIES,
+    HYBRID_FAMILIES,
+    MOE_FAMILIES,
+    NETWORK_FAMILIES,
+    save_tiny_model,
+    tiny_config,
+)
 from tests.rounds import rounds
 from trtllm_lite.convert import checkpoint, convert_checkpoint, families
 from trtllm_lite.convert.family import all_families
@@ -60,12 +67,13 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
         ),
         ("roberta", {"roberta.embeddings.position_ids": torch.arange(130)[None]}),
         ("mpnet", {"mpnet.embeddings.position_ids": torch.arange(130)[None]}),
+        ("qwen3_next", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.mlp.gate.weight": torch.ones(7, 60)}),
     ],
 )
-def test_masks_and_positions_that_old_files_hold_are_dropped(
+def test_masks_positions_and_drafting_layers_that_files_hold_are_dropped(
     family: str, buffers: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """Published Pythias hold masks of bytes, and RoBERTas hold 64-bit positions."""
+    """Published Pythias hold masks of bytes, RoBERTas 64-bit positions, and Qwen3-Nexts a layer that drafts."""
     save_tiny_model(family, tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = {name: tensor.half() for name, tensor in load_file(weights).items()}
@@ -221,7 +229,7 @@ def test_exaone_has_keys_of_its_own_names(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
-_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *ENCODER_FAMILIES)
+_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
@@ -255,6 +263,19 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window: expected False, found True"),
         ("qwen2_moe", {"layer_types": ["sliding_attention"] * 3}, "layer_types: expected .*, found .*sliding"),
         ("qwen3_moe", {"mlp_only_layers": [True]}, "mlp_only_layers: expected a list of numbers of layers, found"),
+        (
+            "qwen3_next",
+            {"layer_types": ["sliding_attention"] * 3},
+            "layer_types: expected 3 times full_attention or li",
+        ),
+        (
+            "qwen3_next",
+            {"linear_num_value_heads": 5},
+            r"linear_num_value_heads: expected a multiple of .* \(2\), found 5",
+        ),
+        ("qwen3_next", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim: expected an integer in 2..64, found 1"),
+        ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act: expected 'silu', found 'gelu', which is not supported"),
+        ("qwen3_next", {"use_sliding_window": True}, "use_sliding_window: expected False, found True"),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, found True"),
         ("deepseek_v2", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: expected 1, found 2"),

@@ -12,7 +12,7 @@ from trtllm_lite.network.gated_delta_net import DeltaHeads, GatedDeltaNet
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import ACTIVATIONS
 from trtllm_lite.network.norms import RmsNorm
-from trtllm_lite.network.weight_expression import Concat, WeightExpression
+from trtllm_lite.network.weight_expression import Concat
 
 _LINEAR = "model.layers.{layer}.linear_attn"
 DELTA_TENSOR_NAMES: Mapping[str, str] = {
@@ -62,24 +62,23 @@ class DeltaParts:
         *qkv, gate = fused.split_heads(heads.num_key_heads, heads.key_dim, heads.key_dim, values, values)
         fused = tensors.weight("ba_proj", 2 * heads.num_value_heads, hidden)
         b, a = fused.split_heads(heads.num_key_heads, of_key_head, of_key_head)
-        return self._block(tensors, Concat(tuple(qkv)), gate, a, b)
-
-    def _block(self, tensors: Tensors, *projections: WeightExpression) -> GatedDeltaNet:
-        heads, channels = self.heads, sum(self.heads.parts)
-        weight = tensors.weight("conv", channels, 1, self.width)
+        weight = tensors.weight("conv", sum(heads.parts), 1, self.width)
         return GatedDeltaNet(
-            *map(Linear, projections),
+            qkv=Linear(Concat(tuple(qkv))),
+            gate=Linear(gate),
+            a=Linear(a),
+            b=Linear(b),
             convolution=CausalConvolution(weight, ACTIVATIONS["silu"]),
             a_log=tensors.plain("a_log", heads.num_value_heads),
             dt_bias=tensors.plain("dt_bias", heads.num_value_heads),
             norm=RmsNorm(tensors.weight("gated_norm", heads.value_dim), self.epsilon),
-            output=tensors.linear("delta_out_proj", self.parts.sizes.hidden_size, heads.parts[2]),
+            output=tensors.linear("delta_out_proj", hidden, heads.parts[2]),
             heads=heads,
         )
 
 
 def read_recurrent_layers(config: ConfigFields, layers: int) -> list[bool]:
-    """For each layer whether it is recurrent: by ``layer_types``, or else all but every ``full_attention_interval``th."""
+    """For each layer whether it is recurrent, by ``layer_types``, or else by ``full_attention_interval``."""
     interval, types = config.integer("full_attention_interval", 4), config.take("layer_types")
     if types is None:
         return [(number + 1) % interval != 0 for number in range(layers)]

@@ -9,13 +9,12 @@ from typing import Any
 
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
-from trtllm_lite.convert.parts.usual import UsualParts
+from trtllm_lite.convert.parts.usual import UsualParts, one_plus_rms_norm
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Block, Layer, SequentialLayer
 from trtllm_lite.network.mlp import Activation
-from trtllm_lite.network.norms import RmsNorm
 
 NAMES = {
     **TENSOR_NAMES,

@@ -51,7 +51,7 @@ def is_cache_scale(tensor: str) -> bool:
 
 
 def read_scales(source: Source, cache: KvCache | None) -> tuple[Mapping[int, CacheRounding], str]:
-    """How the layers of ``source`` round keys and values, by the number of the layer, and a sentence about it for a description of the source.
+    """How layers round keys and values, by the number of the layer, and a sentence for a description of ``source``.
 
     The result is empty, and keys and values are not rounded, if the source has no scales, or scales that engines do not
     support. Raises ConvertError if only some layers have scales, or if a scale is not a positive number.

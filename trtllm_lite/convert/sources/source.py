@@ -40,13 +40,13 @@ class Source:
     ``description`` names the source in messages. ``config`` and ``generation`` have the keys of Hugging Face's
     config.json and generation_config.json; ``tensors`` maps Hugging Face's names to shapes and best storage types.
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
-    None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings. ``blocks`` are the
-    matrices whose parts ``read`` also returns, by the names of :func:`blocks.part_name`. ``cache`` is how layers
-    round keys and values, by the number of the layer, empty if they do not. ``stored_names`` gives the names that the source's
-    file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders; ``embeds`` is
-    true if the files are those of an embedding model. ``quantization`` describes, for people, how a quantized model's
-    layers are stored. ``is_text_part`` is true if other parts of the model were left out. ``ignored_config_keys`` are
-    the keys that were left unread at the user's request.
+    None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings. ``blocks`` are
+    the matrices whose parts ``read`` also returns, by the names of :func:`blocks.part_name`. ``cache`` is how layers
+    round keys and values, by the number of the layer, empty if they do not. ``stored_names`` gives the names that the
+    source's file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders;
+    ``embeds`` is true if the files are those of an embedding model. ``quantization`` describes, for people, how a
+    quantized model's layers are stored. ``is_text_part`` is true if other parts of the model were left out.
+    ``ignored_config_keys`` are the keys that were left unread at the user's request.
     """
 
     description: str

@@ -1,0 +1,124 @@
+"""Networks with recurrent layers on onnxruntime against transformers in float32, at any cut into steps."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.tolerances import assert_close
+from trtllm_lite.builder import build_engine
+from trtllm_lite.common.vocabulary import ATTENTION, RECURRENT
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.contract import layer_kinds
+from trtllm_lite.network.verifier import load_network
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": ("qwen3_next", {}),
+    "qwen3_next-by-interval": ("qwen3_next", {"layer_types": None, "num_hidden_layers": 5, "mlp_only_layers": [1]}),
+    "qwen3_next-one-value-head-each-biased-tied": (
+        "qwen3_next",
+        {
+            **{"linear_num_key_heads": 3, "linear_num_value_heads": 3, "attention_bias": True, "norm_topk_prob": False},
+            **{"tie_word_embeddings": True, "decoder_sparse_step": 2, "linear_conv_kernel_dim": 2},
+        },
+    ),
+    "qwen3_next-recurrent-alone": ("qwen3_next", {"layer_types": ["linear_attention"] * 3}),
+}
+# Lengths around the chunks of 64 tokens in which transformers computes recurrent layers, and one of several chunks.
+LENGTHS = (1, 63, 64, 65, 300)
+OFFSETS = (1, 2, 3, 4, 63, 64, 65, 127, 128)
+LONGEST = max(LENGTHS)
+
+
+@pytest.fixture(scope="module", params=HYBRID_FAMILIES)
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
+    """A tiny model, and the checkpoint made of it."""
+    directory = tmp_path_factory.mktemp(request.param)
+    model = save_tiny_model(request.param, directory / "model")
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+    return model, directory / "checkpoint"
+
+
+def _sequences(batch: int, length: int) -> NDArray[np.int64]:
+    return np.random.default_rng().integers(0, VOCAB_SIZE, (batch, length))
+
+
+def _expected(model: PreTrainedModel, sequences: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The logits of all positions, from one pass."""
+    with torch.no_grad():
+        return model(torch.tensor(sequences), use_cache=False).logits.float().numpy()
+
+
+def _check_in_steps(model: PreTrainedModel, checkpoint: Path, length: int, offset: int, dtype: str = "float32") -> None:
+    """A prompt of ``offset`` tokens and then the others in one step must give the logits of one pass."""
+    sequences = _sequences(2, length)
+    expected, runner = _expected(model, sequences), OnnxRunner(checkpoint, 2, length + 3)
+    parts = [part for part in (sequences[:, :offset], sequences[:, offset:]) if part.size]
+    steps = [np.stack(runner.step(list(part))) for part in parts]
+    assert_close(np.concatenate(steps, 1), expected, dtype, f"logits of {length} tokens cut at {offset}")
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_of_one_step_equal_transformers(converted: tuple[PreTrainedModel, Path], length: int) -> None:
+    _check_in_steps(*converted, length, length)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_states_are_handed_over(converted: tuple[PreTrainedModel, Path], offset: int) -> None:
+    _check_in_steps(*converted, LONGEST // 2, offset)
+
+
+def test_tokens_one_by_one_equal_transformers(converted: tuple[PreTrainedModel, Path]) -> None:
+    model, checkpoint = converted
+    sequences = _sequences(2, 70)
+    runner = OnnxRunner(checkpoint, 2, 73)
+    steps = [np.stack(runner.step(list(sequences[:, token : token + 1]))) for token in range(70)]
+    assert_close(np.concatenate(steps, 1), _expected(model, sequences), "float32")
+
+
+def test_sequences_of_a_batch_may_be_at_different_positions(converted: tuple[PreTrainedModel, Path]) -> None:
+    model, checkpoint = converted
+    first, second = _sequences(1, 9), _sequences(1, 80)
+    both = OnnxRunner(checkpoint, 1, 83), OnnxRunner(checkpoint, 1, 83)
+    for runner, sequence in zip(both, (first, second), strict=True):
+        runner.step([sequence[0, :-5].tolist()])
+    found = both[0].joined(both[1]).step([each[0, -5:].tolist() for each in (first, second)])
+    for logits, sequence in zip(found, (first, second), strict=True):
+        assert_close(logits, _expected(model, sequence)[0, -5:], "float32")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_variations_equal_transformers(case: str, tmp_path: Path) -> None:
+    family, overrides = CASES[case]
+    model = save_tiny_model(family, tmp_path / "model", **overrides)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    _check_in_steps(model, tmp_path / "checkpoint", 21, 10)
+
+
+def test_every_hybrid_family_has_variations() -> None:
+    assert {family for family, _ in CASES.values()} == set(HYBRID_FAMILIES)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(dtype: str, tmp_path: Path) -> None:
+    model = save_tiny_model("qwen3_next", tmp_path / "model")
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).config.dtype == dtype
+    _check_in_steps(round_matrices(model, dtype), tmp_path / "checkpoint", 21, 10, dtype)
+
+
+def test_builds_are_refused_by_the_recurrent_layers(tmp_path: Path) -> None:
+    save_tiny_model("qwen3_next", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    kinds = layer_kinds(load_network(tmp_path / "checkpoint").graph)
+    assert kinds == [RECURRENT, RECURRENT, ATTENTION]
+    for target in ("cpu", "sm_90"):
+        with pytest.raises(BuildError, match=r"has 2 recurrent layers \(layers\.0, layers\.1\): engines keep"):
+            build_engine(tmp_path / "checkpoint", tmp_path / "engine", target=target)
+    assert not (tmp_path / "engine").exists()
