@@ -49,6 +49,9 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
             done += unverified
             unverified.clear()
         fusions += [Fusion(graph_pass.name, d.site, d.fused, d.reason) for d in decisions]
+    called = {node.op_identifier() for node in model.graph}
+    for key in [key for key in model.functions if key not in called]:
+        del model.functions[key]
     return model, fusions
 
 

@@ -87,5 +87,5 @@ class Sequences:
 
     def _keep(self, outputs: dict[str, np.ndarray]) -> None:
         for name, value in outputs.items():
-            if name.startswith(("present_", "key_cache_out", "value_cache_out")):
+            if name.startswith("present_") or "_out." in name:
                 self.caches[name.replace("present_", "past_").replace("_out", "")] = value

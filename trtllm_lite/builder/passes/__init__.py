@@ -9,6 +9,7 @@ from trtllm_lite.builder.passes.add_norm import ADD_NORM
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.passes.embedding import EMBEDDING
 from trtllm_lite.builder.passes.features import STORE_FEATURES
+from trtllm_lite.builder.passes.gated_delta_net import GATED_DELTA_NET
 from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.latent_attention import LATENT_ATTENTION
@@ -35,6 +36,7 @@ PIPELINE = (
     ROTARY_TABLE,
     MOE,
     SIGMOID_GATE,
+    GATED_DELTA_NET,
     LATENT_ATTENTION,
     LINEAR,
     GATHER_COLUMNS,

@@ -47,11 +47,26 @@ class Cache:
     new: ir.Value
     rounding: Rounding | None
 
+    @property
+    def layer(self) -> str:
+        """The number of the layer, with which the names of its caches end."""
+        return layer_of(self.past)
+
+
+def layer_of(past: ir.Value) -> str:
+    """The number of the layer that keeps ``past``, an input of the network."""
+    return str(past.name).rpartition(".")[2]
+
 
 def expect(condition: object, message: str) -> None:
     """Raise MismatchError unless ``condition`` holds."""
     if not condition:
         raise MismatchError(message)
+
+
+def is_packing(gather: ir.Node) -> bool:
+    """Whether the Gather ``gather`` packs padded rows."""
+    return _is_named(gather.inputs[-1], PACKED_ROWS)
 
 
 def match_unpacked(value: ir.Value | None, what: str) -> ir.Value:
@@ -71,13 +86,13 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     if rotary is not None:
         cos, sin = _rotary_tables(rotary, what)
         value = rotary.inputs[0]
-    transpose = _node(value, "Transpose", what)
+    transpose = expect_node(value, "Transpose", what)
     expect(_perm(transpose) == (0, 2, 1, 3), f"the {what} heads are not moved before the sequence")
     value = transpose.inputs[0]
     if (node := produced_by(value, "RMSNormalization")) is not None:
         norm, epsilon = _head_norm(node, what)
         value = node.inputs[0]
-    reshape = _node(value, "Reshape", what)
+    reshape = expect_node(value, "Reshape", what)
     shape = integers(reshape.inputs[1])
     expect(
         shape is not None and len(shape) == 4 and shape[:2] == [0, 0], f"the {what} is not split as [0, 0, heads, -1]"
@@ -124,7 +139,7 @@ def match_states(attention: ir.Node) -> tuple[ir.Value | None, ir.Value | None, 
 
 def match_cache(value: ir.Value | None, what: str) -> Cache:
     """The cache update that makes ``value``. Raises MismatchError."""
-    scatter = _node(without_sink(value), "TensorScatter", f"{what} cache")
+    scatter = expect_node(without_sink(value), "TensorScatter", f"{what} cache")
     past, new, indices = (*scatter.inputs, None)[:3]
     expect(attribute(scatter, "mode", "linear") == "linear", f"the {what} cache is a ring buffer")
     expect(attribute(scatter, "axis", -2) in (2, -2), f"the {what} cache is not updated along its sequence axis")
@@ -148,7 +163,7 @@ def match_packed_output(attention: ir.Node) -> ir.Value:
             "Transpose": _perm(user) == (0, 2, 1, 3),
             "Reshape": len(dims(user.outputs[0]) or ()) == 3 and (integers(user.inputs[-1]) or [])[:2] == [0, 0],
             "Flatten": attribute(user, "axis", 1) == 2,
-            "Gather": _is_named(user.inputs[-1], PACKED_ROWS),
+            "Gather": is_packing(user),
         }
         expect(fits[op_type], "its result is not merged into rows of heads")
         value = user.outputs[0]
@@ -185,7 +200,8 @@ def _head_norm(node: ir.Node, what: str) -> tuple[ir.Value, float]:
     return weight, float(attribute(node, "epsilon", 1e-5))
 
 
-def _node(value: ir.Value | None, op_type: str, what: str) -> ir.Node:
+def expect_node(value: ir.Value | None, op_type: str, what: str) -> ir.Node:
+    """The node that makes ``value``, which is an ``op_type``. Raises MismatchError."""
     node = produced_by(value, op_type)
     expect(node is not None, f"the {what} does not come from a {op_type}")
     assert node is not None

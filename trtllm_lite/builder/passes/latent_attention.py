@@ -63,7 +63,7 @@ class _Match:
 
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
-    for index, attention in enumerate(nodes_of(graph, "Attention")):
+    for attention in nodes_of(graph, "Attention"):
         if produced_by(attention.inputs[0], "Concat") is None:
             continue  # the pass paged_attention handles it
         try:
@@ -71,7 +71,7 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
         except MismatchError as mismatch:
             yield Decision(site(attention), False, str(mismatch))
             continue
-        _fuse(graph, attention, match, index)
+        _fuse(graph, attention, match)
         yield Decision(site(attention), True)
     remove_dead(graph)
 
@@ -146,12 +146,13 @@ def _weight(value: ir.Value | None) -> ir.Value:
     return stored
 
 
-def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int) -> None:
+def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match) -> None:
     past_lens = add_shared_inputs(graph)
     sizes = {"key_cache": match.rotated.head_dim, "value_cache": extents_of(match.value_up)[-1]}
     shapes: dict[str, list[Dim]] = {kind: [NUM_BLOCKS, 1, TOKENS_PER_BLOCK, size] for kind, size in sizes.items()}
-    pasts = {kind: value_of(f"{kind}.{index}", _FLOAT, shape) for kind, shape in shapes.items()}
-    presents = {f"{kind}_out": value_of(f"{kind}_out.{index}", _FLOAT, shape) for kind, shape in shapes.items()}
+    layer = match.key_cache.layer
+    pasts = {kind: value_of(f"{kind}.{layer}", _FLOAT, shape) for kind, shape in shapes.items()}
+    presents = {f"{kind}_out": value_of(f"{kind}_out.{layer}", _FLOAT, shape) for kind, shape in shapes.items()}
     output = value_of(f"{attention.name}.paged", _FLOAT, dims(match.output) or ())
     inputs = {
         "query": match.query,

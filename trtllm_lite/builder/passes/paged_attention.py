@@ -67,13 +67,13 @@ class _Match:
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     shared = add_shared_inputs(graph)
-    for index, attention in enumerate(nodes_of(graph, "Attention")):
+    for attention in nodes_of(graph, "Attention"):
         try:
             match = _match(attention)
         except MismatchError as mismatch:
             yield Decision(site(attention), False, str(mismatch))
             continue
-        _fuse(graph, attention, match, index, shared)
+        _fuse(graph, attention, match, shared)
         yield Decision(site(attention), True)
     remove_dead(graph)
     padded = [value for value in graph.inputs if value.name in (PADDED_ROWS, PACKED_ROWS, CU_SEQLENS, BLOCK_TABLES)]
@@ -145,7 +145,7 @@ def add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
     return [cu_seqlens, past_lens, block_tables]
 
 
-def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared: list[ir.Value]) -> None:
+def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, shared: list[ir.Value]) -> None:
     heads, head_dim, query = match.key.heads, match.key.head_dim, match.query
     shapes: dict[str, list[Dim]] = {
         "key_cache": [NUM_BLOCKS, heads, head_dim, TOKENS_PER_BLOCK],
@@ -154,8 +154,9 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
     roundings = match.key_cache.rounding, match.value_cache.rounding
     dtype = ir.DataType.FLOAT if roundings[0] is None else ONNX[roundings[0].to]
     key_scale, value_scale = (1.0 if rounding is None else rounding.scale for rounding in roundings)
-    pasts = {kind: value_of(f"{kind}.{index}", dtype, shape) for kind, shape in shapes.items()}
-    presents = {f"{kind}_out": value_of(f"{kind}_out.{index}", dtype, shape) for kind, shape in shapes.items()}
+    layer = match.key_cache.layer
+    pasts = {kind: value_of(f"{kind}.{layer}", dtype, shape) for kind, shape in shapes.items()}
+    presents = {f"{kind}_out": value_of(f"{kind}_out.{layer}", dtype, shape) for kind, shape in shapes.items()}
     output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
     inputs = {"qkv": match.qkv, "cos": query.cos, "sin": query.sin, **pasts}
     inputs |= {str(value.name): value for value in shared}

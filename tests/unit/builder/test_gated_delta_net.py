@@ -1,0 +1,116 @@
+"""The pass gated_delta_net: how it changes recurrent layers, and what it does not change."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.tolerances import assert_close
+from tests.unit.builder.networks import Shape
+from tests.unit.builder.scenario import Sequences
+from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
+from trtllm_lite.builder.passes import PIPELINE
+from trtllm_lite.builder.pipeline import check_all_fused, run_passes
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.network.functions import FUNCTIONS
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.schema import DOMAIN
+
+UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("gated_delta_net") + 1]
+FUSED = ("CausalConv", "GatedDeltaRule", "GatedRmsNorm")
+
+
+def _network(directory: Path, dtype: str = "float32", **overrides: Any) -> tuple[PreTrainedModel, ir.Model]:
+    model = save_tiny_model("qwen3_next", directory / "model", **overrides)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
+    return model, load_network(directory / "checkpoint")
+
+
+def test_nothing_is_left_of_recurrent_layers(tmp_path: Path) -> None:
+    model, fusions = run_passes(_network(tmp_path)[1], UNTIL)
+    found = Counter(node.op_type for node in model.graph)
+    assert {op_type: found[op_type] for op_type in FUSED} == dict.fromkeys(FUSED, 2)
+    assert not found.keys() & {"Conv", "Slice", "Concat"}
+    assert not model.functions
+    sites = [fusion.site for fusion in fusions if fusion.pass_name == "gated_delta_net" and fusion.fused]
+    assert sites == ["layers.0.recurrent.rule", "layers.1.recurrent.rule"]
+    assert [value.name for value in model.graph.inputs if "state" in str(value.name)] == [
+        *("conv_state.0", "recurrent_state.0", "conv_state.1", "recurrent_state.1"),
+    ]
+
+
+def test_operands_keep_shapes_and_storage(tmp_path: Path) -> None:
+    model, _ = run_passes(_network(tmp_path, "bfloat16")[1], UNTIL)
+    conv, rule, norm = (nodes_of(model.graph, op_type, DOMAIN)[1] for op_type in FUSED)
+    weight = operands(conv)["weight"]
+    assert (dims(weight), weight.dtype) == ((124, 4), ir.DataType.BFLOAT16)
+    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("silu", ("num_blocks", 124, 3))
+    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 6, 10, 14)
+    assert attribute(rule, "num_key_heads") == 2
+    assert attribute(rule, "scale") == pytest.approx(10**-0.5)
+    assert operands(norm)["x"] is rule.outputs[0]
+    assert attribute(norm, "epsilon") == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_conv_kernel_dim": 2},
+        {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
+    ],
+    ids=["tiny", "one value head each", "attention first"],
+)
+def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
+    overrides: dict[str, Any], tmp_path: Path
+) -> None:
+    model, network = _network(tmp_path, **overrides)
+    fused, fusions = run_passes(network)
+    check_all_fused(fused, fusions)
+    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=20, vocab=VOCAB_SIZE), num_seqs=3)
+    for node in fused.graph:
+        if "tokens_per_state" in node.attributes:  # all states of a sequence in its first block
+            node.attributes["tokens_per_state"] = ir.AttrInt64("tokens_per_state", 1 << 20)
+    for value in fused.graph.inputs:
+        if str(value.name).startswith(("conv_state.", "recurrent_state.")):
+            shape = [state.num_blocks, *(dims(value) or ())[1:]]
+            state.caches[str(value.name)] = np.full(shape, 1e3, np.float32)  # what is in a new block does not matter
+    texts: list[list[int]] = [[], [], []]
+    for lens in ([7, 1, 4], [1, 6, 2]):
+        feeds = state.feeds(lens)
+        for text, new in zip(texts, np.split(feeds["token_ids"], np.cumsum(lens)[:-1]), strict=True):
+            text += new.tolist()
+        (logits,) = state.step([fused], lens, feeds)
+        with torch.no_grad():
+            expected = [model(torch.tensor([text]), use_cache=False).logits[0, -1].numpy() for text in texts]
+        assert_close(logits, np.stack(expected))
+
+
+@pytest.mark.parametrize(
+    ("node", "change", "reason"),
+    [
+        ("conv.swish", {"alpha": 1.5}, "the activation of the convolution is not SiLU"),
+        ("conv.mixed", {"dilations": [2]}, "the convolution has strides, gaps or padding"),
+        ("conv.columns", {"perm": [0, 1, 2]}, "the convolution does not run along sequences"),
+        ("swish", {"alpha": 1.5}, "the activation of the gate is not SiLU"),
+        ("norm", {"axis": 2}, "its norm has no weight"),
+    ],
+)
+def test_layers_of_another_kind_stay_with_the_reason(
+    node: str, change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    _, network = _network(tmp_path)
+    found = next(other for other in network.graph if other.name == f"layers.1.recurrent.{node}")
+    for name, value in change.items():
+        found.attributes[name] = ir.convenience.convert_attribute(name, value)
+    model, fusions = run_passes(network, UNTIL)
+    (refused,) = [fusion for fusion in fusions if fusion.pass_name == "gated_delta_net" and not fusion.fused]
+    assert (refused.site, refused.reason) == ("layers.1.recurrent.rule", reason)
+    assert [call.name for call in nodes_of(model.graph, "GatedDeltaRule", FUNCTIONS)] == ["layers.1.recurrent.rule"]
+    assert model.functions
