@@ -53,9 +53,7 @@ class OnnxRunner:
         ids = np.full((len(rows), width), self._vocab - 1, np.int64)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = row
-        feed = {
-            f"past_{name}": cache for name, cache in zip(self._names, self._caches, strict=True)
-        }
+        feed = {f"past_{name}": cache for name, cache in zip(self._names, self._caches, strict=True)}
         feed |= {"input_ids": ids, "past_lens": self._past, "position_ids": self._past[:, None] + np.arange(width)}
         outputs = ["logits", *(f"present_{name}" for name in self._names)]
         logits, *self._caches = self._session.run(outputs, feed)

@@ -23,6 +23,11 @@ TOLERANCES = {
     "bfloat16": Tolerance(cosine=0.99999, relative=5e-5),
 }
 
+# Recurrent layers normalise what heads read from their states, which magnifies the rounding of small results: in 40
+# random batches of 150 tokens, transformers in float32 is off from itself in float64 by up to 3.2e-5 of the largest
+# logit, and so are networks (3.1e-5). Both are off by up to this much at once, and more in longer runs of tests.
+RECURRENT_TOLERANCES = dict.fromkeys(TOLERANCES, Tolerance(cosine=0.99999, relative=2e-4))
+
 # A GPU engine against float32 arithmetic on the same weights: activations are rounded to the storage type between
 # kernels, 2^-8 (bfloat16) or 2^-11 (float16) of their size some ten times a layer.
 GPU_TOLERANCES = {

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.models import VOCAB_SIZE, save_tiny_model
-from tests.tolerances import assert_close
+from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
@@ -89,7 +89,7 @@ def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
         (logits,) = state.step([fused], lens, feeds)
         with torch.no_grad():
             expected = [model(torch.tensor([text]), use_cache=False).logits[0, -1].numpy() for text in texts]
-        assert_close(logits, np.stack(expected))
+        assert_close(logits, np.stack(expected), table=RECURRENT_TOLERANCES)
 
 
 @pytest.mark.parametrize(

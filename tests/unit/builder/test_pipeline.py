@@ -12,7 +12,7 @@ from trtllm_lite.errors import BuildError
 
 def test_every_pass_has_its_own_name_and_decisions_follow_the_order_of_passes() -> None:
     names = [graph_pass.name for graph_pass in PIPELINE]
-    assert len(set(names)) == len(names) == 19
+    assert len(set(names)) == len(names) == 20
     _, fusions = run_passes(network("qwen3"))
     seen = list(dict.fromkeys(fusion.pass_name for fusion in fusions))
     # These passes find no candidates in this network.
