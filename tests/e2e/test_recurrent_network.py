@@ -81,9 +81,7 @@ def _check_in_steps(model: PreTrainedModel, checkpoint: Path, length: int, offse
     expected, runner = _expected(model, sequences), OnnxRunner(checkpoint, 2, length + 3)
     parts = [part for part in (sequences[:, :offset], sequences[:, offset:]) if part.size]
     steps = [np.stack(runner.step(list(part))) for part in parts]
-    assert_close(
-        np.concatenate(steps, 1), expected, dtype, f"logits of {length} tokens cut at {offset}", RECURRENT_TOLERANCES
-    )
+    assert_close(np.concatenate(steps, 1), expected, dtype, f"{length} tokens cut at {offset}", RECURRENT_TOLERANCES)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
