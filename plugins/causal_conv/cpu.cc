@@ -16,12 +16,12 @@ constexpr std::int64_t kBlock = 128;  // channels of a task
 static_assert(kBlock % kLanes == 0);
 
 // A thread's memory: the kernels of a block of channels, and the inputs before the new tokens of a sequence.
-struct Scratch {
+struct ConvolutionScratch {
   alignas(64) float weight[kMaxWidth * kBlock];
   alignas(64) float history[kMaxWidth * kBlock];
   alignas(64) float bias[kBlock];
 };
-static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
+static_assert(sizeof(ConvolutionScratch) <= kScratchBytesPerThread);
 
 // Writes columns of `rows` [count, size], which have the stride kBlock, to memory as rows.
 template <typename T>
@@ -38,7 +38,7 @@ class Convolution {
         weight_(args.inputs[causal_conv::kWeight]),
         bias_(args.inputs[causal_conv::kBias].as<const float>()),
         y_(args.outputs[causal_conv::kY].as<float>()),
-        states_(args.outputs[causal_conv::kConvStateOut].as<float>()),
+        states_(args.outputs[causal_conv::kConvStateOut]),
         attributes_(causal_conv::attributes_of(args)),
         spans_(args.inputs[causal_conv::kCuSeqlens], args.inputs[causal_conv::kPastLens],
                args.inputs[causal_conv::kBlockTables], attributes_.cache_group, attributes_.tokens_per_state),
@@ -48,7 +48,7 @@ class Convolution {
 
   std::int64_t num_tasks() const { return ceil_div(channels_, kBlock); }
 
-  void run(std::int64_t task, Scratch* scratch) const {
+  void run(std::int64_t task, ConvolutionScratch* scratch) const {
     const std::int64_t first = task * kBlock, count = min(kBlock, channels_ - first);
     load_weight(first, count, scratch);
     for (std::int64_t seq = 0; seq < spans_.num_seqs(); ++seq) {
@@ -61,7 +61,7 @@ class Convolution {
   }
 
  private:
-  void load_weight(std::int64_t first, std::int64_t count, Scratch* scratch) const {
+  void load_weight(std::int64_t first, std::int64_t count, ConvolutionScratch* scratch) const {
     const std::int64_t skipped = first * width_;
     switch (weight_.dtype) {
       case DType::kBFloat16:
@@ -76,23 +76,23 @@ class Convolution {
     for (std::int64_t i = 0; i < count; ++i) scratch->bias[i] = bias_ ? bias_[first + i] : 0.0f;
   }
 
-  void load_history(const StateSpan& span, std::int64_t first, std::int64_t count, Scratch* scratch) const {
+  void load_history(const StateSpan& span, std::int64_t first, std::int64_t count, ConvolutionScratch* scratch) const {
     if (span.source < 0) {
       for (std::int64_t i = 0; i < history_ * kBlock; ++i) scratch->history[i] = 0.0f;
     } else {
-      transpose(states_ + (span.source * channels_ + first) * history_, count, history_, scratch->history);
+      transpose(state_in(states_, span.source) + first * history_, count, history_, scratch->history);
     }
   }
 
   // The inputs of channel `first` and those after it, `back` tokens before token `token` of a sequence.
   const float* input(const StateSpan& span, std::int64_t token, std::int64_t back, std::int64_t first,
-                     const Scratch& scratch) const {
+                     const ConvolutionScratch& scratch) const {
     const std::int64_t at = token - back;
     return at < 0 ? scratch.history + (history_ + at) * kBlock : x_ + (span.first + at) * channels_ + first;
   }
 
   void convolve(const StateSpan& span, std::int64_t token, std::int64_t first, std::int64_t count,
-                const Scratch& scratch) const {
+                const ConvolutionScratch& scratch) const {
     const bool is_silu = attributes_.activation == causal_conv::Activation::kSilu;
     const float* inputs[kMaxWidth];
     for (std::int64_t j = 0; j < width_; ++j) inputs[j] = input(span, token, history_ - j, first, scratch);
@@ -106,8 +106,9 @@ class Convolution {
     }
   }
 
-  void store_history(const StateSpan& span, std::int64_t first, std::int64_t count, const Scratch& scratch) const {
-    float* to = states_ + (span.target * channels_ + first) * history_;
+  void store_history(const StateSpan& span, std::int64_t first, std::int64_t count,
+                     const ConvolutionScratch& scratch) const {
+    float* to = state_in(states_, span.target) + first * history_;
     for (std::int64_t j = 0; j < history_; ++j) {
       const float* from = input(span, span.count, history_ - j, first, scratch);
       for (std::int64_t i = 0; i < count; ++i) to[i * history_ + j] = from[i];
@@ -118,7 +119,7 @@ class Convolution {
   const Tensor& weight_;
   const float* bias_;
   float* y_;
-  float* states_;
+  const Tensor& states_;
   const causal_conv::Attributes attributes_;
   const StateSpans spans_;
   const std::int64_t channels_, width_, history_;
@@ -129,7 +130,7 @@ class Convolution {
 void causal_conv(const KernelArgs& args) {
   const Convolution convolution(args);
   args.pool->parallel_for(convolution.num_tasks(), [&](std::int64_t task, int thread) {
-    convolution.run(task, static_cast<Scratch*>(args.pool->scratch(thread)));
+    convolution.run(task, static_cast<ConvolutionScratch*>(args.pool->scratch(thread)));
   });
 }
 

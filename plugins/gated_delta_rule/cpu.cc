@@ -22,14 +22,14 @@ constexpr std::int64_t kChunkTokens = 16;  // tokens whose queries and keys are 
 static_assert(kTaskColumns % kBlockColumns == 0);
 
 // A thread's memory for a group of columns: blocks of the state, each [key_dim, kBlockColumns].
-struct Scratch {
+struct RuleScratch {
   alignas(64) float state[kMaxKeyDim * kTaskColumns];
   alignas(64) float queries[kChunkTokens * kMaxKeyDim];
   alignas(64) float keys[kChunkTokens * kMaxKeyDim];
   float decays[kChunkTokens];
   float betas[kChunkTokens];
 };
-static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
+static_assert(sizeof(RuleScratch) <= kScratchBytesPerThread);
 
 // to = x / sqrt(sum of x^2 + epsilon) * scale
 void normalize(const float* x, std::int64_t size, float epsilon, float scale, float* to) {
@@ -94,7 +94,7 @@ class DeltaRule {
         spans_(in(gated_delta_rule::kCuSeqlens), in(gated_delta_rule::kPastLens), in(gated_delta_rule::kBlockTables),
                attributes_.cache_group, attributes_.tokens_per_state),
         y_(args.outputs[gated_delta_rule::kY].as<float>()),
-        states_(args.outputs[gated_delta_rule::kRecurrentStateOut].as<float>()),
+        states_(args.outputs[gated_delta_rule::kRecurrentStateOut]),
         num_key_heads_(attributes_.num_key_heads),
         num_heads_(in(gated_delta_rule::kRecurrentState).shape[1]),
         key_dim_(in(gated_delta_rule::kRecurrentState).shape[2]),
@@ -103,7 +103,7 @@ class DeltaRule {
 
   std::int64_t num_tasks() const { return spans_.num_seqs() * num_heads_ * groups_of_head(); }
 
-  void run(std::int64_t task, Scratch* scratch) const {
+  void run(std::int64_t task, RuleScratch* scratch) const {
     const StateSpan span = spans_.of(task / (num_heads_ * groups_of_head()));
     if (span.count == 0) return;
     const std::int64_t head = task / groups_of_head() % num_heads_, column = task % groups_of_head() * kTaskColumns;
@@ -123,15 +123,15 @@ class DeltaRule {
 
   std::int64_t groups_of_head() const { return ceil_div(value_dim_, kTaskColumns); }
 
-  // Calls work(column, state) for each block of a group: its first column, and where it lies in Scratch::state.
+  // Calls work(column, state) for each block of a group: its first column, and where it lies in RuleScratch::state.
   template <typename Work>
   void for_each_block(std::int64_t first, const Work& work) const {
     const std::int64_t end = min(first + kTaskColumns, value_dim_);
     for (std::int64_t at = first; at < end; at += kBlockColumns) work(at, (at - first) * key_dim_);
   }
 
-  void load_state(const StateSpan& span, std::int64_t head, std::int64_t column, Scratch* scratch) const {
-    const float* matrix = states_ + (span.source * num_heads_ + head) * key_dim_ * value_dim_;
+  void load_state(const StateSpan& span, std::int64_t head, std::int64_t column, RuleScratch* scratch) const {
+    const float* matrix = state_in(states_, span.source) + head * key_dim_ * value_dim_;
     for_each_block(column, [&](std::int64_t at, std::int64_t state) {
       for (std::int64_t i = 0; i < key_dim_ * kVectors; ++i) {
         const std::int64_t row = i / kVectors, first = at + i % kVectors * kLanes;
@@ -141,8 +141,8 @@ class DeltaRule {
     });
   }
 
-  void store_state(const StateSpan& span, std::int64_t head, std::int64_t column, const Scratch& scratch) const {
-    float* matrix = states_ + (span.target * num_heads_ + head) * key_dim_ * value_dim_;
+  void store_state(const StateSpan& span, std::int64_t head, std::int64_t column, const RuleScratch& scratch) const {
+    float* matrix = state_in(states_, span.target) + head * key_dim_ * value_dim_;
     for_each_block(column, [&](std::int64_t at, std::int64_t state) {
       for (std::int64_t i = 0; i < key_dim_ * kVectors; ++i) {
         const std::int64_t row = i / kVectors, first = at + i % kVectors * kLanes;
@@ -151,7 +151,7 @@ class DeltaRule {
     });
   }
 
-  void load_tokens(std::int64_t first, std::int64_t count, std::int64_t head, Scratch* scratch) const {
+  void load_tokens(std::int64_t first, std::int64_t count, std::int64_t head, RuleScratch* scratch) const {
     const auto* a = in(gated_delta_rule::kA).as<const float>() + head;
     const auto* b = in(gated_delta_rule::kB).as<const float>() + head;
     const float rate = expf(in(gated_delta_rule::kALog).as<const float>()[head]);
@@ -170,7 +170,7 @@ class DeltaRule {
 
   // Adds `count` tokens to the block of the state that begins at column `column`.
   void add_tokens(std::int64_t first, std::int64_t count, std::int64_t head, std::int64_t column, float* state,
-                  const Scratch& scratch) const {
+                  const RuleScratch& scratch) const {
     const auto* qkv = in(gated_delta_rule::kQkv).as<const float>();
     const std::int64_t values = 2 * num_key_heads_ * key_dim_ + head * value_dim_ + column, left = value_dim_ - column;
     Sums seen = multiply(state, scratch.keys, key_dim_);
@@ -195,7 +195,7 @@ class DeltaRule {
   const gated_delta_rule::Attributes attributes_;
   const StateSpans spans_;
   float* y_;
-  float* states_;
+  const Tensor& states_;
   const std::int64_t num_key_heads_, num_heads_, key_dim_, value_dim_, row_size_;
 };
 
@@ -204,7 +204,7 @@ class DeltaRule {
 void gated_delta_rule(const KernelArgs& args) {
   const DeltaRule rule(args);
   args.pool->parallel_for(rule.num_tasks(), [&](std::int64_t task, int thread) {
-    rule.run(task, static_cast<Scratch*>(args.pool->scratch(thread)));
+    rule.run(task, static_cast<RuleScratch*>(args.pool->scratch(thread)));
   });
 }
 

@@ -79,7 +79,7 @@ def test_sequences_of_several_windows_are_those_of_transformers(case: Case) -> N
 def test_a_cache_for_few_sequences(case: Case, policy: str) -> None:
     limits = case.runner().session.limits
     num_blocks = limits.blocks_for(LIMITS["max_seq_len"]) + 9
-    max_tokens = num_blocks // len(limits.windows) * LIMITS["tokens_per_block"]
+    max_tokens = num_blocks // len(limits.cache_groups) * LIMITS["tokens_per_block"]
     runner = case.runner(max_tokens_in_paged_kv_cache=max_tokens, capacity_scheduler_policy=policy)
     case.check(runner)
     preemptions = runner.session.stats().num_recompute_preemptions

@@ -17,11 +17,7 @@ from tests.models import (
 )
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
-from trtllm_lite.builder import build_engine
-from trtllm_lite.common.vocabulary import ATTENTION, RECURRENT
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.errors import BuildError
-from trtllm_lite.network.contract import layer_kinds
 from trtllm_lite.network.functions import GATED_DELTA_RULE
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.network import Recipe
@@ -145,14 +141,3 @@ def test_quantized_networks_keep_their_functions(tmp_path: Path) -> None:
     found = twice.step([sequence[10:] for sequence in sequences])
     for logits, expected in zip(found, once.step(sequences), strict=True):
         assert_close(logits, expected[10:], table=RECURRENT_TOLERANCES)
-
-
-def test_builds_are_refused_by_the_recurrent_layers(tmp_path: Path) -> None:
-    save_tiny_model("qwen3_next", tmp_path / "model")
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
-    kinds = layer_kinds(load_network(tmp_path / "checkpoint").graph)
-    assert kinds == [RECURRENT, RECURRENT, ATTENTION]
-    for target in ("cpu", "sm_90"):
-        with pytest.raises(BuildError, match=r"has 2 recurrent layers \(layers\.0, layers\.1\): engines keep"):
-            build_engine(tmp_path / "checkpoint", tmp_path / "engine", target=target)
-    assert not (tmp_path / "engine").exists()

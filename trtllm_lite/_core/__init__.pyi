@@ -66,12 +66,13 @@ class Engine:
 
 class KvGeometry:
     """
-    The blocks of the KV cache that sequences need: ``windows`` has the window of each cache group, 0 for none.
+    The blocks of the KV cache that sequences need: ``groups`` has, for each cache group of a manifest, its kind, its
+    window (0 for none), and the number of consecutive blocks that an entry of its tables takes.
 
     A step computes at most ``max_step_tokens`` of a sequence.
     """
 
-    def __init__(self, tokens_per_block: int, windows: Sequence[int], max_step_tokens: int) -> None: ...
+    def __init__(self, tokens_per_block: int, groups: Sequence[tuple[str, int, int]], max_step_tokens: int) -> None: ...
     def most_blocks(self, num_remaining: int, max_length: int) -> int:
         """
         The most blocks that a sequence holds at once with ``num_remaining`` known tokens still to be computed.

@@ -171,7 +171,8 @@ def serving_floor(
     of_stages = []
     for engine in stages:
         cache = engine.manifest.kv_cache
-        reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
+        of_states = 2 * cache.state_bytes * sum(request.output_len - 1 for request in requests)
+        reading = (attended * cache.bytes_per_block / cache.tokens_per_block + of_states) / ceilings.bandwidth
         prompts = sum(prompt_flops_of(engine, request.prompt_len) for request in requests)
         products = steps * _products_floor(engine, batch / groups, ceilings, share_read)
         of_stages.append(prompts / ceilings.flops + products + reading)
@@ -255,8 +256,9 @@ def _operands(plan: Plan, instruction: Instruction) -> list[int]:
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
     """Bytes of keys and values that a decode step of ``shape`` reads, as the mean over all of its decode steps.
 
-    Decode step k (of output_len - 1 steps) attends to the prompt and k tokens after it.
+    Decode step k (of output_len - 1 steps) attends to the prompt and k tokens after it. States are read and written.
     """
     cache = engine.manifest.kv_cache
     context = shape.input_len + shape.output_len / 2
-    return round(shape.batch_size * context * cache.bytes_per_block / cache.tokens_per_block)
+    of_tokens = context * cache.bytes_per_block / cache.tokens_per_block
+    return round(shape.batch_size * (of_tokens + 2 * cache.state_bytes))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.mixtures import mixtures
+from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import ModelConfig
 from trtllm_lite.engine.reader import EngineFile
 
@@ -19,17 +20,25 @@ def step_flops(engine: EngineFile, shape: LatencyShape) -> float:
     """A rank's operations in a decode step of ``shape``, on average of its steps: products and attention."""
     model = _model_of(engine)
     context = shape.input_len + shape.output_len / 2
-    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * context / _tp_size(engine)
+    heads = (model.num_hidden_layers - _recurrent_layers(engine)) * model.num_attention_heads
+    attention = 4 * heads * model.head_dim * context / _tp_size(engine)
     return products_flops(engine, shape.batch_size) + shape.batch_size * attention
 
 
 def prompt_flops_of(engine: EngineFile, length: int) -> float:
     """A rank's operations up to the first token of a prompt of ``length`` tokens, as far as its stage computes it."""
-    return prompt_flops(_model_of(engine), length, _tp_size(engine)) + 2 * length * _chosen_weights(engine)
+    model = _model_of(engine)
+    unattended = _attention_flops(_recurrent_layers(engine), model, length) / _tp_size(engine)
+    return prompt_flops(model, length, _tp_size(engine)) - unattended + 2 * length * _chosen_weights(engine)
 
 
 def _tp_size(engine: EngineFile) -> int:
     return engine.manifest.mapping.tp_size
+
+
+def _recurrent_layers(engine: EngineFile) -> int:
+    """The layers that do not attend to earlier tokens."""
+    return sum(len(group.layers) for group in engine.manifest.kv_cache.groups if group.kind == STATE)
 
 
 def _model_of(engine: EngineFile) -> ModelConfig:
@@ -53,8 +62,13 @@ def _chosen_weights(engine: EngineFile) -> float:
 
 def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:
     """A rank's operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
-    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
+    attention = _attention_flops(model.num_hidden_layers, model, length)
     return (2 * _layer_weights(model) * length + attention + _head_flops(model)) / tp_size
+
+
+def _attention_flops(num_layers: int, model: ModelConfig, length: int) -> float:
+    """Operations of causal attention of ``length`` tokens in ``num_layers`` layers."""
+    return 4 * num_layers * model.num_attention_heads * model.head_dim * length**2 / 2
 
 
 def _layer_weights(model: ModelConfig) -> int:

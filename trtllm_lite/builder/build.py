@@ -21,7 +21,7 @@ from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
-from trtllm_lite.builder.recurrent import check_attention_alone
+from trtllm_lite.builder.recurrent import check_recurrent
 from trtllm_lite.common.files import atomic_directory, require_space
 from trtllm_lite.common.foreign_files import read_foreign
 from trtllm_lite.common.vocabulary import CPU, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
@@ -283,7 +283,8 @@ def _fuse(
             "the network has features for a draft head, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
-    check_attention_alone(checkpoint.model.graph)
+    if not is_encoder(checkpoint.model.graph):
+        check_recurrent(checkpoint.model.graph, limits, backend.kind)
     if is_encoder(checkpoint.model.graph):
         check_encoder(limits, kv_cache_dtype, backend.kind)
     check_divisible(checkpoint.model.graph, limits, backend.kind)

@@ -2,9 +2,9 @@
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import layer_nodes
+from trtllm_lite.builder.cache_groups import caches_of, layers_of
 from trtllm_lite.builder.graph import operands
-from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, STATE
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import all_schemas
@@ -18,7 +18,7 @@ def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
     Raises BuildError if layers differ, or if a layer's cache cannot be quantized.
     """
     layers: dict[str, str] = {}
-    for node in layer_nodes(graph):
+    for node in (node for nodes in layers_of(graph) if caches_of(nodes)[0] != STATE for node in nodes):
         for cache in all_schemas()[node.op_type].caches:
             if wanted in KV_CACHE_DTYPES and KV_CACHE_DTYPES[wanted] not in cache.dtypes:
                 raise BuildError(

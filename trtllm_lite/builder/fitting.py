@@ -40,8 +40,8 @@ def fit_limits(
         )
     if given.get("max_seq_len") is not None:  # not shortened: requests that exceed the cache fail
         return limits
-    windows = [group.window for group in memory.cache_use.groups]
-    geometry = KvGeometry(limits.tokens_per_block, windows, limits.num_tokens)
+    groups = [group.spec for group in memory.cache_use.groups]
+    geometry = KvGeometry(limits.tokens_per_block, groups, limits.num_tokens)
     longest = max(geometry.longest_sequence(num_blocks), given.get("max_input_len") or 1)
     num_tokens = given.get("max_num_tokens") or min(limits.num_tokens, limits.max_batch_size * longest)
     fitting = {"max_batch_size": limits.max_batch_size, "max_num_tokens": num_tokens, "max_seq_len": longest}

@@ -138,9 +138,15 @@ def aliases_of(node: ir.Node) -> dict[int, int]:
     return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
 
 
+def cache_kind(value: ir.Value) -> str | None:
+    """The kind of the paged cache as which fused operators read or update this input of the graph, if they do."""
+    kinds = (all_schemas()[use.node.op_type].inputs[use.idx].cache for use in value.uses())
+    return next((kind for kind in kinds if kind is not None), None)
+
+
 def is_cache(value: ir.Value) -> bool:
     """Whether a fused operator reads or updates this input of the graph as a paged cache."""
-    return any(all_schemas()[use.node.op_type].inputs[use.idx].cache is not None for use in value.uses())
+    return cache_kind(value) is not None
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:

@@ -203,7 +203,7 @@ class BuildLimits:
     @property
     def geometry(self) -> KvGeometry:
         """The parameters that decide which cache blocks sequences need."""
-        return KvGeometry(self.tokens_per_block, [group.window for group in self.cache_groups], self.num_tokens)
+        return KvGeometry(self.tokens_per_block, [group.spec for group in self.cache_groups], self.num_tokens)
 
     @property
     def generates(self) -> bool:

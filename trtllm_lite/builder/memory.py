@@ -7,9 +7,9 @@ from typing import Any
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES
+from trtllm_lite.common.vocabulary import FEATURES, STATE
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
-from trtllm_lite.engine.manifest import KvCache, Memory
+from trtllm_lite.engine.manifest import CacheGroup, KvCache, Memory
 from trtllm_lite.engine.plan import PlanTensor
 
 
@@ -61,22 +61,15 @@ class MemoryPlan:
 def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_features: bool = False) -> MemoryPlan:
     """Return the memory of a CPU engine with ``num_threads`` threads; borrowed features are in another engine."""
     plan = planned.plan
-    of_kind = {
-        kind: sum(
-            tensor.max_bytes(plan.symbols)
-            for tensor in plan.tensors
-            if tensor.kind == kind and not (borrows_features and tensor.name == FEATURES)
-        )
-        for kind in ("cache", "input")
-    }
+    kv_cache = kv_cache_of(plan.tensors, plan.symbols, limits, borrows_features)
     return MemoryPlan(
         weights=sum(weight.num_bytes for weight in planned.weights),
-        kv_cache=of_kind["cache"],
+        kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
         arena=plan.arena_bytes,
-        step_inputs=of_kind["input"],
+        step_inputs=sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == "input"),
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
-        cache_use=cache_use(kv_cache_of(plan.tensors, plan.symbols, limits, borrows_features), limits.max_seq_len),
+        cache_use=cache_use(kv_cache, limits.max_seq_len),
     )
 
 
@@ -91,14 +84,18 @@ def kv_cache_of(
     """Geometry of the caches of a plan with ``tensors`` and ``symbols``; borrowed features are another engine's."""
     if not limits.generates:
         return no_cache(limits)
-    caches = [tensor for tensor in tensors if tensor.kind == "cache"]
+    states = {name for group in limits.cache_groups for name in group.state_names}
+    caches = [tensor for tensor in tensors if tensor.kind == "cache" and tensor.name not in states]
     of_layers = [tensor for tensor in caches if tensor.name != FEATURES]
     own = of_layers if borrows_features else caches
     (dtype,) = {tensor.dtype for tensor in of_layers}  # that of the network, or the one that the backend has chosen
-    groups = tuple(
-        replace(group, caches=tuple(replace(cache, dtype=dtype) for cache in group.caches))
-        for group in limits.cache_groups
-    )
+
+    def stored(group: CacheGroup) -> CacheGroup:
+        if group.kind == STATE:
+            return group
+        return replace(group, caches=tuple(replace(cache, dtype=dtype) for cache in group.caches))
+
+    groups = tuple(map(stored, limits.cache_groups))
     return KvCache(
         tokens_per_block=limits.tokens_per_block,
         num_blocks=symbols["num_blocks"],

@@ -1,21 +1,33 @@
-"""Refuses networks with recurrent layers, which engines do not have yet."""
+"""Refuses what engines with recurrent layers cannot do yet."""
 
 import onnx_ir as ir
 
-from trtllm_lite.common.vocabulary import RECURRENT
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.features import has_features
+from trtllm_lite.common.vocabulary import CPU, RECURRENT
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.contract import layer_kinds
 
 _MOST_NAMED = 8
 
 
-def check_attention_alone(graph: ir.Graph) -> None:
-    """Raise BuildError if the network ``graph`` has recurrent layers."""
+def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
+    """Raise BuildError if the network ``graph`` has recurrent layers, and ``target`` or ``limits`` do not fit them."""
     found = [f"layers.{number}" for number, kind in enumerate(layer_kinds(graph)) if kind == RECURRENT]
-    if found:
+    if not found:
+        return
+    draft_len, lora_rank, ranks = limits.max_draft_len, limits.max_lora_rank, limits.tp_size * limits.pp_size
+    wrong = {
+        f"the target is {target}: build with --target cpu": target != CPU,
+        f"tp_size is {limits.tp_size} and pp_size {limits.pp_size}: build for one rank": ranks > 1,
+        f"max_draft_len is {draft_len}, and a state cannot be taken back: leave it out": draft_len > 0,
+        f"max_lora_rank is {lora_rank}: leave it out": lora_rank > 0,
+        "it has features for a draft head: convert it without --draft_model_dir": has_features(graph),
+    }
+    problems = [problem for problem, is_wrong in wrong.items() if is_wrong]
+    if problems:
         more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
         raise BuildError(
-            f"the network has {len(found)} recurrent layers ({', '.join([*found[:_MOST_NAMED], *more])}): engines keep "
-            "keys and values only, not the states of such layers; pass a model with attention in every layer, or run "
-            "the checkpoint's network.onnx with onnxruntime"
+            f"the network has {len(found)} recurrent layers ({', '.join([*found[:_MOST_NAMED], *more])}), and "
+            + "; ".join(problems)
         )

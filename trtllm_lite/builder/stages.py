@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import caches_layer, layer_nodes, share_caches
+from trtllm_lite.builder.cache_groups import caches_layer, layers_of, share_caches
 from trtllm_lite.builder.graph import (
     aliases_of,
     attribute,
@@ -173,7 +173,7 @@ def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int
     values = {str(value.name): value for node in nodes for value in node.outputs}
     if begin > 0:
         values |= _receive(graph, [values[str(value.name)] for value in network.crossing(begin)], own)
-    layers = {layer: node for layer, node in enumerate(layer_nodes(graph)) if node in set(own)}
+    layers = {layer: nodes for layer, nodes in enumerate(layers_of(graph)) if nodes[0] in set(own)}
     made = [value for value in graph.outputs if value.producer() in set(own) and not _is_stored(value)]
     sent = made if end == len(nodes) else [values[str(value.name)] for value in network.crossing(end)]
     graph.outputs.clear()
@@ -222,10 +222,10 @@ def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
     return fused_node(norm.op_type, str(norm.name), {"x": total, **vectors}, {"y": y}, epsilon)
 
 
-def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value]:
+def _own_caches(graph: ir.Graph, layers: Mapping[int, Sequence[ir.Node]]) -> list[ir.Value]:
     """Let each layer update caches of its own, which are inputs of the graph; returns the updated caches."""
     made = []
-    for layer, node in layers.items():
+    for layer, node in ((layer, node) for layer, nodes in layers.items() for node in nodes):
         schema = all_schemas()[node.op_type]
         for name in (argument.name for argument in schema.caches):
             before = operands(node)[name]

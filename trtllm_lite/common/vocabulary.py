@@ -178,8 +178,9 @@ COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
 # Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, latents, from which
-# kernels compute both, and states, of which a block has one: what a recurrent layer keeps of all tokens up to some one.
-CACHE_KINDS = ("full", "window", "latent", "state")
+# kernels compute both, and states, of which a sequence has one: what recurrent layers keep of all its tokens together.
+STATE = "state"
+CACHE_KINDS = ("full", "window", "latent", STATE)
 
 
 # Kinds of layers by what they keep of a sequence: keys and values of its tokens; or, in recurrent layers, a state that

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.common.units import counted, format_bytes
+from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import KvCache
 
 
@@ -11,20 +12,32 @@ from trtllm_lite.engine.manifest import KvCache
 class GroupUse:
     """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation.
 
-    ``token_bytes``: what a token takes in a block, idle places included; ``dtypes``: the types of what it keeps.
+    ``token_bytes``: what a token takes in a block, idle places included, or 0 for states, which do not grow;
+    ``dtypes``: the types of what it keeps; ``blocks``: the blocks that an entry of its block table takes.
     """
 
     name: str
     kind: str
     window: int
+    blocks: int
     num_layers: int
     dtypes: tuple[str, ...]
     token_bytes: int
     num_blocks: int
     num_bytes: int
 
+    @property
+    def spec(self) -> tuple[str, int, int]:
+        """What :class:`KvGeometry` needs to know of the group."""
+        return self.kind, self.window, self.blocks
+
     def describe(self) -> str:
         """A description: window, layers, types, bytes of a token, blocks, bytes."""
+        if self.kind == STATE:
+            return (
+                f"{counted(self.num_layers, 'layer')} with states, {' and '.join(self.dtypes)}: "
+                f"{counted(self.num_blocks, 'block')}, {format_bytes(self.num_bytes)} a sequence"
+            )
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
         latents = " latents," if self.kind == "latent" else ""
         return (
@@ -66,21 +79,24 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
     if not kv_cache.groups:
         return CacheUse(max_seq_len, (), 0)
 
-    def blocks(window: int) -> int:
-        return KvGeometry(kv_cache.tokens_per_block, [window], max_seq_len).most_blocks(1, max_seq_len)
+    def blocks(spec: tuple[str, int, int]) -> int:
+        return KvGeometry(kv_cache.tokens_per_block, [spec], max_seq_len).most_blocks(1, max_seq_len)
 
     groups = tuple(
         GroupUse(
             group.name,
             group.kind,
             group.window,
+            group.blocks,
             len(group.layers),
             tuple(dict.fromkeys(cache.dtype for cache in group.caches)),
-            kv_cache.bytes_per_block // kv_cache.tokens_per_block,
-            blocks(group.window),
-            blocks(group.window) * kv_cache.bytes_per_block,
+            0 if group.kind == STATE else kv_cache.bytes_per_block // kv_cache.tokens_per_block,
+            blocks(group.spec),
+            blocks(group.spec) * kv_cache.bytes_per_block,
         )
         for group in kv_cache.groups
     )
-    num_layers = sum(group.num_layers for group in groups)
-    return CacheUse(max_seq_len, groups, blocks(0) * kv_cache.bytes_per_block * num_layers // kv_cache.num_layers)
+    num_layers = sum(group.num_layers for group in groups if group.kind != STATE)
+    of_attention = blocks(("full", 0, 1)) * kv_cache.bytes_per_block * num_layers // kv_cache.num_layers
+    of_states = sum(group.num_bytes for group in groups if group.kind == STATE)
+    return CacheUse(max_seq_len, groups, of_attention + of_states)

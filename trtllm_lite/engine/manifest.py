@@ -15,6 +15,7 @@ from trtllm_lite.common.vocabulary import (
     MAX_EXTENT,
     MAX_PP_SIZE,
     MAX_TP_SIZE,
+    STATE,
 )
 from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
@@ -55,7 +56,8 @@ class Limits:
 class Cache:
     """What a layer keeps of each token in the operand ``name`` of its operator: ``shape`` elements of ``dtype``.
 
-    The shape of keys is [heads, head_dim]. Blocks may have another order of axes.
+    The shape of keys is [heads, head_dim]. Blocks may have another order of axes. A state is what a recurrent layer
+    keeps of all tokens together.
     """
 
     name: Name
@@ -69,7 +71,8 @@ class CacheGroup:
 
     ``kind``: one of ``CACHE_KINDS``. ``window``: a query at position p attends to positions > p - window, and earlier
     blocks are freed; 0 for none. ``layers`` are numbers of layers: the i-th layer of the list has place i in every
-    block of the group. ``caches`` are those of each layer.
+    block of the group. ``caches`` are those of each layer. An entry of a block table stands for ``blocks`` consecutive
+    blocks: one, or as many as the states of all layers take.
     """
 
     name: Name
@@ -77,6 +80,19 @@ class CacheGroup:
     window: _Amount
     layers: tuple[_Amount, ...]
     caches: tuple[Cache, ...]
+    blocks: Count = 1
+
+    @property
+    def spec(self) -> tuple[str, int, int]:
+        """What :class:`KvGeometry` needs to know of the group."""
+        return self.kind, self.window, self.blocks
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names of the plan's tensors that are states of the group's layers."""
+        if self.kind != STATE:
+            return ()
+        return tuple(f"{cache.name}.{layer}" for layer in self.layers for cache in self.caches)
 
 
 @dataclass(frozen=True)
@@ -85,8 +101,8 @@ class KvCache:
 
     A block holds what ``num_layers`` layers of one cache group keep of ``tokens_per_block`` tokens (a group may have
     fewer layers, or none in a stage: the other places are idle). So a block has ``bytes_per_block`` bytes in every
-    group, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups and zero blocks
-    and layers.
+    group, and one pool of ``num_blocks`` serves all. The states of recurrent layers, which ``num_layers`` does not
+    count, take several blocks. An encoder, which caches nothing, has no groups and zero blocks and layers.
     """
 
     tokens_per_block: Count
@@ -97,9 +113,14 @@ class KvCache:
 
     @property
     def dtype(self) -> str:
-        """The type of all caches; several types are joined by ``and``, and an encoder has ``none``."""
-        dtypes = dict.fromkeys(cache.dtype for group in self.groups for cache in group.caches)
+        """The type of keys and values, or latents; several types are joined by ``and``, and an encoder has ``none``."""
+        dtypes = dict.fromkeys(cache.dtype for group in self.groups if group.kind != STATE for cache in group.caches)
         return " and ".join(dtypes) or "none"
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the states of a sequence take in blocks; 0 without recurrent layers."""
+        return sum(group.blocks for group in self.groups if group.kind == STATE) * self.bytes_per_block
 
     @property
     def row_shape(self) -> tuple[int, int, int]:

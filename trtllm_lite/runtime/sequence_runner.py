@@ -57,8 +57,7 @@ class SequenceRunner:
         """The maximum number of rows of logits that a step computes."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
         available_memory(native, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
-        self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
-        num_blocks = int(np.max(self._tables)) + 1
+        self._tables, num_blocks = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         self.executor = make_executor(native, ranks, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks)
         """The ``_core.DeviceExecutor``."""
 
@@ -98,15 +97,15 @@ class SequenceRunner:
         return self.executor, tokens, size, past, self._tables, wanted
 
 
-def _tables(cache: KvCache, max_len: int, max_num_tokens: int) -> NDArray[np.int32]:
-    """Block tables [cache groups, blocks of ``max_len`` tokens] of the only sequence.
+def _tables(cache: KvCache, max_len: int, max_num_tokens: int) -> tuple[NDArray[np.int32], int]:
+    """Return the block tables [cache groups, blocks of ``max_len`` tokens] of the only sequence, and all its blocks.
 
     A windowed group reuses its blocks in turns: blocks that the window has passed are overwritten.
     """
     indices, first, rows = np.arange(-(-max_len // cache.tokens_per_block)), 0, []
     for group in cache.groups:
-        geometry = core().KvGeometry(cache.tokens_per_block, [group.window], max_num_tokens)
+        geometry = core().KvGeometry(cache.tokens_per_block, [group.spec], max_num_tokens)
         num_blocks = geometry.most_blocks(max_len, max_len)
         rows.append(first + indices % num_blocks)
         first += num_blocks
-    return np.array(rows, np.int32)
+    return np.array(rows, np.int32), first

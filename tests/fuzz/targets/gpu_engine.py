@@ -1,6 +1,7 @@
 """An engine for GPUs: inspected, and read as the runtime does before it asks for a device."""
 
 import io
+import json
 import random
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class Target:
 
     def write(self, rng: random.Random, directory: Path) -> None:
         engine = self._engine.copy()
+        # A mutation must not move a part into itself, which two places in the toy may share.
+        engine.plan, engine.manifest = (json.loads(json.dumps(part)) for part in (engine.plan, engine.manifest))
         for _ in range(rng.choice((1, 1, 2, 3))):
             mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
         (directory / "rank0.engine").write_bytes(to_bytes(engine))

@@ -10,7 +10,8 @@ BLOCKS, WINDOW = 16, 32
 
 
 def limits(num_blocks: int, windows: tuple[int, ...]) -> RunnerLimits:
-    return RunnerLimits(8, 64, 256, 64, 256, 1, num_blocks, 0, BLOCKS, windows)
+    groups = tuple(("window" if window else "full", window, 1) for window in windows)
+    return RunnerLimits(8, 64, 256, 64, 256, 1, num_blocks, 0, BLOCKS, groups)
 
 
 @pytest.mark.parametrize("windows", [(0,), (0, WINDOW)])

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.unit.builder.networks import VARIANTS, network
-from trtllm_lite.builder.cache_groups import assign_cache_groups, layer_nodes
+from trtllm_lite.builder.cache_groups import assign_cache_groups, layers_of
 from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.pipeline import run_passes
@@ -41,7 +41,7 @@ def test_windows_as_long_as_the_longest_sequence_are_none() -> None:
 
 def test_layers_that_keep_different_things_are_refused() -> None:
     graph = _fused()
-    last = layer_nodes(graph)[-1]
+    (last,) = layers_of(graph)[-1]
     keys = operands(last)["key_cache"]
     shape = VARIANTS["llama"]
     keys.shape = ir.Shape(["num_blocks", 2 * shape.kv_heads, shape.head_dim, "tokens_per_block"])

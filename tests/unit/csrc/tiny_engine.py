@@ -63,7 +63,7 @@ PYTHON_ONLY: dict[str, Any] = {
 def cache_group(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
     """A cache group of layer 0 without a window, of keys and values that have ``shape`` elements a token."""
     caches = [{"name": cache, "dtype": dtype, "shape": list(shape)} for cache in ("key_cache", "value_cache")]
-    return {"name": name, "kind": "full", "window": 0, "layers": [0], "caches": caches}
+    return {"name": name, "kind": "full", "window": 0, "layers": [0], "caches": caches, "blocks": 1}
 
 
 MANIFEST: dict[str, Any] = {

@@ -112,8 +112,8 @@ def test_what_fits_a_device_is_marked(page: Page, found: dict[str, Any]) -> None
     limits, cache = found["limits"], found["kv_cache"]
     cells = page.evaluate("""[...document.querySelectorAll('#what-if-table tbody tr')].map(row =>
         [...row.querySelectorAll('td')].map(cell => Number(cell.dataset.value)))""")
-    windows = [group["window"] for group in found["cache_use"]["groups"]]
-    geometry = KvGeometry(cache["tokens_per_block"], windows, limits["max_num_tokens"])
+    groups = [(group["kind"], group["window"], group["blocks"]) for group in found["cache_use"]["groups"]]
+    geometry = KvGeometry(cache["tokens_per_block"], groups, limits["max_num_tokens"])
     blocks = geometry.most_blocks_of_batch(limits["max_batch_size"], limits["max_seq_len"])
     others = found["memory"]["weights"] + found["memory"]["workspace"]
     assert cells[-1][-1] == others + blocks * cache["bytes_per_block"] == max(map(max, cells))

@@ -85,7 +85,7 @@ class Driver {
                   .num_blocks = cache.num_blocks,
                   .num_host_blocks = cache.num_host_blocks,
                   .tokens_per_block = cache.tokens_per_block,
-                  .windows = cache.windows,
+                  .groups = cache.groups,
                   .num_stages = num_stages}),
         scheduler(scheduler_config, cache, executor),
         batches_(static_cast<std::size_t>(num_stages) + 1) {}

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_specs.h"
 #include "check.h"
 #include "executor/step.h"
 #include "fake_model.h"
@@ -20,7 +21,7 @@ struct FakeShape {
   int num_blocks = 64;
   int num_host_blocks = 0;
   int tokens_per_block = 4;
-  std::vector<int> windows{0};  // one per cache group
+  std::vector<tl::CacheSpec> groups{{}};
   int num_stages = 1;
 };
 
@@ -34,8 +35,8 @@ class FakeExecutor : public tl::StepExecutor {
         host_(static_cast<std::size_t>(shape.num_host_blocks * shape.tokens_per_block), -7),
         slots_(static_cast<std::size_t>(shape.num_slots)),
         launch_tables_(static_cast<std::size_t>(shape.num_slots)) {
-    for (SlotState& slot : slots_) slot.tables.resize(shape.windows.size());
-    for (auto& tables : launch_tables_) tables.resize(shape.windows.size());
+    for (SlotState& slot : slots_) slot.tables.resize(shape.groups.size());
+    for (auto& tables : launch_tables_) tables.resize(shape.groups.size());
   }
 
   // Hooks that inject faults; any may throw. `row_error` may also return an error message for one row.
@@ -149,7 +150,8 @@ class FakeExecutor : public tl::StepExecutor {
 
   // Returns the first position that the row's tokens attend to in a group.
   int first_visible(const tl::StepRow& row, std::size_t group) const {
-    return shape_.windows[group] > 0 ? std::max(row.past_len - shape_.windows[group] + 1, 0) : 0;
+    const int window = shape_.groups[group].window;
+    return window > 0 ? std::max(row.past_len - window + 1, 0) : 0;
   }
 
   static void set_entry(Tables& tables, const tl::TableUpdate& update) {
@@ -172,12 +174,19 @@ class FakeExecutor : public tl::StepExecutor {
     for (const tl::StepRow& row : batch.rows) {
       CHECK(seen.insert(row.slot).second && row.num_tokens >= 1);
       const int end = row.past_len + row.num_tokens;
-      for (std::size_t group = 0; group < shape_.windows.size(); ++group) {
+      const auto touch = [&](int block, bool is_written) {
+        const auto [entry, first] = touched.device.emplace(block, row.slot);
+        if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
+        if (is_written) touched.written[block] = row.slot;
+      };
+      for (std::size_t group = 0; group < shape_.groups.size(); ++group) {
+        const auto& table = launch_tables_[row.slot][group];
+        if (is_state(shape_.groups[group])) {
+          for (int i = 0; i < shape_.groups[group].blocks; ++i) touch(table.at(0) + i, true);
+          continue;
+        }
         for (int i = first_visible(row, group) / shape_.tokens_per_block; i * shape_.tokens_per_block < end; ++i) {
-          const int block = launch_tables_[row.slot][group].at(i);
-          const auto [entry, first] = touched.device.emplace(block, row.slot);
-          if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
-          if ((i + 1) * shape_.tokens_per_block > row.past_len) touched.written[block] = row.slot;
+          touch(table.at(i), (i + 1) * shape_.tokens_per_block > row.past_len);
         }
       }
     }
@@ -246,8 +255,28 @@ class FakeExecutor : public tl::StepExecutor {
         token = tokens.back();
       }
       if (i < row.num_tokens - row.num_drafts) CHECK(token == tokens.at(position));
-      for (std::size_t group = 0; group < shape_.windows.size(); ++group) cached(row, group, position) = token;
+      for (std::size_t group = 0; group < shape_.groups.size(); ++group) {
+        if (is_state(shape_.groups[group])) {
+          add_to_state(row, group, position, token);
+        } else {
+          cached(row, group, position) = token;
+        }
+      }
     }
+  }
+
+  // Each block of a state has the same number.
+  void add_to_state(const tl::StepRow& row, std::size_t group, int position, std::int32_t token) {
+    const int first = slots_[row.slot].tables[group].at(0);
+    for (int i = 0; i < shape_.groups[group].blocks; ++i) {
+      std::int32_t& state = block(device_, first + i)[0];
+      state = position == 0 ? state_after({&token, 1}) : state_after({&token, 1}, state);
+    }
+  }
+
+  void check_state(const tl::StepRow& row, std::size_t group, std::span<const std::int32_t> tokens) {
+    const int first = slots_[row.slot].tables[group].at(0);
+    for (int i = 0; i < shape_.groups[group].blocks; ++i) CHECK(block(device_, first + i)[0] == state_after(tokens));
   }
 
   void check_history(const tl::StepBatch& batch, std::size_t index) {
@@ -256,7 +285,11 @@ class FakeExecutor : public tl::StepExecutor {
     const int end = row.past_len + row.num_tokens - row.num_drafts;
     CHECK(end <= std::ssize(tokens) && row.sample == (end == std::ssize(tokens)));
     CHECK(row.num_drafts >= 0 && (row.num_drafts == 0 || (row.sample && row.decodes())));
-    for (std::size_t group = 0; group < shape_.windows.size(); ++group) {
+    for (std::size_t group = 0; group < shape_.groups.size(); ++group) {
+      if (is_state(shape_.groups[group])) {
+        check_state(row, group, std::span(tokens).first(end));
+        continue;
+      }
       for (int p = first_visible(row, group); p < end; ++p) CHECK(cached(row, group, p) == tokens[p]);
     }
   }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "cache_specs.h"
 #include "caches/kv_cache_manager.h"
 #include "check.h"
 
@@ -112,7 +113,7 @@ class Model {
     const int known =
         begin + 1 + draw(std::min<std::int64_t>(std::ssize(live.tokens) - begin, config_.max_step_tokens));
     Tokens drafts;
-    if (known == std::ssize(live.tokens))
+    if (known == std::ssize(live.tokens) && !has_states())
       add_tokens(drafts, std::min(draw(kMostDrafts + 1), config_.max_step_tokens - (known - begin)));
     const int end = known + static_cast<int>(drafts.size());
     const Tokens before = held(*kv);
@@ -129,18 +130,33 @@ class Model {
     check_fresh(before, held(*kv));
     execute(copies);
     for_each_group([&](int group) {
+      if (is_state(spec(group))) return write_state(*kv, group, live.tokens, begin, end);
       for (int p = begin; p < end; ++p) {
         const int block = cache_.blocks(*kv, group)[p / config_.tokens_per_block];
         CHECK(cache_.device().refcount(block) == 1);
         device_[block][p % config_.tokens_per_block] = p < known ? live.tokens[p] : drafts[p - known];
       }
     });
-    live.may_be_late = known == std::ssize(live.tokens) && draw(3) == 0;
+    live.may_be_late = known == std::ssize(live.tokens) && draw(3) == 0 && !has_states();
     cache_.advance(*kv, end - begin, end - known + (live.may_be_late ? 1 : 0));
     live.drafts = drafts;
     cache_.commit(*kv, live.chain(), launched_ + 1);
     launch(*kv);
     cache_.leave_behind(*kv, launched_);
+  }
+
+  const tl::CacheSpec& spec(int group) const { return config_.groups[static_cast<std::size_t>(group)]; }
+  bool has_states() const { return std::ranges::any_of(config_.groups, is_state); }
+
+  // Each block of a state has the same number, which the tokens before `begin` have left there.
+  void write_state(const KvSequence& kv, int group, const Tokens& tokens, int begin, int end) {
+    const int first = cache_.blocks(kv, group).front();
+    for (int block = first; block < first + spec(group).blocks; ++block) {
+      CHECK(cache_.device().refcount(block) == 1);
+      std::int32_t& state = device_[block][0];
+      CHECK(begin == 0 || state == state_after(std::span(tokens).first(begin)));
+      state = state_after(std::span(tokens).first(end));
+    }
   }
 
   // Some draft tokens turn out to be right, and the others are rolled back; a late row rolls back all of them and the
@@ -175,7 +191,7 @@ class Model {
     auto& host = std::get<tl::HostSequence>(live.handle);
     const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host), cache_.length(host));
     Tokens before;
-    for (const Tokens& blocks : hit.tables) before.insert(before.end(), blocks.begin(), blocks.end());
+    for (const Tokens& blocks : hit.tables) before.insert(before.end(), blocks.begin(), blocks.end());  // no states
     std::vector<tl::CopyOrder> copies;
     auto kv = cache_.swap_in(host, hit, copies);
     if (!kv) return;
@@ -215,10 +231,20 @@ class Model {
     Tokens blocks;
     for_each_group([&](int group) {
       for (const std::int32_t block : cache_.blocks(kv, group).subspan(cache_.first_block(kv, group))) {
-        blocks.push_back(block);
+        for (int i = 0; i < spec(group).blocks; ++i) blocks.push_back(block + i);
       }
     });
     return blocks;
+  }
+
+  template <typename Memory>
+  void check_state(const Memory& memory, std::span<const std::int32_t> table, int group, const Live& live,
+                   int length) const {
+    if (length == 0) return;
+    CHECK(std::ssize(table) == 1);
+    for (int i = 0; i < spec(group).blocks; ++i) {
+      CHECK(memory[table.front() + i][0] == state_after(std::span(live.tokens).first(length)));
+    }
   }
 
   void check_content(const Live& live) const {
@@ -226,7 +252,8 @@ class Model {
         [&](const auto& handle) {
           const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
           for_each_group([&](int group) {
-            const int window = config_.windows[group], length = cache_.length(handle);
+            const int window = spec(group).window, length = cache_.length(handle);
+            if (is_state(spec(group))) return check_state(memory, cache_.blocks(handle, group), group, live, length);
             const int next = length - cache_.num_unsettled(handle);  // the first token that may be computed next
             for (int p = window > 0 ? std::max(next - window + 1, 0) : 0; p < length; ++p) {
               const int block = cache_.blocks(handle, group)[p / config_.tokens_per_block];
@@ -303,12 +330,12 @@ TEST(random_operations_on_several_cache_groups) {
   const std::vector<std::vector<int>> windows{{0, 5}, {0, 1, 9}, {0, 0, 4, 4, 4}, {7}, {12, 3}, {0, 1000}};
   std::int64_t hit_tokens = 0, evicted = 0;
   for (std::uint64_t seed = 0; seed < rounds(36); ++seed) {
-    const auto& groups = windows[seed % windows.size()];
+    const auto groups = with_windows(windows[seed % windows.size()]);
     Model model(seed, {.num_blocks = static_cast<int>(std::ssize(groups)) * (8 + static_cast<int>(seed)),
                        .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
                        .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
                        .enable_block_reuse = seed % 7 != 6,
-                       .windows = groups,
+                       .groups = groups,
                        .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
     for (int i = 0; i < 250; ++i) model.random_operation();
     model.finish();
@@ -318,8 +345,37 @@ TEST(random_operations_on_several_cache_groups) {
   CHECK(reaches(hit_tokens, 1200) && reaches(evicted, 100));
 }
 
+// States take runs of blocks, and single blocks fill what runs leave.
+TEST(random_operations_on_states) {
+  std::int64_t num_rounds = 0;
+  for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
+    auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
+    groups.push_back(with_states(2 + static_cast<int>(seed % 5)));
+    Model model(seed, {.num_blocks = 30 + static_cast<int>(seed),
+                       .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
+                       .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
+                       .enable_block_reuse = seed % 7 != 6,
+                       .groups = groups,
+                       .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
+    for (int i = 0; i < 250; ++i) model.random_operation();
+    model.finish();
+    num_rounds += model.counters().hit_tokens == 0;
+  }
+  CHECK(num_rounds == static_cast<std::int64_t>(rounds(48)));
+}
+
+TEST(states_fill_a_cache_of_the_size_of_a_batch) {
+  const std::vector<tl::CacheSpec> groups{{}, with_states(7)};
+  Simple simple({.num_blocks = 5 * (7 + 3), .tokens_per_block = 4, .groups = groups});
+  for (int round = 0; round < 3; ++round) {
+    std::vector<KvSequence> sequences;
+    for (int i = 0; i < 5; ++i) sequences.push_back(simple.sequence(iota(12, 100 * i)));
+    CHECK(simple.cache.device().num_ready() == 0 && !simple.cache.has_runs());
+  }
+}
+
 TEST(a_windowed_group_keeps_what_its_window_reaches) {
-  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .groups = with_windows({0, 6})});
   const KvSequence kv = simple.sequence(iota(21));
   CHECK(simple.cache.num_held_blocks(kv) == 6 + 2);  // the windowed group holds positions 16 to 20: blocks 4 and 5
   CHECK(simple.cache.first_block(kv, 1) == 4);
@@ -327,7 +383,7 @@ TEST(a_windowed_group_keeps_what_its_window_reaches) {
 }
 
 TEST(a_prefix_ends_where_a_window_is_still_there) {
-  Simple simple({.num_blocks = 20, .tokens_per_block = 4, .windows = {0, 5}});
+  Simple simple({.num_blocks = 20, .tokens_per_block = 4, .groups = with_windows({0, 5})});
   {
     const KvSequence kv = simple.sequence(iota(21));
   }
@@ -344,7 +400,7 @@ TEST(a_prefix_ends_where_a_window_is_still_there) {
 }
 
 TEST(blocks_of_a_windowed_group_are_claimed_by_each_holder) {
-  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .groups = with_windows({0, 6})});
   const KvSequence kv = simple.sequence(iota(21));
   const KvSequence fork = simple.cache.fork(kv);
   CHECK(simple.cache.device().num_unreferenced() == 40 - 8 && simple.cache.num_claimed() == 8 + 2);

@@ -14,7 +14,7 @@ inline tl::SchedulerConfig scheduler_config(tl::CapacityPolicy policy, int batch
 
 // Makes requests with random prompts that often begin alike, and random lengths, priorities and beams.
 struct Load {
-  explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0, tl::KvGeometry geometry = {4, {0}, 1 << 30})
+  explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0, tl::KvGeometry geometry = {4, {{}}, 1 << 30})
       : random(seed), max_beams(max_beams), num_blocks(num_blocks), geometry(std::move(geometry)) {
     for (int i = 0; i < 3; ++i) prefixes.push_back(random_tokens(random, 24));
   }
@@ -72,8 +72,8 @@ struct Totals {
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals,
                             int num_stages = 1) {
   const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
-  Load load(seed, config.max_batch_size, cache.num_blocks, geometry);
-  if (seed / 2 % 2 == 0) {
+  Load load(seed, geometry.can_take_back() ? config.max_batch_size : 0, cache.num_blocks, geometry);
+  if (seed / 2 % 2 == 0 && geometry.can_take_back()) {
     config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
     config.drafter = fake_drafter();
     config.paces_drafts = load.draw(4) == 0;
@@ -86,7 +86,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   driver.may_wait = load.draw(2) > 0;
   driver.executor.late_with_results = load.draw(2) > 0;
   const int odds = 2 + load.draw(8);
-  driver.executor.is_late = [&, odds](const tl::StepRow&) { return load.draw(odds) == 0; };
+  driver.executor.is_late = [&, odds](const tl::StepRow&) { return geometry.can_take_back() && load.draw(odds) == 0; };
   driver.executor.is_woken = [&, odds](int) { return load.draw(odds) > 0; };
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));

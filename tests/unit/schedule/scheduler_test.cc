@@ -110,21 +110,21 @@ TEST(chunks_of_a_prompt_fill_the_stages) {
 const std::vector<std::vector<int>> kGroups{{0, 6}, {0, 9, 9, 9}, {13}, {0, 1}, {0, 0, 5}, {17, 3}};
 
 // Number of blocks that the longest sequence takes.
-int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& config) {
-  return tl::KvGeometry(4, windows, config.max_num_tokens).most_blocks(79, 79);
+int blocks_of_one(const std::vector<tl::CacheSpec>& groups, const tl::SchedulerConfig& config) {
+  return tl::KvGeometry(4, groups, config.max_num_tokens).most_blocks(79, 79);
 }
 
 TEST(random_load_max_utilization_of_cache_groups) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(54); ++seed) {
-    const auto& windows = kGroups[seed % kGroups.size()];
+    const auto groups = with_windows(kGroups[seed % kGroups.size()]);
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
-                    {.num_blocks = blocks_of_one(windows, config) + static_cast<int>(seed % 20),
+                    {.num_blocks = blocks_of_one(groups, config) + static_cast<int>(seed % 20),
                      .num_host_blocks = seed % 2 ? 60 : 0,
                      .tokens_per_block = 4,
                      .enable_block_reuse = seed % 5 != 4,
-                     .windows = windows},
+                     .groups = groups},
                     totals);
   }
   CHECK(reaches(totals.recomputed, 20) && reaches(totals.swapped, 20) && reaches(totals.hit_tokens, 200) &&
@@ -135,15 +135,35 @@ TEST(random_load_max_utilization_of_cache_groups) {
 TEST(random_load_guaranteed_no_evict_of_cache_groups) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(30); ++seed) {
-    const auto& windows = kGroups[seed % kGroups.size()];
+    const auto groups = with_windows(kGroups[seed % kGroups.size()]);
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
-                    {.num_blocks = blocks_of_one(windows, config) + static_cast<int>(seed % 20),
+                    {.num_blocks = blocks_of_one(groups, config) + static_cast<int>(seed % 20),
                      .tokens_per_block = 4,
-                     .windows = windows},
+                     .groups = groups},
                     totals);
   }
   CHECK(reaches(totals.hit_tokens, 250) && reaches(totals.found, 25));
+}
+
+// Recurrent layers beside attention: a sequence takes a run of blocks for its state, which moves with it to the host
+// and back, and nothing shares prefixes.
+TEST(random_load_of_recurrent_layers) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
+    auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 6} : std::vector<int>{0});
+    groups.push_back(with_states(2 + static_cast<int>(seed % 9)));
+    const auto policy = seed % 2 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
+    const auto config = scheduler_config(policy, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config,
+                    {.num_blocks = blocks_of_one(groups, config) + static_cast<int>(seed % 40),
+                     .num_host_blocks = seed % 4 < 2 ? 80 : 0,
+                     .tokens_per_block = 4,
+                     .groups = groups},
+                    totals);
+  }
+  CHECK(reaches(totals.recomputed, 20) && reaches(totals.swapped, 5));
+  CHECK(totals.hit_tokens == 0);
 }
 
 // Requests run one at a time, so that they end in the order of service.

@@ -5,6 +5,7 @@
 #include "check.h"
 #include "driver.h"
 #include "random_load.h"
+#include "schedule/step_time.h"
 
 namespace {
 
@@ -140,7 +141,7 @@ void check_late_request_ends(bool with_results) {
   const tl::RequestEnd& end = *driver.heard.at(late).end;
   CHECK(end.reason == FinishReason::kError && end.message.find("within 10 seconds") != std::string::npos);
   const auto taken = driver.now - begin;
-  CHECK(taken >= tl::Scheduler::kMostLate && taken < tl::Scheduler::kMostLate + std::chrono::seconds(3));
+  CHECK(taken >= tl::kMostLate && taken < tl::kMostLate + std::chrono::seconds(3));
   driver.run();
   driver.check_all_returned();
 }

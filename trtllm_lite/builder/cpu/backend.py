@@ -1,11 +1,13 @@
 """Engines for CPUs: calls of native kernels, on weights that the runtime maps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
+from trtllm_lite.builder.cache_groups import block_layout, with_runs
 from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
@@ -51,6 +53,7 @@ class CpuBackend:
         return list(map(self._compile, ranks))
 
     def _compile(self, job: BuildJob) -> EngineParts:
+        job = _with_runs(job)
         planned, borrows = make_plan(job.graph, job.limits, _cache_dtype(job)), borrows_features(job.graph)
         return EngineParts(
             target=Target(CPU),
@@ -66,8 +69,15 @@ class CpuBackend:
         """Implements :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows them.
         threads = _core.resolve_num_threads(num_threads or 0)
+        job = _with_runs(job)
         planned = make_plan(job.graph, job.limits, _cache_dtype(job))
         return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))
+
+
+def _with_runs(job: BuildJob) -> BuildJob:
+    """Return ``job`` with the number of blocks that the states of recurrent layers take."""
+    layout = block_layout(job.graph, job.limits.tokens_per_block, lambda _: _cache_dtype(job))
+    return replace(job, limits=replace(job.limits, cache_groups=with_runs(job.limits.cache_groups, layout)))
 
 
 def _cache_dtype(job: BuildJob) -> str:

@@ -9,12 +9,21 @@ import onnx_ir as ir
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.cache_groups import block_layout
 from trtllm_lite.builder.constraints import broken_constraints
-from trtllm_lite.builder.graph import aliases_of, attribute, dims, is_cache, operands, results, weight_tensor
+from trtllm_lite.builder.graph import (
+    aliases_of,
+    attribute,
+    cache_kind,
+    dims,
+    is_cache,
+    operands,
+    results,
+    weight_tensor,
+)
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.extents import Extent, symbol
-from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32
+from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32, STATE
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -60,7 +69,8 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
     def add(value: ir.Value, kind: str, offset: int = 0, layout: str = "row_major") -> None:
         index[value] = len(tensors)
         tensor = _tensor(value, limits, kind, offset, layout)
-        tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" and tensor.name != FEATURES else tensor)
+        is_typed = kind == "cache" and tensor.name != FEATURES and cache_kind(value) != STATE
+        tensors.append(replace(tensor, dtype=cache_dtype) if is_typed else tensor)
 
     for value in graph.inputs:
         if value in arena:

@@ -187,7 +187,7 @@ class PyEventLoop {
                                    .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
                                    .enable_block_reuse = options.enable_block_reuse,
                                    .hash_seed = std::random_device()(),
-                                   .windows = cache_windows(manifest)};
+                                   .groups = cache_specs(manifest)};
     check_fits(with_steps_of(cache, options.max_num_tokens), options.max_seq_len);
     if (options.draft_model != nullptr) {
       check_draft_model(executor.engine(), options.draft_model->engine(), options.max_seq_len, options.max_batch_size);

@@ -1,32 +1,85 @@
 #include "caches/block_pool.h"
 
 #include <algorithm>
+#include <bit>
+#include <ranges>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tl {
 
-BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks + 1) {
+BlockPool::BlockPool(int num_blocks, int run)
+    : blocks_(num_blocks + 1),
+      free_(num_blocks / 64 + 1),
+      free_words_(free_.size() / 64 + 1),
+      run_(run),
+      ready_of_run_(run > 1 ? num_blocks / run : 0) {
   blocks_.back().prev = blocks_.back().next = num_blocks;
-  free_.reserve(num_blocks);
-  for (int block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
+  for (int block = 0; block < num_blocks; ++block) put_free(block);
 }
 
 std::int32_t BlockPool::allocate() {
-  std::int32_t block = kNoBlock;
-  if (!free_.empty()) {
-    block = free_.back();
-    free_.pop_back();
-  } else if (num_evictable_ > 0) {
-    block = blocks_.back().next;
+  if (num_ready() == 0) return kNoBlock;
+  const std::int32_t block = num_free_ > 0 ? highest_free() : blocks_.back().next;
+  take(block);
+  return block;
+}
+
+std::int32_t BlockPool::allocate_run() {
+  const auto run = std::ranges::find(ready_of_run_, run_);
+  if (run == ready_of_run_.end()) return kNoBlock;
+  const auto first = static_cast<std::int32_t>(run - ready_of_run_.begin()) * run_;
+  for (std::int32_t block = first; block < first + run_; ++block) take(block);
+  return first;
+}
+
+// Takes a block that is ready.
+void BlockPool::take(std::int32_t block) {
+  if (blocks_[block].place == Place::kEvictable) {
     remove_evictable(block);
   } else {
-    return kNoBlock;
+    remove_free(block);
   }
   blocks_[block].refcount = 1;
   blocks_[block].place = Place::kReferenced;
   ++num_referenced_;
-  return block;
+}
+
+// Single blocks are taken from the end, and runs from the beginning, so that runs stay whole.
+std::int32_t BlockPool::highest_free() const {
+  const auto highest = [](std::uint64_t bits) { return 63 - std::countl_zero(bits); };
+  const auto group =
+      std::ranges::find_if(std::views::reverse(free_words_), [](std::uint64_t bits) { return bits != 0; });
+  const auto last = static_cast<std::size_t>(free_words_.rend() - group - 1);
+  const std::size_t word = last * 64 + static_cast<std::size_t>(highest(free_words_[last]));
+  return static_cast<std::int32_t>(word * 64) + highest(free_[word]);
+}
+
+void BlockPool::put_free(std::int32_t block) {
+  const auto word = static_cast<std::size_t>(block / 64);
+  free_[word] |= std::uint64_t{1} << block % 64;
+  free_words_[word / 64] |= std::uint64_t{1} << word % 64;
+  ++num_free_;
+  blocks_[block].place = Place::kFree;
+  count_ready(block, 1);
+}
+
+void BlockPool::remove_free(std::int32_t block) {
+  const auto word = static_cast<std::size_t>(block / 64);
+  free_[word] &= ~(std::uint64_t{1} << block % 64);
+  if (free_[word] == 0) free_words_[word / 64] &= ~(std::uint64_t{1} << word % 64);
+  --num_free_;
+  count_ready(block, -1);
+}
+
+void BlockPool::count_ready(std::int32_t block, int change) {
+  if (run_ == 1) return;
+  const auto run = static_cast<std::size_t>(block / run_);
+  if (run >= ready_of_run_.size()) return;  // the blocks after the last whole run
+  num_ready_runs_ -= ready_of_run_[run] == run_;
+  ready_of_run_[run] += change;
+  num_ready_runs_ += ready_of_run_[run] == run_;
 }
 
 void BlockPool::retain(std::int32_t block) {
@@ -78,8 +131,7 @@ void BlockPool::settle(std::int32_t block) {
   if (b.cached) {
     append_evictable(block);
   } else {
-    b.place = Place::kFree;
-    free_.push_back(block);
+    put_free(block);
   }
 }
 
@@ -92,6 +144,7 @@ void BlockPool::append_evictable(std::int32_t block) {
   blocks_[sentinel].prev = block;
   b.place = Place::kEvictable;
   ++num_evictable_;
+  count_ready(block, 1);
 }
 
 void BlockPool::remove_evictable(std::int32_t block) {
@@ -99,6 +152,7 @@ void BlockPool::remove_evictable(std::int32_t block) {
   blocks_[b.prev].next = b.next;
   blocks_[b.next].prev = b.prev;
   --num_evictable_;
+  count_ready(block, -1);
 }
 
 void BlockPool::check_integrity() const {
@@ -106,10 +160,14 @@ void BlockPool::check_integrity() const {
     if (!ok) throw std::logic_error(std::string("block pool: ") + what + ", block " + std::to_string(block));
   };
   std::vector<int> seen(num_blocks(), 0);
-  for (std::int32_t block : free_) {
-    check(blocks_[block].place == Place::kFree && !blocks_[block].cached, "free list holds a used block", block);
-    ++seen[block];
+  int num_free = 0;
+  for (std::int32_t block = 0; block < num_blocks(); ++block) {
+    if ((free_[block / 64] >> block % 64 & 1) == 0) continue;
+    check(blocks_[block].place == Place::kFree && !blocks_[block].cached, "a used block is among the free", block);
+    check((free_words_[block / 4096] >> block / 64 % 64 & 1) != 0, "a free block cannot be found", block);
+    ++num_free, ++seen[block];
   }
+  check(num_free == num_free_, "free blocks miscounted", num_free);
   int num_evictable = 0;
   for (std::int32_t b = blocks_.back().next; b != num_blocks(); b = blocks_[b].next, ++num_evictable) {
     check(blocks_[b].place == Place::kEvictable && blocks_[b].cached, "evictable list holds another block", b);
@@ -129,6 +187,14 @@ void BlockPool::check_integrity() const {
     check(seen[block] == 1, "not in exactly one place", block);
   }
   check(num_referenced == num_referenced_, "referenced blocks miscounted", num_referenced);
+  int num_ready_runs = 0;
+  for (std::int32_t run = 0; run < std::ssize(ready_of_run_); ++run) {
+    const auto is_ready = [](const Block& b) { return b.place == Place::kFree || b.place == Place::kEvictable; };
+    const auto first = blocks_.begin() + run * run_;
+    check(std::count_if(first, first + run_, is_ready) == ready_of_run_[run], "blocks of a run miscounted", run);
+    num_ready_runs += ready_of_run_[run] == run_;
+  }
+  check(num_ready_runs == num_ready_runs_, "ready runs miscounted", num_ready_runs);
 }
 
 }  // namespace tl

@@ -11,11 +11,12 @@ constexpr std::int32_t kNoBlock = -1;
 
 class BlockPool {
  public:
-  explicit BlockPool(int num_blocks);
+  // Runs of `run` consecutive blocks, from multiples of it on, can be allocated together.
+  explicit BlockPool(int num_blocks, int run = 1);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
   // The number of blocks that allocate() can return now: free ones, and cached ones that it may evict.
-  int num_ready() const { return static_cast<int>(free_.size()) + num_evictable_; }
+  int num_ready() const { return num_free_ + num_evictable_; }
   // The number of ready blocks and of blocks that become ready as the steps in flight end.
   int num_unreferenced() const { return num_blocks() - num_referenced_; }
   int refcount(std::int32_t block) const { return blocks_[block].refcount; }
@@ -23,6 +24,10 @@ class BlockPool {
   // Returns a block with one reference; kNoBlock if none is ready. If no block is free, evicts the least recently
   // released cached block.
   std::int32_t allocate();
+  // Returns the first block of the lowest run of ready blocks, which have one reference then; kNoBlock if there is
+  // none.
+  std::int32_t allocate_run();
+  bool has_ready_run() const { return num_ready_runs_ > 0; }
   // Adds a reference; an unreferenced block must be cached.
   void retain(std::int32_t block);
   // Drops a reference. `last_step` is the last step that may touch the block.
@@ -53,11 +58,21 @@ class BlockPool {
   };
 
   void settle(std::int32_t block);
+  void take(std::int32_t block);
+  void put_free(std::int32_t block);
+  void remove_free(std::int32_t block);
+  std::int32_t highest_free() const;
+  void count_ready(std::int32_t block, int change);
   void append_evictable(std::int32_t block);
   void remove_evictable(std::int32_t block);
 
-  std::vector<Block> blocks_;  // the last one is the sentinel of the evictable list
-  std::vector<std::int32_t> free_;
+  std::vector<Block> blocks_;              // the last one is the sentinel of the evictable list
+  std::vector<std::uint64_t> free_;        // a bit for each block
+  std::vector<std::uint64_t> free_words_;  // a bit for each word of free_ that has a bit
+  int num_free_ = 0;
+  const int run_;
+  std::vector<int> ready_of_run_;  // the number of blocks of each run that are ready; empty for runs of one
+  int num_ready_runs_ = 0;
   std::deque<Released> in_flight_;
   std::uint64_t ended_ = 0;
   int num_referenced_ = 0;

@@ -1,21 +1,34 @@
 // What a kind of cache keeps of a sequence, in blocks: the file to read first about the KV cache.
 //
 // The layers of a model form cache groups (the manifest's CacheGroup), each of which has one kind, and a block table
-// for each sequence: entry i of the table is the block of positions i * tokens_per_block and following. A kind says
-// which entries a group needs, and when. The manager (kv_cache_manager.h) knows no kinds: it takes, shares, copies,
-// swaps and gives back the blocks that the kinds of its groups ask for. A new kind is a class here, and a mark in
-// schemas.
+// for each sequence: entry i of the table is the block of positions i * tokens_per_block and following; a state has one
+// entry alone. A kind says which entries a group needs, and when. The manager (kv_cache_manager.h) knows no kinds: it
+// takes, shares, copies, swaps and gives back the blocks that the kinds of its groups ask for. A new kind is a class
+// here, and a mark in schemas.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
+
+#include "engine/records.h"
 
 namespace tl {
 
 class CacheKind {
  public:
   virtual ~CacheKind() = default;
+  // The entry that the token at `position` writes.
+  virtual int entry(int position) const = 0;
+  // The positions that may be written, from 0 on, if the table has `num_entries`.
+  virtual int num_writable(int num_entries) const = 0;
+  // Whether another sequence that begins with the same tokens can go on from full blocks.
+  virtual bool can_share_prefixes() const = 0;
+  // Whether the last tokens can be taken back, as wrong drafts are.
+  virtual bool can_take_back() const = 0;
+  // Whether a sequence needs more entries the longer it is.
+  virtual bool grows() const = 0;
   // Whether sequences give back blocks while they run, each at its own time.
   virtual bool gives_back() const = 0;
   // The first entry that is needed once the next token to compute is at `position`; earlier ones are given back.
@@ -28,6 +41,9 @@ class CacheKind {
   virtual int most_at_once(int num_remaining, int max_length) const = 0;
   // The most blocks that each beam of a search can hold in addition to those of a prompt of `num_prompt` tokens.
   virtual int most_of_beam(int num_prompt, int max_length) const = 0;
+
+  // The entries that `num_tokens` tokens have written.
+  int num_entries(int num_tokens) const { return num_tokens > 0 ? entry(num_tokens - 1) + 1 : 0; }
 };
 
 // Keys and values, or latents, of all tokens.
@@ -35,20 +51,21 @@ class FullCache final : public CacheKind {
  public:
   explicit FullCache(int tokens_per_block) : tokens_per_block_(tokens_per_block) {}
 
+  int entry(int position) const override { return position / tokens_per_block_; }
+  int num_writable(int num_entries) const override { return num_entries * tokens_per_block_; }
+  bool can_share_prefixes() const override { return true; }
+  bool can_take_back() const override { return true; }
+  bool grows() const override { return true; }
   bool gives_back() const override { return false; }
   int first_needed(int) const override { return 0; }
-  int table_end(int, int num_tokens) const override { return num_blocks_for(num_tokens); }
-  int most_at_once(int, int max_length) const override { return num_blocks_for(max_length); }
+  int table_end(int, int num_tokens) const override { return num_entries(num_tokens); }
+  int most_at_once(int, int max_length) const override { return num_entries(max_length); }
   // Beams share the full blocks of the prompt.
   int most_of_beam(int num_prompt, int max_length) const override {
-    return num_blocks_for(max_length) - num_prompt / tokens_per_block_;
+    return num_entries(max_length) - num_prompt / tokens_per_block_;
   }
 
  private:
-  int num_blocks_for(int num_tokens) const {
-    return static_cast<int>((std::int64_t{num_tokens} + tokens_per_block_ - 1) / tokens_per_block_);
-  }
-
   int tokens_per_block_;
 };
 
@@ -62,6 +79,11 @@ class WindowCache final : public CacheKind {
         window_(window),
         max_step_tokens_(max_step_tokens) {}
 
+  int entry(int position) const override { return all_.entry(position); }
+  int num_writable(int num_entries) const override { return all_.num_writable(num_entries); }
+  bool can_share_prefixes() const override { return true; }
+  bool can_take_back() const override { return true; }
+  bool grows() const override { return true; }
   bool gives_back() const override { return true; }
   int first_needed(int position) const override { return std::max(position - window_ + 1, 0) / tokens_per_block_; }
   int table_end(int length, int num_tokens) const override {
@@ -81,10 +103,43 @@ class WindowCache final : public CacheKind {
   int tokens_per_block_, window_, max_step_tokens_;
 };
 
-// The kind of a group with this window in tokens, 0 for none.
-inline std::shared_ptr<const CacheKind> cache_kind(int tokens_per_block, int window, int max_step_tokens) {
-  if (window == 0) return std::make_shared<FullCache>(tokens_per_block);
-  return std::make_shared<WindowCache>(tokens_per_block, window, max_step_tokens);
+// The state of recurrent layers after all tokens so far. Each step reads it and writes it anew, so that nothing is left
+// of the states before, from which another sequence could go on.
+class StateCache final : public CacheKind {
+ public:
+  int entry(int) const override { return 0; }
+  int num_writable(int num_entries) const override { return num_entries > 0 ? std::numeric_limits<int>::max() : 0; }
+  bool can_share_prefixes() const override { return false; }
+  bool can_take_back() const override { return false; }
+  bool grows() const override { return false; }
+  bool gives_back() const override { return false; }
+  int first_needed(int) const override { return 0; }
+  int table_end(int, int num_tokens) const override { return num_entries(num_tokens); }
+  int most_at_once(int, int max_length) const override { return num_entries(max_length); }
+  int most_of_beam(int, int max_length) const override { return num_entries(max_length); }  // though none is forked
+};
+
+// What blocks need to know of a cache group: the kind of the manifest, the window in tokens or 0, and the number of
+// consecutive blocks that an entry of a table takes.
+struct CacheSpec {
+  CacheKindName kind = CacheKindName::kFull;
+  int window = 0;
+  int blocks = 1;
+};
+
+// A step computes at most `max_step_tokens` of a sequence.
+inline std::shared_ptr<const CacheKind> make_cache_kind(const CacheSpec& spec, int tokens_per_block,
+                                                        int max_step_tokens) {
+  switch (spec.kind) {
+    case CacheKindName::kWindow:
+      return std::make_shared<WindowCache>(tokens_per_block, spec.window, max_step_tokens);
+    case CacheKindName::kState:
+      return std::make_shared<StateCache>();
+    case CacheKindName::kFull:
+    case CacheKindName::kLatent:
+      break;
+  }
+  return std::make_shared<FullCache>(tokens_per_block);
 }
 
 }  // namespace tl

@@ -32,16 +32,19 @@ void KvCacheManager::check_integrity() const {
     for (int group = 0; group < geometry_.num_groups(); ++group) {
       const Table& t = table(id, group);
       check(s.in_use || t.blocks.empty(), name + " is closed and holds blocks");
-      check(geometry_.num_blocks_for(std::max(s.length, s.writable)) <= std::ssize(t.blocks),
+      check(geometry_.kind(group).num_entries(std::max(s.length, s.writable)) <= std::ssize(t.blocks),
             name + " is longer than its blocks");
       check(t.first <= geometry_.kind(group).first_needed(sure), name + " gave back what its window reaches");
-      for (const std::int32_t block : t.held()) {
-        ++(s.on_host ? host_holders : device_holders).at(static_cast<std::size_t>(block));
-        if (s.on_host) continue;
-        check(group_of[block] == kNoGroup || group_of[block] == group, name + " holds a block of another group");
-        group_of[block] = group;
+      for (const std::int32_t first : t.held()) {
+        check(first % geometry_.blocks(group) == 0, name + " holds a run that begins between two");
+        for (std::int32_t block = first; block < first + geometry_.blocks(group); ++block) {
+          held.push_back(block);
+          ++(s.on_host ? host_holders : device_holders).at(static_cast<std::size_t>(block));
+          if (s.on_host) continue;
+          check(group_of[block] == kNoGroup || group_of[block] == group, name + " holds a block of another group");
+          group_of[block] = group;
+        }
       }
-      held.insert(held.end(), t.held().begin(), t.held().end());
     }
     std::ranges::sort(held);
     check(std::ranges::adjacent_find(held) == held.end(), name + " holds a block twice");

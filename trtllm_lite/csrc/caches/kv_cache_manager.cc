@@ -1,6 +1,8 @@
 #include "caches/kv_cache_manager.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <ranges>
 #include <stdexcept>
 #include <string>
@@ -18,16 +20,24 @@ KvManagerConfig checked(const KvManagerConfig& config) {
   return config;
 }
 
+std::vector<int> longest_runs_first(const KvGeometry& geometry) {
+  std::vector<int> groups(static_cast<std::size_t>(geometry.num_groups()));
+  std::iota(groups.begin(), groups.end(), 0);
+  std::ranges::stable_sort(groups, std::greater(), [&](int group) { return geometry.blocks(group); });
+  return groups;
+}
+
 }  // namespace
 
 KvCacheManager::KvCacheManager(const KvManagerConfig& config)
     : config_(checked(config)),
       geometry_(config.geometry()),
-      device_(config.num_blocks),
-      host_(config.num_host_blocks),
+      longest_runs_first_(longest_runs_first(geometry_)),
+      device_(config.num_blocks, geometry_.run()),
+      host_(config.num_host_blocks, geometry_.run()),
       prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
-      hit_(config.windows.size()),
-      complete_from_(config.windows.size()) {}
+      hit_(config.groups.size()),
+      complete_from_(config.groups.size()) {}
 
 KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens) {
   const std::uint32_t id = new_sequence(false);
@@ -42,13 +52,14 @@ KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, i
 }
 
 KvSequence KvCacheManager::fork(const KvSequence& parent) {
+  if (!geometry_.can_take_back()) throw std::logic_error("KV cache: a sequence with a state cannot be forked");
   const std::uint32_t id = new_sequence(false);
   Sequence& from = sequences_[parent.id_];
   Sequence& to = sequences_[id];
-  const int num_shared = geometry_.num_blocks_for(from.length);
   for (int group = 0; group < geometry_.num_groups(); ++group) {
     const Table& source = table(parent.id_, group);
     Table& target = table(id, group);
+    const int num_shared = geometry_.kind(group).num_entries(from.length);
     target.blocks.assign(source.blocks.begin(), source.blocks.begin() + num_shared);
     target.first = source.first;
     for (const std::int32_t block : target.held()) retain(block, group);
@@ -60,15 +71,15 @@ KvSequence KvCacheManager::fork(const KvSequence& parent) {
   return KvSequence(this, id);
 }
 
-// Only the block that holds position `length` can be both shared and about to be written: full blocks are never written
-// again, and a fork takes no later block.
+// Only the entry that the token at position `length` writes can be both shared and about to be written: full blocks are
+// never written again, and a fork takes no later block.
 bool KvCacheManager::shares_tail(std::uint32_t id, int group) const {
   const auto& blocks = table(id, group).blocks;
-  const int tail = sequences_[id].length / config_.tokens_per_block;
+  const int tail = geometry_.kind(group).entry(sequences_[id].length);
   return tail < std::ssize(blocks) && device_.refcount(blocks[static_cast<std::size_t>(tail)]) > 1;
 }
 
-int KvCacheManager::num_new_blocks(std::uint32_t id, int group, int num_tokens) const {
+int KvCacheManager::num_new_entries(std::uint32_t id, int group, int num_tokens) const {
   const int size = static_cast<int>(table(id, group).blocks.size());
   return std::max(geometry_.kind(group).table_end(sequences_[id].length, num_tokens) - size, 0);
 }
@@ -77,7 +88,7 @@ int KvCacheManager::num_missing(const KvSequence& handle, int num_tokens) const 
   int num_blocks = 0;
   if (is_writable(handle, num_tokens)) return num_blocks;
   for (int group = 0; group < geometry_.num_groups(); ++group)
-    num_blocks += num_new_blocks(handle.id_, group, num_tokens);
+    num_blocks += geometry_.blocks(group) * num_new_entries(handle.id_, group, num_tokens);
   return num_blocks;
 }
 
@@ -85,28 +96,34 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
   Sequence& sequence = sequences_[id];
   int num_taken = 0;
   for (int group = 0; group < geometry_.num_groups(); ++group) {
-    num_taken += num_new_blocks(id, group, num_tokens) + shares_tail(id, group);
+    const int num_entries = num_new_entries(id, group, num_tokens) + shares_tail(id, group);
+    num_taken += geometry_.blocks(group) * num_entries;
+    if (num_entries > 0 && geometry_.blocks(group) > 1 && !has_runs()) return false;
   }
   if (num_taken > device_.num_ready()) return false;
-  const int tail = sequence.length / config_.tokens_per_block;
-  std::size_t num_writable = std::numeric_limits<std::size_t>::max();
-  for (int group = 0; group < geometry_.num_groups(); ++group) {
+  int num_writable = std::numeric_limits<int>::max();
+  for (const int group : longest_runs_first_) {
     Table& t = table(id, group);
-    const int num_new = num_new_blocks(id, group, num_tokens);
+    const int num_new = num_new_entries(id, group, num_tokens), tail = geometry_.kind(group).entry(sequence.length);
     if (shares_tail(id, group)) {
       const std::int32_t shared = t.blocks[static_cast<std::size_t>(tail)];
-      const std::int32_t own = take_block();
-      copies.push_back({CopyKind::kDeviceToDevice, shared, own});
+      const std::int32_t own = take_entry(group);
+      copy_entry(CopyKind::kDeviceToDevice, shared, own, group, copies);
       release(shared, group, launched_ + 1);  // the copy still reads it
       t.blocks[static_cast<std::size_t>(tail)] = own;
       t.first_change = std::min(t.first_change, tail);
     }
-    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_block());
-    num_writable = std::min(num_writable, t.blocks.size());
+    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_entry(group));
+    num_writable = std::min(num_writable, geometry_.kind(group).num_writable(static_cast<int>(t.blocks.size())));
   }
-  sequence.writable = static_cast<int>(num_writable) * config_.tokens_per_block;
+  sequence.writable = num_writable;
   sequence.changed = true;
   return true;
+}
+
+void KvCacheManager::copy_entry(CopyKind kind, std::int32_t from, std::int32_t to, int group,
+                                std::vector<CopyOrder>& copies) const {
+  for (int i = 0; i < geometry_.blocks(group); ++i) copies.push_back({kind, from + i, to + i});
 }
 
 void KvCacheManager::drop_behind_windows(std::uint32_t id, std::uint64_t last_step) {
@@ -120,23 +137,28 @@ void KvCacheManager::drop_behind_windows(std::uint32_t id, std::uint64_t last_st
 }
 
 int KvCacheManager::num_held_blocks(const SequenceHandle& handle) const {
-  std::size_t num_blocks = 0;
-  for (const Table& t : tables(handle.id_)) num_blocks += t.held().size();
-  return static_cast<int>(num_blocks);
+  int num_blocks = 0;
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    num_blocks += geometry_.blocks(group) * static_cast<int>(table(handle.id_, group).held().size());
+  }
+  return num_blocks;
 }
 
 int KvCacheManager::num_exclusive_blocks(const KvSequence& handle) const {
   std::ptrdiff_t num_blocks = 0;
-  for (const Table& t : tables(handle.id_)) {
-    num_blocks += std::ranges::count_if(t.held(), [&](std::int32_t b) { return device_.refcount(b) == 1; });
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    const auto is_exclusive = [&](std::int32_t block) { return device_.refcount(block) == 1; };
+    num_blocks += geometry_.blocks(group) * std::ranges::count_if(table(handle.id_, group).held(), is_exclusive);
   }
   return static_cast<int>(num_blocks);
 }
 
 int KvCacheManager::num_used_blocks(const SequenceHandle& handle) const {
-  const int end = geometry_.num_blocks_for(sequences_[handle.id_].length);
   int num_blocks = 0;
-  for (const Table& t : tables(handle.id_)) num_blocks += end - t.first;
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    const int end = geometry_.kind(group).num_entries(sequences_[handle.id_].length);
+    num_blocks += geometry_.blocks(group) * (end - table(handle.id_, group).first);
+  }
   return num_blocks;
 }
 
@@ -166,25 +188,35 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
   return id;
 }
 
-// Adds a reference to a device block that another sequence holds or that is cached.
-void KvCacheManager::retain(std::int32_t block, int group) {
-  num_extra_ += geometry_.kind(group).gives_back() && device_.refcount(block) > 0;
-  device_.retain(block);
+// Adds a reference to the blocks of a device entry that another sequence holds or that is cached.
+void KvCacheManager::retain(std::int32_t first, int group) {
+  for (std::int32_t block = first; block < first + geometry_.blocks(group); ++block) {
+    num_extra_ += geometry_.kind(group).gives_back() && device_.refcount(block) > 0;
+    device_.retain(block);
+  }
 }
 
-void KvCacheManager::release(std::int32_t block, int group, std::uint64_t last_step) {
-  num_extra_ -= geometry_.kind(group).gives_back() && device_.refcount(block) > 1;
-  device_.release(block, last_step);
+void KvCacheManager::release(std::int32_t first, int group, std::uint64_t last_step) {
+  for (std::int32_t block = first; block < first + geometry_.blocks(group); ++block) {
+    num_extra_ -= geometry_.kind(group).gives_back() && device_.refcount(block) > 1;
+    device_.release(block, last_step);
+  }
 }
 
-std::int32_t KvCacheManager::take_block() {
-  const std::int32_t block = device_.allocate();
-  if (block == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
-  if (prefixes_.contains(block)) {
-    drop_entry(block);
+// Takes the blocks of an entry, and returns the first.
+std::int32_t KvCacheManager::take_entry(int group) {
+  const int num_blocks = geometry_.blocks(group);
+  const std::int32_t first = num_blocks > 1 ? device_.allocate_run() : device_.allocate();
+  if (first == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
+  if (prefixes_.contains(first)) {  // no block of a run, because nothing is cached beside states
+    drop_entry(first);
     ++counters_.evicted_blocks;
   }
-  return block;
+  return first;
+}
+
+std::int32_t KvCacheManager::take_host_entry(int group) {
+  return geometry_.blocks(group) > 1 ? host_.allocate_run() : host_.allocate();
 }
 
 void KvCacheManager::drop_entry(std::int32_t block) {
@@ -199,11 +231,11 @@ void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
   for (int group = geometry_.num_groups() - 1; group >= 0; --group) {
     Table& t = table(id, group);
     for (const std::int32_t block : std::views::reverse(t.held())) {
-      if (s.on_host) {
-        host_.release(block, last_step);
-      } else {
+      if (!s.on_host) {
         release(block, group, last_step);
+        continue;
       }
+      for (int i = 0; i < geometry_.blocks(group); ++i) host_.release(block + i, last_step);
     }
     t.blocks.clear();  // keeps its storage
     t.first = t.first_change = 0;

@@ -24,12 +24,10 @@ struct KvManagerConfig {
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
-  // The attention window of each cache group (kv_geometry.h), 0 for none; then the largest number of tokens that a step
-  // computes of one sequence.
-  std::vector<int> windows{0};
-  int max_step_tokens = std::numeric_limits<int>::max();
+  std::vector<CacheSpec> groups{{}};
+  int max_step_tokens = std::numeric_limits<int>::max();  // the most tokens that a step computes of one sequence
 
-  KvGeometry geometry() const { return {tokens_per_block, windows, max_step_tokens}; }
+  KvGeometry geometry() const { return {tokens_per_block, groups, max_step_tokens}; }
 };
 
 inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens) {
@@ -92,6 +90,9 @@ class KvCacheManager {
   bool is_writable(const KvSequence& sequence, int num_tokens) const {
     return num_tokens <= sequences_[sequence.id_].writable;
   }
+  // Whether a run of blocks is ready on the device, or on the host, if a group needs one.
+  bool has_runs() const { return geometry_.run() == 1 || device_.has_ready_run(); }
+  bool has_host_runs() const { return geometry_.run() == 1 || host_.has_ready_run(); }
   // The number of blocks that reserve() would take, not counting copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
   // Notes that the step in preparation writes num_tokens more reserved positions. The last `num_unsettled` of them may
@@ -113,7 +114,7 @@ class KvCacheManager {
     Sequence& s = sequences_[sequence.id_];
     const int num_known = std::min(static_cast<int>(chain.tokens.size()), s.length - s.num_unsettled);
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
-    if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
+    if (has_full_block && shares_prefixes()) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
   // Releases the blocks that no attention window of the next tokens to compute reaches. `last_step`: the last step that
   // reads them.
@@ -192,7 +193,7 @@ class KvCacheManager {
   Table& table(std::uint32_t id, int group) { return tables(id)[static_cast<std::size_t>(group)]; }
   const Table& table(std::uint32_t id, int group) const { return tables(id)[static_cast<std::size_t>(group)]; }
   bool grow(std::uint32_t id, int num_tokens, std::vector<CopyOrder>& copies);
-  int num_new_blocks(std::uint32_t id, int group, int num_tokens) const;
+  int num_new_entries(std::uint32_t id, int group, int num_tokens) const;
   bool shares_tail(std::uint32_t id, int group) const;
   void commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by);
   bool commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by);
@@ -200,12 +201,17 @@ class KvCacheManager {
   void share_prefix(std::uint32_t id, const PrefixHit& hit);
   void retain(std::int32_t block, int group);
   void release(std::int32_t block, int group, std::uint64_t last_step);
-  std::int32_t take_block();
+  std::int32_t take_entry(int group);
+  std::int32_t take_host_entry(int group);
+  void copy_entry(CopyKind kind, std::int32_t from, std::int32_t to, int group, std::vector<CopyOrder>& copies) const;
+  // Whether sequences share blocks of equal tokens.
+  bool shares_prefixes() const { return config_.enable_block_reuse && geometry_.can_share_prefixes(); }
   void drop_entry(std::int32_t block);
   void close(std::uint32_t id, std::uint64_t last_step);
 
   KvManagerConfig config_;
   KvGeometry geometry_;
+  const std::vector<int> longest_runs_first_;  // the groups in this order: single blocks fill what runs leave
   BlockPool device_;
   BlockPool host_;
   PrefixCache prefixes_;

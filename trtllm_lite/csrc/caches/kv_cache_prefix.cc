@@ -9,7 +9,7 @@ namespace tl {
 PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, int length) {
   PrefixHit hit;
   for (auto& blocks : hit_) blocks.clear();
-  if (!config_.enable_block_reuse || chain.tokens.empty()) return hit;
+  if (!shares_prefixes() || chain.tokens.empty()) return hit;
   prefixes_.extend_hashes(chain);
   const int tokens_per_block = config_.tokens_per_block;
   const int limit = std::min(static_cast<int>(chain.tokens.size()) - 1, max_tokens) / tokens_per_block;

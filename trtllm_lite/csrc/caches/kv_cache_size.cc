@@ -34,14 +34,16 @@ std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks) {
   return static_cast<std::size_t>(bytes);
 }
 
-std::vector<int> cache_windows(const Manifest& manifest) {
-  std::vector<int> windows;
-  for (const CacheGroup& group : manifest.kv_cache.groups) windows.push_back(static_cast<int>(group.window));
-  return windows;
+std::vector<CacheSpec> cache_specs(const Manifest& manifest) {
+  std::vector<CacheSpec> specs;
+  for (const CacheGroup& group : manifest.kv_cache.groups) {
+    specs.push_back({group.kind, static_cast<int>(group.window), static_cast<int>(group.blocks)});
+  }
+  return specs;
 }
 
 KvGeometry cache_geometry(const Manifest& manifest) {
-  return {static_cast<int>(manifest.kv_cache.tokens_per_block), cache_windows(manifest),
+  return {static_cast<int>(manifest.kv_cache.tokens_per_block), cache_specs(manifest),
           static_cast<int>(manifest.limits.max_num_tokens)};
 }
 

@@ -6,17 +6,17 @@
 namespace tl {
 
 std::optional<HostSequence> KvCacheManager::swap_out(KvSequence& handle, std::vector<CopyOrder>& copies) {
-  if (num_used_blocks(handle) > host_.num_ready()) return std::nullopt;
+  if (num_used_blocks(handle) > host_.num_ready() || !has_host_runs()) return std::nullopt;
   const std::uint32_t id = new_sequence(true);
   const int length = sequences_[handle.id_].length;
-  for (int group = 0; group < geometry_.num_groups(); ++group) {
+  for (const int group : longest_runs_first_) {
     const Table& from = table(handle.id_, group);
     Table& to = table(id, group);
     to.first = from.first;
     to.blocks.assign(static_cast<std::size_t>(from.first), kNoBlock);
-    for (int i = from.first; i < geometry_.num_blocks_for(length); ++i) {
-      to.blocks.push_back(host_.allocate());
-      copies.push_back({CopyKind::kDeviceToHost, from.blocks[static_cast<std::size_t>(i)], to.blocks.back()});
+    for (int i = from.first; i < geometry_.kind(group).num_entries(length); ++i) {
+      to.blocks.push_back(take_host_entry(group));
+      copy_entry(CopyKind::kDeviceToHost, from.blocks[static_cast<std::size_t>(i)], to.blocks.back(), group, copies);
     }
   }
   sequences_[id].length = length;
@@ -29,21 +29,23 @@ std::optional<HostSequence> KvCacheManager::swap_out(KvSequence& handle, std::ve
 std::optional<KvSequence> KvCacheManager::swap_in(HostSequence& handle, const PrefixHit& hit,
                                                   std::vector<CopyOrder>& copies) {
   const int length = sequences_[handle.id_].length;
-  const int num_used = geometry_.num_blocks_for(length);
-  if (num_used_blocks(handle) - hit.num_held + hit.num_unreferenced > device_.num_ready()) return std::nullopt;
+  const int num_missing = num_used_blocks(handle) - hit.num_held + hit.num_unreferenced;
+  if (num_missing > device_.num_ready() || !has_runs()) return std::nullopt;
   const std::uint32_t id = new_sequence(false);
   share_prefix(id, hit);
-  for (int group = 0; group < geometry_.num_groups(); ++group) {
+  int num_writable = std::numeric_limits<int>::max();
+  for (const int group : longest_runs_first_) {
     const Table& from = table(handle.id_, group);
     Table& to = table(id, group);
     if (to.first == std::ssize(to.blocks)) to.blocks.resize(static_cast<std::size_t>(to.first = from.first), kNoBlock);
-    for (int i = static_cast<int>(to.blocks.size()); i < num_used; ++i) {
-      to.blocks.push_back(take_block());
-      copies.push_back({CopyKind::kHostToDevice, from.blocks[static_cast<std::size_t>(i)], to.blocks.back()});
+    for (int i = static_cast<int>(to.blocks.size()); i < geometry_.kind(group).num_entries(length); ++i) {
+      to.blocks.push_back(take_entry(group));
+      copy_entry(CopyKind::kHostToDevice, from.blocks[static_cast<std::size_t>(i)], to.blocks.back(), group, copies);
     }
+    num_writable = std::min(num_writable, geometry_.kind(group).num_writable(static_cast<int>(to.blocks.size())));
   }
   sequences_[id].length = length;
-  sequences_[id].writable = num_used * config_.tokens_per_block;
+  sequences_[id].writable = num_writable;
   close(handle.id_, launched_ + 1);
   handle.manager_ = nullptr;
   return KvSequence(this, id);

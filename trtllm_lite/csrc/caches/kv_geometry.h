@@ -1,7 +1,8 @@
 // Computes which blocks of the KV cache a sequence needs, over all cache groups.
 //
-// Blocks are equally large in all groups, so that one pool serves all. A model without a cache (an encoder) has no
-// groups, and its sequences need no blocks.
+// Blocks are equally large in all groups, so that one pool serves all. What is larger, a state, takes a run of
+// consecutive blocks, which begins at a multiple of its length. All numbers of blocks here count the blocks of runs. A
+// model without a cache (an encoder) has no groups, and its sequences need no blocks.
 #pragma once
 
 #include <algorithm>
@@ -19,24 +20,48 @@ namespace tl {
 class KvGeometry {
  public:
   KvGeometry() = default;
-  // `windows`: the window of each group in tokens; 0 for none. A step computes at most `max_step_tokens` of a sequence.
-  KvGeometry(int tokens_per_block, const std::vector<int>& windows, int max_step_tokens)
+  // A step computes at most `max_step_tokens` of a sequence.
+  KvGeometry(int tokens_per_block, const std::vector<CacheSpec>& groups, int max_step_tokens)
       : tokens_per_block_(tokens_per_block) {
-    const auto is_negative = [](int window) { return window < 0; };
-    if (tokens_per_block < 1 || std::ranges::any_of(windows, is_negative) || max_step_tokens < 1) {
+    const auto is_wrong = [](const CacheSpec& group) {
+      return group.blocks < 1 || (group.window > 0) != (group.kind == CacheKindName::kWindow);
+    };
+    if (tokens_per_block < 1 || std::ranges::any_of(groups, is_wrong) || max_step_tokens < 1) {
       throw std::invalid_argument(
-          "KV cache: expected tokens_per_block >= 1, cache groups with windows >= 0 and max_step_tokens >= 1, found " +
-          std::to_string(tokens_per_block) + ", " + std::to_string(windows.size()) + " groups and " +
+          "KV cache: expected tokens_per_block >= 1, cache groups of at least one block, windows > 0 in groups of that "
+          "kind alone, and max_step_tokens >= 1, found " +
+          std::to_string(tokens_per_block) + ", " + std::to_string(groups.size()) + " groups and " +
           std::to_string(max_step_tokens));
     }
-    kinds_.clear();
-    for (const int window : windows) kinds_.push_back(cache_kind(tokens_per_block, window, max_step_tokens));
-    gives_back_ = std::ranges::any_of(kinds_, [](const auto& kind) { return kind->gives_back(); });
+    groups_.clear();
+    for (const CacheSpec& group : groups) {
+      groups_.push_back({make_cache_kind(group, tokens_per_block, max_step_tokens), group.blocks});
+      run_ = std::max(run_, group.blocks);
+    }
+    gives_back_ = std::ranges::any_of(groups_, [](const Group& group) { return group.kind->gives_back(); });
+    can_share_prefixes_ =
+        std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_share_prefixes(); });
+    can_take_back_ = std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_take_back(); });
+    num_growing_ =
+        static_cast<int>(std::ranges::count_if(groups_, [](const Group& group) { return group.kind->grows(); }));
+    if (std::ranges::count_if(groups, [](const CacheSpec& group) { return group.blocks > 1; }) > 1) {
+      throw std::invalid_argument(
+          "KV cache: expected one cache group at most that takes runs of blocks, found several");
+    }
   }
 
   int tokens_per_block() const { return tokens_per_block_; }
-  int num_groups() const { return static_cast<int>(kinds_.size()); }
-  const CacheKind& kind(int group) const { return *kinds_[static_cast<std::size_t>(group)]; }
+  int num_groups() const { return static_cast<int>(groups_.size()); }
+  const CacheKind& kind(int group) const { return *groups_[static_cast<std::size_t>(group)].kind; }
+  // The number of consecutive blocks that an entry of a group's tables takes, and the longest of all groups.
+  int blocks(int group) const { return groups_[static_cast<std::size_t>(group)].blocks; }
+  int run() const { return run_; }
+  // Whether another sequence that begins with the same tokens can go on from full blocks of all groups.
+  bool can_share_prefixes() const { return can_share_prefixes_; }
+  // Whether the last tokens of a sequence can be taken back.
+  bool can_take_back() const { return can_take_back_; }
+  // The number of groups of which a sequence needs more blocks the longer it is.
+  int num_growing_groups() const { return num_growing_; }
   // Whether sequences give back blocks of any group while they run.
   bool gives_back() const { return gives_back_; }
 
@@ -47,7 +72,9 @@ class KvGeometry {
   // Blocks that a sequence of `length` tokens holds once it has those to grow to `num_tokens`.
   int num_needed(int length, int num_tokens) const {
     int num_blocks = 0;
-    for (const auto& kind : kinds_) num_blocks += kind->table_end(length, num_tokens) - kind->first_needed(length);
+    for (const auto& [kind, blocks] : groups_) {
+      num_blocks += blocks * (kind->table_end(length, num_tokens) - kind->first_needed(length));
+    }
     return num_blocks;
   }
 
@@ -55,15 +82,16 @@ class KvGeometry {
   // be computed and it grows to at most `max_length`.
   int most_blocks(int num_remaining, int max_length) const {
     int num_blocks = 0;
-    for (const auto& kind : kinds_) num_blocks += kind->most_at_once(num_remaining, max_length);
+    for (const auto& [kind, blocks] : groups_) num_blocks += blocks * kind->most_at_once(num_remaining, max_length);
     return num_blocks;
   }
 
   // The most blocks that a beam search can hold; the prompt's sequence stays open.
   int most_blocks_of_search(int num_prompt, int max_length, int num_beams) const {
     int num_blocks = 0;
-    for (const auto& kind : kinds_) {
-      num_blocks += kind->most_at_once(num_prompt, num_prompt) + num_beams * kind->most_of_beam(num_prompt, max_length);
+    for (const auto& [kind, blocks] : groups_) {
+      num_blocks += blocks * (kind->most_at_once(num_prompt, num_prompt) +
+                              num_beams * kind->most_of_beam(num_prompt, max_length));
     }
     return num_blocks;
   }
@@ -90,9 +118,15 @@ class KvGeometry {
  private:
   static constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // kMaxExtent: the most tokens of any sequence
 
+  struct Group {
+    std::shared_ptr<const CacheKind> kind;
+    int blocks;
+  };
+
   int tokens_per_block_ = 1;
-  std::vector<std::shared_ptr<const CacheKind>> kinds_{cache_kind(1, 0, 1)};
-  bool gives_back_ = false;
+  std::vector<Group> groups_{{make_cache_kind({}, 1, 1), 1}};
+  int run_ = 1, num_growing_ = 1;
+  bool gives_back_ = false, can_share_prefixes_ = true, can_take_back_ = true;
 };
 
 }  // namespace tl

@@ -14,6 +14,11 @@ struct StateSpan {
   std::int64_t first, count, source, target;
 };
 
+// The state of a layer in the run of blocks that begins with `block`.
+inline float* state_in(const Tensor& cache, std::int64_t block) {
+  return cache.as<float>() + block * (cache.block_bytes / std::int64_t{sizeof(float)});
+}
+
 // What locates states: the step inputs of the operator, and its attributes.
 class StateSpans {
  public:

@@ -21,7 +21,11 @@ std::vector<InstructionTime> time_step(CpuExecutor& executor, const TimedStepSha
     for (int group = 0; group < geometry.num_groups(); ++group) {
       const int first = geometry.kind(group).first_needed(timed.past_len);
       const int end = geometry.kind(group).table_end(timed.past_len, length);
-      for (int i = 0; i < blocks_per_row; ++i) tables.push_back(first <= i && i < end ? next_block++ : 0);
+      for (int i = 0; i < blocks_per_row; ++i) {
+        const bool is_used = first <= i && i < end;
+        tables.push_back(is_used ? next_block : 0);
+        if (is_used) next_block += geometry.blocks(group);
+      }
     }
   }
   const std::vector<std::int32_t> seq_lens(static_cast<std::size_t>(timed.num_rows), timed.num_tokens);

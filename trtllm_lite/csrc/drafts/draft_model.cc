@@ -54,9 +54,14 @@ void check_limit(const char* name, std::int64_t least, std::int64_t found) {
 void check_cache(const Manifest& target, const Manifest& own) {
   check_same("tokens_per_block", target.kv_cache.tokens_per_block, own.kv_cache.tokens_per_block);
   for (const Manifest* manifest : {&target, &own}) {
-    if (cache_windows(*manifest) == std::vector<int>{0}) continue;
+    const std::vector<CacheSpec> groups = cache_specs(*manifest);
+    const auto keeps_all = [](const CacheSpec& group) {
+      return group.kind == CacheKindName::kFull || group.kind == CacheKindName::kLatent;
+    };
+    if (groups.size() == 1 && keeps_all(groups.front())) continue;
     throw ArgumentError(
-        "draft model: expected two models without attention windows, found one with them; choose another method");
+        "draft model: expected two models without attention windows or recurrent layers, found one with them; choose "
+        "another method");
   }
 }
 

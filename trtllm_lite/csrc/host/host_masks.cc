@@ -44,9 +44,18 @@ std::chrono::nanoseconds HostMasks::wait(std::size_t num_rows) {
   const Clock::time_point ready = Clock::now();
   for (MasksLeft left = threads_->wait({}); left.all > 0; left = threads_->wait(kPollTime)) {
     const std::chrono::nanoseconds waited = Clock::now() - ready;
+    if (!can_be_late_) {
+      if (waited >= kMostLate) break;
+      continue;
+    }
     if (waited >= kStepTime || has_waited_enough(left, num_rows, waited, ready - begin_, kStepTime)) break;
   }
-  for (std::size_t i = 0; i < masks_.size(); ++i) masks_[i].is_late = !threads_->close(i, masks_[i].error);
+  for (std::size_t i = 0; i < masks_.size(); ++i) {
+    masks_[i].is_late = !threads_->close(i, masks_[i].error);
+    if (!masks_[i].is_late || can_be_late_) continue;
+    masks_[i].is_late = false;
+    masks_[i].error = takes_too_long();
+  }
   return Clock::now() - ready;
 }
 

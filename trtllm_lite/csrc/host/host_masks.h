@@ -16,14 +16,15 @@ namespace tl {
 
 class HostMasks {
  public:
-  // Borrows the sampler.
-  explicit HostMasks(const RowSampler& rows) : rows_(rows) {}
+  // Borrows the sampler. If masks cannot be late, wait() returns when all are made, or have taken so long (kMostLate)
+  // that their requests end with an error.
+  HostMasks(const RowSampler& rows, bool can_be_late) : rows_(rows), can_be_late_(can_be_late) {}
 
   // Starts to compute the masks of the batch's rows that sample under grammars, overwriting those of the batch before.
   // The tokens of all earlier steps must have been added to the texts.
   void start(const StepBatch& batch);
-  // Called when the logits are there. Waits for masks as long as that is worth it for all rows (has_waited_enough), but
-  // never longer than a step may take. Returns the time waited.
+  // Called when the logits are there. If masks can be late, waits for them as long as that is worth it for all rows
+  // (has_waited_enough), but never longer than a step may take. Returns the time waited.
   std::chrono::nanoseconds wait(std::size_t num_rows);
 
   // See MaskThreads::take_woken.
@@ -37,6 +38,7 @@ class HostMasks {
   using Clock = std::chrono::steady_clock;
 
   const RowSampler& rows_;
+  const bool can_be_late_;
   Clock::time_point begin_;
   std::vector<std::uint32_t> words_;
   std::vector<std::size_t> guided_;

@@ -39,13 +39,16 @@ void PackedStep::pack_row(const StepBatch& batch, const StepRow& row, const RowS
 
 void PackedStep::pack_tables(const StepBatch& batch, const BlockTables& blocks, const KvGeometry& geometry) {
   const auto num_blocks = [&](const StepRow& row) { return geometry.num_blocks_for(row.past_len + row.num_tokens); };
+  const auto num_entries = [&](const StepRow& row, int group) {
+    return geometry.kind(group).num_entries(row.past_len + row.num_tokens);
+  };
   const int num_groups = geometry.num_groups();
   blocks_per_row_ = std::ranges::max(batch.rows | std::views::transform(num_blocks));
   block_tables_.assign(batch.rows.size() * static_cast<std::size_t>(num_groups * blocks_per_row_), 0);
   auto out = block_tables_.begin();
   for (const StepRow& row : batch.rows) {
     for (int group = 0; group < num_groups; ++group, out += blocks_per_row_) {
-      std::copy_n(blocks.blocks(row.slot, group).begin(), num_blocks(row), out);
+      std::copy_n(blocks.blocks(row.slot, group).begin(), num_entries(row, group), out);
     }
   }
 }

@@ -160,8 +160,8 @@ void StepInputs::check_block_numbers() const {
   for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
     for (std::int64_t i = 0; i < end; ++i) {
       expect_range(
-          0, extent(Symbol::kNumBlocks) - 1, block(table, i), [&] { return item(item("block_tables", table), i); },
-          "pass block numbers of this cache");
+          0, extent(Symbol::kNumBlocks) - num_blocks_of(table), block(table, i),
+          [&] { return item(item("block_tables", table), i); }, "pass block numbers of this cache");
     }
   });
 }
@@ -169,22 +169,28 @@ void StepInputs::check_block_numbers() const {
 // Two sequences may read the same block (a shared prefix). But a block that one sequence writes must belong to no
 // other: the writes would race, and one sequence would continue another's text.
 void StepInputs::check_written_blocks() {
-  const std::int64_t num_groups = limits_.geometry.num_groups();
-  const auto written = [&](std::int64_t table) { return first_written(table / num_groups); };
   std::int32_t shared = kNobody;
-  for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
-    for (std::int64_t i = written(table); i < end; ++i) {
-      if (is_written_[static_cast<std::size_t>(block(table, i))]) shared = block(table, i);
-      is_written_[static_cast<std::size_t>(block(table, i))] = true;
+  // Calls use(block) for each block of entries first .. end-1 of a table.
+  const auto for_each_block = [&](std::int64_t table, std::int64_t first, std::int64_t end, auto&& use) {
+    for (std::int64_t i = first; i < end; ++i) {
+      for (std::int64_t n = 0; n < num_blocks_of(table); ++n) use(block(table, i) + static_cast<std::int32_t>(n));
     }
+  };
+  const auto check = [&](std::int32_t block) {
+    if (is_written_[static_cast<std::size_t>(block)]) shared = block;
+  };
+  for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
+    for_each_block(table, first_written(table), end, [&](std::int32_t block) {
+      check(block);
+      is_written_[static_cast<std::size_t>(block)] = true;
+    });
   });
   for_each_table([&](std::int64_t table, std::int64_t first, std::int64_t) {
-    for (std::int64_t i = first; i < written(table); ++i) {
-      if (is_written_[static_cast<std::size_t>(block(table, i))]) shared = block(table, i);
-    }
+    for_each_block(table, first, first_written(table), check);
   });
   for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
-    for (std::int64_t i = written(table); i < end; ++i) is_written_[static_cast<std::size_t>(block(table, i))] = false;
+    for_each_block(table, first_written(table), end,
+                   [&](std::int32_t block) { is_written_[static_cast<std::size_t>(block)] = false; });
   });
   if (shared == kNobody) return;
   fail("block_tables", "every block that this step writes to be used once", shared,
@@ -196,7 +202,10 @@ void StepInputs::for_each_table(Use&& use) const {
   const int num_groups = limits_.geometry.num_groups();
   for (std::int64_t seq = 0; seq < extent(Symbol::kNumSeqs); ++seq) {
     for (int group = 0; group < num_groups; ++group) {
-      use(seq * num_groups + group, limits_.geometry.kind(group).first_needed(past_len(seq)), blocks_used(seq));
+      const CacheKind& kind = limits_.geometry.kind(group);
+      const int past = static_cast<int>(past_len(seq));
+      use(seq * num_groups + group, kind.first_needed(past),
+          kind.num_entries(past + seq_lens_[static_cast<std::size_t>(seq)]));
     }
   }
 }
@@ -205,8 +214,14 @@ std::int64_t StepInputs::blocks_used(std::int64_t seq) const {
   return limits_.geometry.num_blocks_for(past_len(seq) + seq_lens_[static_cast<std::size_t>(seq)]);
 }
 
-std::int64_t StepInputs::first_written(std::int64_t seq) const {
-  return past_len(seq) / limits_.geometry.tokens_per_block();
+std::int64_t StepInputs::first_written(std::int64_t table) const {
+  const std::int64_t num_groups = limits_.geometry.num_groups();
+  const CacheKind& kind = limits_.geometry.kind(static_cast<int>(table % num_groups));
+  return kind.entry(static_cast<int>(past_len(table / num_groups)));
+}
+
+std::int64_t StepInputs::num_blocks_of(std::int64_t table) const {
+  return limits_.geometry.blocks(static_cast<int>(table % limits_.geometry.num_groups()));
 }
 
 std::int32_t StepInputs::block(std::int64_t table, std::int64_t index) const {

@@ -66,10 +66,11 @@ class StepInputs {
   void check_written_blocks();
   std::int64_t extent(Symbol symbol) const { return extents_[symbol]; }
   int past_len(std::int64_t seq) const { return buffers_[kPastLens][static_cast<std::size_t>(seq)]; }
-  // The number of blocks of sequence `seq` that hold its tokens after this step, and the index of the first block that
-  // the step writes.
+  // The number of blocks of sequence `seq` that hold its tokens after this step; the first entry of a row of
+  // block_tables that the step writes; and the number of consecutive blocks that its entries stand for.
   std::int64_t blocks_used(std::int64_t seq) const;
-  std::int64_t first_written(std::int64_t seq) const;
+  std::int64_t first_written(std::int64_t table) const;
+  std::int64_t num_blocks_of(std::int64_t table) const;
   std::int32_t block(std::int64_t table, std::int64_t index) const;
   // Calls `use(table, first, end)` for every row of block_tables, with the range of blocks that the step uses.
   template <typename Use>

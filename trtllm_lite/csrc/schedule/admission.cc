@@ -65,17 +65,17 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
 bool Scheduler::fits(const Request& request, int num_computed, const PrefixHit& hit) const {
   const KvGeometry& geometry = cache_.geometry();
   const int num_needed = geometry.num_needed(num_computed, static_cast<int>(request.tokens.size())) - hit.num_held;
-  if (num_needed + hit.num_unreferenced > cache_.device().num_ready()) return false;
+  if (num_needed + hit.num_unreferenced > cache_.device().num_ready() || !cache_.has_runs()) return false;
   // A request with a promise takes only promised blocks, and a request that ends only frees blocks: promises stay
   // covered.
   const bool promised = needs_promise(request);
   const int num_shared = promised || !promises_.empty() ? hit.num_shared : 0;
   const int free = num_free(promised) - hit.num_unreferenced - num_shared;
   if (promised) return free >= request.max_blocks(geometry, num_computed) - hit.num_held;
-  // One block per running request and cache group is kept free; otherwise admissions would only cause preemptions.
-  // Keeping none repeats more work, keeping two leaves memory idle for longer; both cost time
+  // One block per running request and cache group that grows is kept free; otherwise admissions would only cause
+  // preemptions. Keeping none repeats more work, keeping two leaves memory idle for longer; both cost time
   // (tests/unit/schedule/bench_policies.cc).
-  return free - num_needed >= std::ssize(running_) * geometry.num_groups();
+  return free - num_needed >= std::ssize(running_) * geometry.num_growing_groups();
 }
 
 bool Scheduler::needs_promise(const Request& request) const {

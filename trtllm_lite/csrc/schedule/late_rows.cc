@@ -1,21 +1,11 @@
 // The part of the Scheduler that handles rows whose masks are late.
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "schedule/scheduler.h"
+#include "schedule/step_time.h"
 
 namespace tl {
-namespace {
-
-std::string takes_too_long() {
-  return "guided_decoding: expected a grammar that says within " + std::to_string(Scheduler::kMostLate.count()) +
-         " seconds which tokens may come next, found one that takes longer: simplify it, and above all its rules that "
-         "derive the same text in several ways";
-}
-
-}  // namespace
-
 void Scheduler::sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows, Clock::time_point now,
                         EventBatch& events) {
   for (const std::size_t i : late_rows) take_back(batch.rows[i], now, events);

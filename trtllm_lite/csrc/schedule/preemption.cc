@@ -58,7 +58,7 @@ std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
     const int num_computed = cache_.length(running.kv()) - cache_.num_shared_tokens(running.kv());
     const double recompute = costs_.recompute_seconds(std::max(num_computed, 0));
     const int num_used = cache_.num_used_blocks(running.kv());
-    const bool can_swap = num_used > 0 && num_used <= cache_.host().num_ready();
+    const bool can_swap = num_used > 0 && num_used <= cache_.host().num_ready() && cache_.has_host_runs();
     const bool swap = can_swap && costs_.swap_seconds(num_used) < recompute;
     const double cost = swap ? costs_.swap_seconds(num_used) : recompute;
     if (cost <= least) {

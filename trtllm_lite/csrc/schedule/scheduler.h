@@ -81,8 +81,6 @@ struct SchedulerStats {
 // gets a row at once.)
 class Scheduler {
  public:
-  // How long a token's masks may be late: as long as a grammar may take to compile.
-  static constexpr std::chrono::seconds kMostLate{10};
   // How often a request is postponed for a running request that computes a shared prefix. For most prefixes this is
   // long enough.
   static constexpr int kMaxHolds = 16;

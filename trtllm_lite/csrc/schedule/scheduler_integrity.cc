@@ -47,11 +47,13 @@ int Scheduler::num_claimed_by(const Running& running) const {
   std::set<std::int32_t> in_others;
   for (const KvSequence* kv : sequences) {
     for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
-      for (const std::int32_t block : cache_.blocks(*kv, group).subspan(cache_.first_block(*kv, group))) {
-        if (cache_.geometry().kind(group).gives_back()) {
-          in_windowed.insert(block);
-        } else {
-          in_others.insert(block);
+      for (const std::int32_t first : cache_.blocks(*kv, group).subspan(cache_.first_block(*kv, group))) {
+        for (std::int32_t block = first; block < first + cache_.geometry().blocks(group); ++block) {
+          if (cache_.geometry().kind(group).gives_back()) {
+            in_windowed.insert(block);
+          } else {
+            in_others.insert(block);
+          }
         }
       }
     }

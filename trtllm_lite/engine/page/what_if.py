@@ -47,10 +47,10 @@ def what_if(found: Inspection) -> WhatIf | None:
     """The memory of batches and lengths up to the engine's limits; None for an engine without a KV cache."""
     if found.cache_use is None or not found.cache_use.groups:
         return None
-    windows = [group.window for group in found.cache_use.groups]
+    groups = [group.spec for group in found.cache_use.groups]
     tokens_per_block = found.kv_cache["tokens_per_block"]
     limits = {name: int(found.limits[name]) for name in ("max_batch_size", "max_seq_len", "max_num_tokens")}
-    geometry = KvGeometry(tokens_per_block, windows, limits["max_num_tokens"])
+    geometry = KvGeometry(tokens_per_block, groups, limits["max_num_tokens"])
     others = found.memory["total"] - found.memory["kv_cache"]
     batches = list(_doubling(1, limits["max_batch_size"]))
     lengths = list(_doubling(tokens_per_block, limits["max_seq_len"]))

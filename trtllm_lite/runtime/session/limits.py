@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES, STATE
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
@@ -20,8 +20,8 @@ class RunnerLimits:
 
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
     the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
-    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests; ``windows`` has the window of each
-    cache group (0 for none).
+    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests; ``cache_groups`` says of each
+    cache group what :class:`KvGeometry` needs to know.
     """
 
     max_batch_size: int
@@ -33,7 +33,7 @@ class RunnerLimits:
     num_blocks: int
     num_host_blocks: int
     tokens_per_block: int
-    windows: tuple[int, ...] = (0,)
+    cache_groups: tuple[tuple[str, int, int], ...] = (("full", 0, 1),)
 
     def blocks_for(self, num_tokens: int) -> int:
         """The maximum number of KV cache blocks that one sequence of ``num_tokens`` tokens takes."""
@@ -50,7 +50,7 @@ class RunnerLimits:
 
     @property
     def _geometry(self) -> Any:
-        return core().KvGeometry(self.tokens_per_block, self.windows, self.max_num_tokens)
+        return core().KvGeometry(self.tokens_per_block, self.cache_groups, self.max_num_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +135,8 @@ def runner_limits(
     _check_step(values, built, options)
     _check_geometry(cache, options.kv_cache)
     _check_drafts(options.speculation, built)
-    windows = tuple(group.window for group in cache.groups)
-    geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
+    cache_groups = tuple(group.spec for group in cache.groups)
+    geometry = core().KvGeometry(cache.tokens_per_block, cache_groups, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
     of_ranks = [rank.kv_cache.bytes_per_block for rank in (manifest, *others)]
     of_draft = 0
@@ -146,10 +146,12 @@ def runner_limits(
     block_bytes = on_host if manifest.target.kind == "cpu" else max(of_ranks) + of_draft
     return RunnerLimits(
         **values,
-        num_blocks=_cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes),
+        num_blocks=_cache_blocks(
+            cache, block_bytes, demand, options.kv_cache, available_bytes, values["max_batch_size"]
+        ),
         num_host_blocks=_host_cache_bytes(options.kv_cache) // on_host,
         tokens_per_block=cache.tokens_per_block,
-        windows=windows,
+        cache_groups=cache_groups,
     )
 
 
@@ -236,11 +238,17 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
         )
 
 
-def _cache_blocks(cache: KvCache, block_bytes: int, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
-    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
+def _cache_blocks(
+    cache: KvCache, block_bytes: int, demand: int, config: KvCacheConfig, available_bytes: int, batch_size: int
+) -> int:
+    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them.
+
+    ``max_tokens`` are stored by each group of attention layers; the states of a batch come on top.
+    """
     caps = []
     if config.max_tokens is not None:
-        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # each group stores every token
+        states = [group.blocks for group in cache.groups if group.kind == STATE]
+        cap = config.max_tokens // cache.tokens_per_block * (len(cache.groups) - len(states)) + batch_size * sum(states)
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // block_bytes

@@ -72,12 +72,12 @@ class HandmadeStep {
     params->context_logits = true;
     const std::vector<std::int32_t> prompt(static_cast<std::size_t>(past_len + num_tokens));
     device_.set_slot(slot, params, prompt, past_len + num_tokens);
-    const std::int32_t num_blocks = geometry_.num_blocks_for(past_len + num_tokens);
     for (std::int32_t group = 0; group < geometry_.num_groups(); ++group) {
       const std::size_t table =
           seq * static_cast<std::size_t>(geometry_.num_groups()) + static_cast<std::size_t>(group);
       const std::int32_t* blocks = inputs_.data(kBlockTables) + table * blocks_per_row_;
-      for (std::int32_t i = 0; i < num_blocks; ++i) batch_.table_updates.push_back({slot, group, i, blocks[i]});
+      const std::int32_t num_entries = geometry_.kind(group).num_entries(past_len + num_tokens);
+      for (std::int32_t i = 0; i < num_entries; ++i) batch_.table_updates.push_back({slot, group, i, blocks[i]});
     }
     batch_.rows.push_back({.request = {},
                            .slot = slot,

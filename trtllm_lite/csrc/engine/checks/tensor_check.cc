@@ -94,7 +94,12 @@ class TensorChecker {
     std::vector<std::int64_t> extents;
     for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
     const std::int64_t elements = product(1, extents);
+    if (const Cache* state = state_of(manifest_.kv_cache, tensor.name)) {
+      if (dtype == state->dtype && elements == product(1, state->shape) && elements > 0) return;
+      fail(tensor, "expected what the manifest says of a state of this name");
+    }
     for (const CacheGroup& group : manifest_.kv_cache.groups) {
+      if (group.kind == CacheKindName::kState) continue;
       for (const Cache& cache : group.caches) {
         const std::int64_t expected = product(manifest_.kv_cache.tokens_per_block, cache.shape);
         if (cache.dtype == dtype && elements == expected && elements > 0) return;
@@ -171,6 +176,18 @@ class TensorChecker {
 };
 
 }  // namespace
+
+const Cache* state_of(const KvCache& cache, std::string_view name) {
+  for (const CacheGroup& group : cache.groups) {
+    if (group.kind != CacheKindName::kState) continue;
+    for (const std::int64_t layer : group.layers) {
+      for (const Cache& state : group.caches) {
+        if (name == state.name + "." + std::to_string(layer)) return &state;
+      }
+    }
+  }
+  return nullptr;
+}
 
 void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container) {
   TensorChecker checker(plan, manifest, container);

@@ -10,4 +10,8 @@ namespace tl {
 // names are unique where they must be; see check_plan.
 void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container);
 
+// What the manifest says of the state that the tensor `name` is, which has the operand's name and the layer's number;
+// null if it is no state.
+const Cache* state_of(const KvCache& cache, std::string_view name);
+
 }  // namespace tl

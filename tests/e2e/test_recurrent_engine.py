@@ -1,0 +1,137 @@
+"""CPU engines with recurrent layers against transformers: at any cut into steps, after preemption, and swapped out."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.e2e.llm import LIMITS as GUIDED_LIMITS
+from tests.e2e.test_generate import check_greedy, generate
+from tests.e2e.test_guided_decoding import described, requests
+from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import RECURRENT_TOLERANCES, assert_close
+from trtllm_lite import LLM
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.cache_use import cache_use
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError, LimitError
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.sequence_runner import SequenceRunner
+
+LIMITS = {"max_batch_size": 9, "max_input_len": 330, "max_seq_len": 352, "max_num_tokens": 352, "tokens_per_block": 16}
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 300)  # around blocks, and around the chunks in which transformers computes
+NUM_NEW_TOKENS = 20
+CHUNKS = (9, 13, 64)  # the most tokens of a step
+WIDE_STATES = {"linear_value_head_dim": 46}  # states that take several blocks
+
+
+class Case:
+    """A tiny model of one family, its engine, and prompts of all lengths, some of which begin alike."""
+
+    def __init__(self, family: str, directory: Path) -> None:
+        self.directory = directory
+        self.model = save_tiny_model(family, directory / "model", **WIDE_STATES)
+        convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+        build_engine(directory / "checkpoint", directory / "engine", **LIMITS)
+        common = np.random.default_rng(0).integers(0, VOCAB_SIZE, max(LENGTHS)).tolist()
+        self.prompts = [common[:length] for length in LENGTHS]
+
+    def runner(self, **options: Any) -> ModelRunner:
+        return ModelRunner.from_dir(self.directory / "engine", kv_cache_enable_block_reuse=True, **options)
+
+    def check(self, runner: ModelRunner) -> None:
+        """Compare all prompts at once, in steps that mix chunks and decode tokens, with transformers."""
+        self.check_prompts(runner, self.prompts, NUM_NEW_TOKENS)
+
+    def check_prompts(self, runner: ModelRunner, prompts: list[list[int]], num_new_tokens: int) -> None:
+        outputs = generate(runner, prompts, num_new_tokens)
+        for prompt, (tokens, logits) in zip(prompts, outputs, strict=True):
+            check_greedy(self.model, prompt, tokens, logits)
+
+
+@pytest.fixture(scope="module", params=HYBRID_FAMILIES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_tokens_equal_transformers(case: Case) -> None:
+    runner = case.runner()
+    case.check(runner)
+    case.check(runner)  # states cannot be shared, so that no prefix is reused
+    assert runner.session.stats().prefix_hit_rate == 0
+
+
+@pytest.mark.parametrize("max_num_tokens", CHUNKS)
+def test_prompts_in_chunks_lead_to_the_same_tokens(case: Case, max_num_tokens: int) -> None:
+    case.check(case.runner(max_num_tokens=max_num_tokens))
+
+
+@pytest.mark.parametrize("host_cache_size", [0, 1 << 26])
+def test_preempted_sequences_go_on_from_their_states(case: Case, host_cache_size: int) -> None:
+    limits = case.runner().session.limits
+    states = LIMITS["max_batch_size"] * limits.cache_groups[1][2]
+    room = limits.blocks_for(LIMITS["max_seq_len"]) + 3 * limits.blocks_for(20) - states
+    runner = case.runner(
+        max_tokens_in_paged_kv_cache=max(room, 8) * LIMITS["tokens_per_block"],
+        host_cache_size=host_cache_size,
+        capacity_scheduler_policy="MAX_UTILIZATION",
+        max_num_tokens=64,
+    )
+    case.check_prompts(runner, [prompt[:20] for prompt in case.prompts], 100)
+    stats = runner.session.stats()
+    assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
+    assert (stats.num_swap_preemptions > 0) == (host_cache_size > 0)
+
+
+def test_the_manifest_says_what_a_state_takes(case: Case) -> None:
+    cache = read_engine(case.directory / "engine").manifest.kv_cache
+    full, states = cache.groups
+    assert (full.kind, full.layers, full.blocks) == ("full", (2,), 1)
+    assert (states.kind, states.layers, states.window) == ("state", (0, 1), 0)
+    assert [cache.name for cache in states.caches] == ["conv_state", "recurrent_state"]
+    of_layer = sum(4 * int(np.prod(cache.shape)) for cache in states.caches)
+    assert (states.blocks - 1) * cache.bytes_per_block < 2 * of_layer <= states.blocks * cache.bytes_per_block
+    use = cache_use(cache, LIMITS["max_seq_len"]).groups[1]
+    assert use.num_bytes == states.blocks * cache.bytes_per_block
+    assert use.describe().startswith("2 layers with states, float32: ")
+
+
+def test_what_states_cannot_do_is_refused(case: Case, tmp_path: Path) -> None:
+    runner = case.runner()
+    with pytest.raises(LimitError, match="2 beams for a model with recurrent layers"):
+        runner.generate([[1, 2, 3]], max_new_tokens=2, num_beams=2)
+    for options, message in (
+        ({"target": "sm_90"}, "the target is cuda: build with --target cpu"),
+        ({"max_draft_len": 2}, "max_draft_len is 2, and a state cannot be taken back"),
+        ({"tp_size": 2}, "tp_size is 2 and pp_size 1: build for one rank"),
+    ):
+        with pytest.raises(BuildError, match=rf"has 2 recurrent layers \(layers\.0, layers\.1\), and {message}"):
+            build_engine(case.directory / "checkpoint", tmp_path / "engine", **options)
+    assert not (tmp_path / "engine").exists()
+
+
+def test_grammars_and_company_change_nothing(tmp_path: Path) -> None:
+    """A row whose masks were late would be computed again, from a state that has its token already."""
+    save_tiny_model("qwen3_next", tmp_path / "model")
+    limits: dict[str, Any] = {**GUIDED_LIMITS, "max_batch_size": 6}
+    with LLM(tmp_path / "model", **limits) as llm:
+        alone = [described(llm.session.submit(request).result()) for request in requests()]
+    with LLM(tmp_path / "model", **limits) as llm:
+        handles = llm.session.submit_all(requests())
+        assert [described(handle.result()) for handle in handles] == alone
+
+
+@pytest.mark.parametrize("length", [1, 16, 300])
+@pytest.mark.parametrize("most", [7, 64, LIMITS["max_num_tokens"]])
+def test_logits_of_a_whole_text_equal_transformers(case: Case, most: int, length: int, tmp_path: Path) -> None:
+    """The way of `eval` and of calibration, which know no requests: one sequence in steps of ``most`` tokens."""
+    build_engine(case.directory / "checkpoint", tmp_path / "engine", gather_context_logits=True, **LIMITS)
+    tokens = np.array(case.prompts[-1][:length], np.int32)
+    runner = SequenceRunner(tmp_path / "engine", max_len=length)
+    found = np.concatenate(list(runner.logits(tokens, most)))
+    with torch.no_grad():
+        expected = case.model(torch.tensor(tokens[None].astype(np.int64)), use_cache=False).logits[0].numpy()
+    assert_close(found, expected, table=RECURRENT_TOLERANCES)
