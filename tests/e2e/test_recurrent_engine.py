@@ -1,5 +1,6 @@
 """CPU engines with recurrent layers against transformers: at any cut into steps, after preemption, and swapped out."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import torch
 from tests.e2e.llm import LIMITS as GUIDED_LIMITS
 from tests.e2e.test_generate import check_greedy, generate
 from tests.e2e.test_guided_decoding import described, requests
+from tests.fuzz.engines import taken_apart
 from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
+from tests.unit.csrc.tiny_engine import TinyEngine
 from trtllm_lite import LLM
+from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError, LimitError
+from trtllm_lite.errors import BuildError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
@@ -135,3 +139,41 @@ def test_logits_of_a_whole_text_equal_transformers(case: Case, most: int, length
     with torch.no_grad():
         expected = case.model(torch.tensor(tokens[None].astype(np.int64)), use_cache=False).logits[0].numpy()
     assert_close(found, expected, table=RECURRENT_TOLERANCES)
+
+
+def _overlap(engine: TinyEngine) -> None:
+    for layer in (0, 1):
+        engine.tensor(f"conv_state.{layer}")["offset"] = engine.tensor(f"recurrent_state.{layer}")["offset"] = 0
+
+
+def _attend_to_a_state(engine: TinyEngine) -> None:
+    names = [tensor["name"] for tensor in engine.plan["tensors"]]
+    state = names.index("recurrent_state.0")
+    (attention,) = (call for call in engine.instructions() if call["op"] == "PagedAttention")
+    attention["operands"]["key_cache"] = state
+
+
+DAMAGES: dict[str, tuple[Callable[[TinyEngine], None], str]] = {
+    "overlap": (_overlap, "expected states that lie side by side"),
+    "too few blocks": (lambda e: e.manifest["kv_cache"]["groups"][1].update(blocks=1), "expected 4 states in 1 blocks"),
+    "keys in a state": (_attend_to_a_state, "PagedAttention|key_cache"),
+    "states of short sequences": (
+        lambda e: e.instruction("GatedDeltaRule")["attributes"].update(tokens_per_state=16),
+        "expected operators with states of at least 352 tokens",
+    ),
+    "a window of states": (lambda e: e.manifest["kv_cache"]["groups"][1].update(window=5), "if and only if the kind"),
+    "states first": (lambda e: e.manifest["kv_cache"]["groups"].reverse(), "one group of states at most, after others"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_engines_are_refused(case: Case, damage: str, tmp_path: Path) -> None:
+    """What these engines would write lies outside of their states."""
+    engine = taken_apart((case.directory / "engine" / "rank0.engine").read_bytes())
+    (tmp_path / "rank0.engine").write_bytes(engine.to_bytes())
+    Engine(str(tmp_path / "rank0.engine"))
+    change, message = DAMAGES[damage]
+    change(engine)
+    (tmp_path / "rank0.engine").write_bytes(engine.to_bytes())
+    with pytest.raises(EngineError, match=message):
+        Engine(str(tmp_path / "rank0.engine"))

@@ -23,10 +23,11 @@ def built_engine(scratch: Path) -> TinyEngine:
         (scratch / "model" / name).unlink()
     convert_checkpoint(str(scratch / "model"), scratch / "checkpoint")
     build_engine(scratch / "checkpoint", scratch / "engine", **LIMITS)
-    return _taken_apart((scratch / "engine" / "rank0.engine").read_bytes())
+    return taken_apart((scratch / "engine" / "rank0.engine").read_bytes())
 
 
-def _taken_apart(content: bytes) -> TinyEngine:
+def taken_apart(content: bytes) -> TinyEngine:
+    """The parts of the engine file with this ``content``."""
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
     metadata = {key: value for key, value in header.pop("__metadata__").items() if "crc32c" not in key}
