@@ -1,11 +1,12 @@
 // Limits on the step time: prompts are cut to fit, short prompts overtake long ones, and late rows do not count.
+#include "schedule/step_time.h"
+
 #include <algorithm>
 #include <map>
 
 #include "check.h"
 #include "driver.h"
 #include "random_load.h"
-#include "schedule/step_time.h"
 
 namespace {
 
