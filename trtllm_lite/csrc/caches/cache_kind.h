@@ -36,10 +36,10 @@ class CacheKind {
   // The end of the table once a sequence of `length` tokens has the blocks to grow to `num_tokens`. Of a cache that
   // gives back blocks, only those for the next step count.
   virtual int table_end(int length, int num_tokens) const = 0;
-  // The most blocks that a sequence can hold at once from now on, given that `num_remaining` known tokens are still to
+  // The most entries that a sequence can hold at once from now on, given that `num_remaining` known tokens are still to
   // be computed and it grows to at most `max_length`.
   virtual int most_at_once(int num_remaining, int max_length) const = 0;
-  // The most blocks that each beam of a search can hold in addition to those of a prompt of `num_prompt` tokens.
+  // The most entries that each beam of a search can hold in addition to those of a prompt of `num_prompt` tokens.
   virtual int most_of_beam(int num_prompt, int max_length) const = 0;
 
   // The entries that `num_tokens` tokens have written.
@@ -116,7 +116,7 @@ class StateCache final : public CacheKind {
   int first_needed(int) const override { return 0; }
   int table_end(int, int num_tokens) const override { return num_entries(num_tokens); }
   int most_at_once(int, int max_length) const override { return num_entries(max_length); }
-  int most_of_beam(int, int max_length) const override { return num_entries(max_length); }  // though none is forked
+  int most_of_beam(int, int max_length) const override { return num_entries(max_length); }
 };
 
 // What blocks need to know of a cache group: the kind of the manifest, the window in tokens or 0, and the number of

@@ -41,7 +41,8 @@ _MOST_CACHED = 1 << 30
 class KvCacheConfig:
     """The paged KV cache. It is never larger than a full batch of full sequences needs; three fields make it smaller:
 
-    - ``max_tokens``: the tokens that it holds at most, of all sequences together, if no sliding window frees blocks
+    - ``max_tokens``: the tokens that it holds at most, of all sequences together, if no sliding window frees blocks;
+      states of recurrent layers take memory beyond that
     - ``free_gpu_memory_fraction``: its share of the device's free memory (for CPU engines the host's)
     - ``max_gpu_total_bytes``: its greatest size; 0 and None mean no bound
 
