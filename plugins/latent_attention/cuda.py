@@ -42,16 +42,14 @@ def _heads(op: Lowering) -> LatentHeads:
 
 def _attention(op: Lowering, mean: Buffer, absorbed: Buffer, cache: Cache, heads: LatentHeads) -> list[Launch]:
     rows, scale = (mean, absorbed, cache, heads, op.device), op.attribute("scale")
-    others = prefill(*rows, scale, all_rows=op.deterministic)
+    others = prefill(*rows, scale, of="prefill")
     if others is None:
         op.refuse(
             f"attention to latents of {heads.latent_dim} elements takes {heads.shared_bytes:,} bytes of shared memory, "
             f"and a block of {op.device.arch} has {op.device.shared_bytes:,}: build for --target cpu"
         )
-    if op.deterministic:
-        return [others]
     num_seqs = op.symbols["num_seqs"]
-    few = decode(*rows, num_seqs, scale)
+    few = prefill(*rows, scale, of="decode") if op.deterministic else decode(*rows, num_seqs, scale)
     if few is None:
         most = heads.most_seqs(op.device)
         op.refuse(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import e, log2
 
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, Slice, kernel, launch, symbol
-from ..paged_attention.launches import Cache, of_rows, one_if
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, kernel, launch, symbol
+from ..paged_attention.launches import Cache, RowKind, one_if
 
 ATTENDING_ARCH = "sm_90a"
 _PRODUCT_THREADS, _ATTEND_THREADS = 128, 384
@@ -173,23 +173,20 @@ def decode(
 
 
 def prefill(
-    mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, scale: float, *, all_rows: bool
+    mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, scale: float, *, of: RowKind
 ) -> Launch | None:
-    """Attention of the sequences after the decode rows (``all_rows``: of all); None if ``device`` is too small.
+    """Attention of the sequences after the decode rows, or ``of`` these; None if ``device`` is too small.
 
-    A row's result does not depend on other rows, bit for bit: a tile that a row does not see adds zero.
+    A row's result depends on its sequence alone, bit for bit, whether it is a decode row or not: a tile that a row does
+    not see adds zero.
     """
     if heads.shared_bytes > device.shared_bytes:
         return None
     defines = heads.defines() | {"TL_SHARED_BYTES": heads.shared_bytes}
-    skipped = symbol("num_decode_seqs", 4)
-    seqs: tuple[Operand, ...] = (cache.cu_seqlens, cache.past_lens, cache.tables)
-    if not all_rows:
-        seqs = (Slice(cache.cu_seqlens, skipped), Slice(cache.past_lens, skipped), cache.prefill_tables)
-    tokens = _ITEM_ROWS // heads.block_heads
-    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
-    blocks = of_rows("tokens", all_rows, tokens) + of_rows("seqs", all_rows)
-    places = (*seqs, of_rows("seqs", all_rows))
+    num_seqs = blocks = symbol(f"num_{of}_seqs")
+    if of == "prefill":  # a bound on the sum over sequences of ceil(tokens / tokens of a block)
+        blocks += symbol("num_prefill_tokens", 1, _ITEM_ROWS // heads.block_heads)
+    places = (*cache.sequences(of), num_seqs)
     return _attend(mean, query, cache, defines, (blocks, heads.head_blocks), places, scale)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
 from .decode import decode
-from .launches import WIDEST_TILE, Cache, Heads, Scores
+from .launches import WIDEST_TILE, Cache, Heads, RowKind, Scores
 from .new_tokens import HeadNorm, NewTokens
 from .prefill import NOT_WIDE, prefill, wide_cache, widen
 
@@ -31,11 +31,12 @@ def lower(op: Lowering) -> list[Command]:
     output = op.new("y")
     if op.deterministic:
         _refuse_moving_tiles(op, scores)
-        return [*first, *_prefill(op, output, tokens, scores, all_rows=True)]
-    attend = _decode(op, output, tokens, scores)
-    if op.decode:
-        return [*first, attend]
-    return [*first, attend, *_prefill(op, output, tokens, scores)]
+        attend = _prefill(op, output, tokens, scores, "decode")
+    else:
+        attend = [_decode(op, output, tokens, scores)]
+    if not op.decode:
+        attend += _prefill(op, output, tokens, scores, "prefill")
+    return [*first, *attend]
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
@@ -94,14 +95,14 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
     return _fitting(op, tokens.heads, launch)
 
 
-def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, all_rows: bool = False) -> list[Command]:
+def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, of: RowKind) -> list[Command]:
     heads, cache, wide = tokens.heads, tokens.cache, NOT_WIDE
     first: list[Command] = []
-    if heads.cache_type and op.has_many_rows:
+    if heads.cache_type and op.has_many_rows and of == "prefill":
         wide = wide_cache(op.name, heads, op.max_tokens, op.symbols["max_blocks_per_seq"])
-        first = [widen(wide, cache, heads=heads, scores=scores, all_rows=all_rows)]
+        first = [widen(wide, cache, heads=heads, scores=scores)]
     query, device = tokens.query, op.device
-    attend = prefill(output, query, cache, heads=heads, device=device, scores=scores, all_rows=all_rows, wide=wide)
+    attend = prefill(output, query, cache, heads=heads, device=device, scores=scores, of=of, wide=wide)
     return [*first, _fitting(op, heads, attend)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import e, log2
+from typing import Literal, TypeAlias
 
 from trtllm_lite.common.vocabulary import DTYPES
 
@@ -18,6 +19,8 @@ from ..launch import (
     symbol,
 )
 
+# A step's sequences: decode rows, of one new token each, come before those of any number of new tokens.
+RowKind: TypeAlias = Literal["decode", "prefill"]
 WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
 _MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor
 MAX_GROUP = 16  # query heads that share a key/value head
@@ -185,9 +188,9 @@ class Cache:
         skipped = symbol("num_decode_seqs", 4 * self.num_groups * features(self.block_tables))
         return Slice(self.block_tables, self.tables.offset + skipped)
 
-    def sequences(self, all_rows: bool) -> tuple[Operand, Operand, Operand]:
-        """Ends, past lengths and block tables of all sequences, or of those after the decode rows."""
-        if all_rows:
+    def sequences(self, of: RowKind) -> tuple[Operand, Operand, Operand]:
+        """Ends, past lengths and block tables of the sequences from the first of a kind on."""
+        if of == "decode":
             return self.cu_seqlens, self.past_lens, self.tables
         first = symbol("num_decode_seqs", 4)
         return Slice(self.cu_seqlens, first), Slice(self.past_lens, first), self.prefill_tables
@@ -196,11 +199,6 @@ class Cache:
     def token_slots(self) -> Slice:
         """The slots of tokens in the layer's cache group."""
         return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
-
-
-def of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
-    """The number of tokens or sequences of a launch, rounded up after it is divided."""
-    return symbol(f"num_{what}" if all_rows else f"num_prefill_{what}", 1, divisor)
 
 
 def one_if(name: str) -> Extent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..launch import Buffer, Device, Extent, Kernel, Launch, kernel, launch, symbol
-from .launches import Cache, Heads, Scores, of_rows, one_if
+from .launches import Cache, Heads, RowKind, Scores, one_if
 
 _PREFILL = "paged_attention_prefill"
 _MAX_DIM_OF_128_ROWS = 128
@@ -56,12 +56,12 @@ def widening(heads: Heads, scores: Scores) -> Kernel:
     return kernel("paged_attention/widen.cuh", "widen_cache", _WIDENING_THREADS, 0, defines)
 
 
-def widen(wide: WideCache, cache: Cache, *, heads: Heads, scores: Scores, all_rows: bool = False) -> Launch:
+def widen(wide: WideCache, cache: Cache, *, heads: Heads, scores: Scores) -> Launch:
     """Convert what long prompts see from the cache of bytes to ``wide``."""
     specialised = widening(heads, scores)
-    grid = (symbol("num_sms", WIDENING_BLOCKS), Extent(1) if all_rows else one_if("num_prefill_seqs"))
-    numbers = (of_rows("seqs", all_rows), cache.table_stride, scores.window, wide.num_blocks)
-    pointers = (wide.keys, wide.values, cache.keys, cache.values, *cache.sequences(all_rows))
+    grid = (symbol("num_sms", WIDENING_BLOCKS), one_if("num_prefill_seqs"))
+    numbers = (symbol("num_prefill_seqs"), cache.table_stride, scores.window, wide.num_blocks)
+    pointers = (wide.keys, wide.values, cache.keys, cache.values, *cache.sequences("prefill"))
     return launch(specialised, grid, *pointers, *numbers)
 
 
@@ -73,46 +73,55 @@ def prefill(
     heads: Heads,
     device: Device,
     scores: Scores,
-    all_rows: bool = False,
+    of: RowKind = "prefill",
     wide: WideCache = NOT_WIDE,
 ) -> Launch | None:
     """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
 
-    With ``all_rows``, the launch includes the decode rows. A row's result does not depend on other rows, bit for bit:
-    tiles of keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a
-    window they begin at multiples of a cache block, if that is shorter.) Long prompts read ``wide``, if it has blocks,
-    with the same results.
+    ``of``: the launch is of the decode rows instead. A row's result depends on its sequence alone, bit for bit,
+    whether it is a decode row or not: tiles of keys begin at multiples of their length, and a tile that a row does not
+    see adds zero to its sums. (With a window they begin at multiples of a cache block, if that is shorter.) Long
+    prompts read ``wide``, if it has blocks, with the same results.
     """
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
     if heads.cache_type and not uses_wgmma:
         return None
-    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, all_rows)
+    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, of)
     if specialised.shared_bytes > device.shared_bytes:
         return None
-    seqs = cache.sequences(all_rows)
-    numbers = (of_rows("seqs", all_rows), cache.table_stride)
+    seqs = cache.sequences(of)
+    numbers = (symbol(f"num_{of}_seqs"), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
     taken = Buffer("attention_items_taken", "int32", (1,), "state")
     extra = (taken, *wide.arguments) if uses_wgmma else ()
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
 
-def _wgmma_prefill(heads: Heads, scores: Scores, device: Device, all_rows: bool) -> tuple[Kernel, tuple[Extent, ...]]:
+def _wgmma_prefill(heads: Heads, scores: Scores, device: Device, of: RowKind) -> tuple[Kernel, tuple[Extent, ...]]:
     """The wgmma kernel, whose blocks take work items until there are none, and its grid."""
-    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
-    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
-    stages = 5 * step * heads.head_dim * 2
-    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
+    shared_bytes, threads = wgmma_extents(heads, of)
     defines = heads.defines() | scores.defines()
-    defines |= {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": WIDE_TOKENS}
+    defines |= {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": WIDE_TOKENS, "TL_ONE_TOKEN": int(of == "decode")}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
-    grid = (symbol("num_sms"), Extent(1) if all_rows else one_if("num_prefill_seqs"))
-    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid
+    blocks = 2 if of == "decode" and heads.head_dim <= _MAX_DIM_OF_128_ROWS else 1
+    grid = (symbol("num_sms", blocks), one_if(f"num_{of}_seqs"))
+    return kernel(source, _PREFILL, threads, shared_bytes, defines, reason), grid
 
 
-def _mma_prefill(
-    heads: Heads, scores: Scores, device: Device, all_rows: bool
-) -> tuple[Kernel, tuple[Extent | int, ...]]:
+def wgmma_extents(heads: Heads, of: RowKind) -> tuple[int, int]:
+    """Bytes of shared memory, and threads, of the wgmma kernel (kSharedBytes and kThreads of prefill_producer.cuh)."""
+    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
+    tile = step * heads.head_dim
+    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
+    consumers, stages = 2, 5 * 2 * tile
+    if of == "decode":
+        consumers, stages = 1, (2 * 2 + (2 if heads.cache_type else 0)) * tile
+        queries = 1 if heads.cache_type else queries
+    query = 64 * -(-heads.head_dim // 64) * 128
+    return queries * consumers * query + stages + 320, (1 + consumers) * 128
+
+
+def _mma_prefill(heads: Heads, scores: Scores, device: Device, of: RowKind) -> tuple[Kernel, tuple[Extent | int, ...]]:
     """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
     shared_bytes = (rows + 4 * 64) * pitch
@@ -120,6 +129,7 @@ def _mma_prefill(
         shared_bytes = (rows + 4 * 32) * pitch
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
-    # A bound on the sum over sequences of ceil(tokens / tokens of a block); 0 where all rows are decode rows.
-    blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
+    blocks = symbol(f"num_{of}_seqs")
+    if of == "prefill":  # a bound on the sum over sequences of ceil(tokens / tokens of a block)
+        blocks += symbol("num_prefill_tokens", 1, rows // heads.group)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks)

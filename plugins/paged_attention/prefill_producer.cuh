@@ -11,13 +11,17 @@
 namespace tl {
 
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
-constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
-constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
-constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys per step; bounded by registers
+// With TL_ONE_TOKEN a block has few stages and one consumer, so that two blocks fit on an SM (up to 128 elements of a
+// head) and each computes while the other waits: an item may be as short as a tile.
+constexpr bool kOneToken = TL_ONE_TOKEN;
+constexpr int kConsumers = kOneToken ? 1 : 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kRows = kConsumers * 64, kTokens = kOneToken ? 1 : kRows / kGroup;
+constexpr int kQueryRows = kOneToken ? 16 : 64;  // rows of a consumer that are copied; without the others' weights
+constexpr int kStep = kDim <= 128 ? 128 : 64;    // keys per step; bounded by registers
 // Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of a cache of
 // bytes first arrive in raw stages.
 enum Kind { kKeys, kValues, kNoKind };
-constexpr int kStages[] = {2, kByteCache ? 2 : 3};
+constexpr int kStages[] = {kOneToken ? 1 : 2, kOneToken ? 1 : kByteCache ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
 constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
@@ -26,17 +30,18 @@ using WideCopy = TokenCopy<kDim, TL_PAGE, kStep, 2, TL_KV_HEADS * TL_PAGE * kDim
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
-constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries fit in shared memory
-constexpr int kItems = 4;                      // items announced ahead
+constexpr int kQueries = kDim <= 128 && !(kOneToken && kByteCache) ? 2 : 1;  // items whose queries fit in shared memory
+constexpr int kItems = 4;                                                    // items announced ahead
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
 constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;
 constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
 constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
-// Registers of the producer and the consumers, out of 168 for each of kThreads threads.
-constexpr int kProducerRegisters = kDim <= 128 ? 56 : 40, kConsumerRegisters = kDim <= 128 ? 224 : 232;
+// Registers of the producer and the consumers, out of 168 for each of kThreads threads, or 128.
+constexpr int kProducerRegisters = kDim > 128 ? 40 : kOneToken ? 48 : 56;
+constexpr int kConsumerRegisters = kDim > 128 ? 232 : kOneToken ? 208 : 224;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
-static_assert(kGroup <= kRows);
+static_assert(kGroup <= (kOneToken ? kQueryRows : kRows));
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct WgmmaArguments {
@@ -146,17 +151,26 @@ struct Producer {
   // to zero.
   __device__ __forceinline__ Item take() {
     const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
-    const auto found = search.find(index / TL_KV_HEADS, a.num_seqs, lane,
-                                   [&](int s) { return ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens); });
-    if (found.seq >= 0) return make(found.seq, found.block, index % TL_KV_HEADS);
-    if (lane == 0 && index == search.blocks * TL_KV_HEADS + gridDim.x - 1) *all.taken = 0;
+    const int row_block = index / TL_KV_HEADS, head = index % TL_KV_HEADS;
+    if constexpr (kOneToken) {
+      if (row_block < a.num_seqs) return make(row_block, 0, head);
+      search.blocks = a.num_seqs;
+    } else {
+      const auto found = search.find(row_block, a.num_seqs, lane,
+                                     [&](int s) { return ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens); });
+      if (found.seq >= 0) return make(found.seq, found.block, head);
+    }
+    if (lane == 0 && index == search.blocks * TL_KV_HEADS + gridDim.x - 1) {
+      wait_for_previous_kernel();  // which may count as well
+      *all.taken = 0;
+    }
     return Item{};
   }
   __device__ __forceinline__ Item make(int seq, int block, int head) const {
     Item item{Rows<kTokens>(a, seq, block), head};
     item.first_key = item.rows.template first_key<kStep>(a.window);
     item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
-    if constexpr (kByteCache) {
+    if constexpr (kByteCache && !kOneToken) {
       item.wide_place = SeenBlocks{a.cu_seqlens, a.past_lens, a.window}.wide_place(seq, all.wide.blocks, lane);
     }
     return item;
@@ -173,7 +187,7 @@ struct Producer {
   // Lane i returns the cache block of the i-th page from key `key` on.
   __device__ __forceinline__ int page_ids(const Item& item, int key) const {
     const int token = key + lane % Copy::kPages * TL_PAGE;
-    if (kByteCache && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
+    if (kByteCache && !kOneToken && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
     return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
                                     : 0;
   }
@@ -184,7 +198,7 @@ struct Producer {
 #pragma unroll
     for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
     const int present = min_of(item.rows.keys() - token, kStep);
-    if (kByteCache && item.wide_place != kNotWide) {
+    if (kByteCache && !kOneToken && item.wide_place != kNotWide) {
       // The barrier waits for as many arrivals as if the tile were converted.
       wait_empty<kKind>(t);
       if (lane > 0 && lane < kConvertingWarps) barrier_arrive(shared.full<kKind>(t));
@@ -237,12 +251,14 @@ struct Producer {
       barrier_arrive(shared.landed(uses));
     }
   }
-  // The producer loop. Consumers learn of the next item when they begin one, and fetch its queries.
+  // The producer loop. Consumers learn of the next item when they begin one, and fetch its queries. Lengths and block
+  // tables, of the first item here, are read before the previous kernel has finished (see allow_next_kernel).
   __device__ __forceinline__ void run() {
     Item item = take();
-    announce(item, 0);
-    if (item.tiles > 0) ask();
     int ids = page_ids(item, item.first_key), last_ids = 0;
+    announce(item, 0);
+    wait_for_previous_kernel();
+    if (item.tiles > 0) ask();
     for (int n = 1, tile = 0; item.tiles > 0; ++n) {
       Item next;
       for (int t = 0; t <= item.tiles; ++t) {

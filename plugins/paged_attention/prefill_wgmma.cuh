@@ -13,11 +13,12 @@
 // after the wait (by a branch on their sum), it also overlaps with its own warpgroup's product, but an H200 gains
 // nothing: 1 % slower for 8192 tokens, equally fast for 64 times 128.
 //
-// Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
-// one-dimensional grid; one block per SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
-// TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_WIDE_TOKENS (see wide_cache.cuh), and those of cache.cuh (for bytes,
-// three warps convert what the producer loads), score_scale.cuh, seen_keys.cuh and output.cuh.
+// Launch: kThreads threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
+// one-dimensional grid; as many blocks as fit on the card are best. `taken` is a zero, which the kernel leaves zero.
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is
+// a multiple of it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_ONE_TOKEN (1: each sequence has one new token; the results
+// are the same bits), TL_WIDE_TOKENS (see wide_cache.cuh), and those of cache.cuh (for bytes, three warps convert what
+// the producer loads), score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_convert.cuh"
 #include "paged_attention/prefill_producer.cuh"
@@ -49,15 +50,17 @@ struct Consumer {
   float scores[kStep / 8][4];
   float output[kDim / 8][4];
   u32 weights[kStep / 16][4];
-  float correction[2];
+  float correction[2] = {1.0f, 1.0f};
   float temperatures[2];  // temperatures of this lane's rows of the item being weighed
   RowState rows;
 
   // Warpgroups take turns to issue products, by named barriers 2 and 3.
   __device__ __forceinline__ void wait_turn() const {
+    if constexpr (kConsumers == 1) return;
     asm volatile("bar.sync %0, %1;" ::"r"(2 + consumer), "n"(kConsumers * kGroupThreads) : "memory");
   }
   __device__ __forceinline__ void pass_turn() const {
+    if constexpr (kConsumers == 1) return;
     asm volatile("bar.arrive %0, %1;" ::"r"(3 - consumer), "n"(kConsumers * kGroupThreads) : "memory");
   }
   template <int kKind>
@@ -77,7 +80,7 @@ struct Consumer {
     if (item.tiles == 0) return;
     const u32 target = shared.query(n, consumer) + swizzled(copy_row(), copy_column(), 64);
 #pragma unroll
-    for (int row = 0; row < 64; row += kPassRows) {
+    for (int row = 0; row < kQueryRows; row += kPassRows) {
       const int r = consumer * 64 + row + copy_row(), token = r / kGroup;
       const bool present = token < item.rows.count;
       const u64 at =
@@ -156,11 +159,14 @@ struct Consumer {
     wgmma_wait<kPending>();
     pin(scores);
     release<kKeys>(t);
+    if (!has_rows()) return;
     a.scale.tune(scores, temperatures);
     a.scale.cap(scores);
     if (item.rows.hides<kStep>(key, a.window)) mask(item.rows, key);
     rows.weigh(scores, correction, a.scale.factor());
   }
+  // Whether this warp's rows are copied. The results of other rows are arbitrary, and are not stored.
+  __device__ __forceinline__ static bool has_rows() { return threadIdx.x % kGroupThreads < kQueryRows / 16 * 32; }
   __device__ __forceinline__ void finish_output(int t) {
     wgmma_wait<0>();
     pin(output);
@@ -269,15 +275,13 @@ struct Consumer {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(tl::kThreads, TL_ONE_TOKEN&& TL_HEAD_DIM <= 128 ? 2 : 1)
     paged_attention_prefill(const __grid_constant__ tl::WgmmaArguments a) {
   using namespace tl;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared{shared_address(memory)};
   const int warpgroup = uniform(threadIdx.x / kGroupThreads);
   if (threadIdx.x == 0) shared.init();
-  wait_for_previous_kernel();
-  allow_next_kernel();
   __syncthreads();
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
@@ -288,6 +292,8 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+    wait_for_previous_kernel();
+    allow_next_kernel();
     Consumer{a.common, shared, warpgroup - 1, static_cast<int>(threadIdx.x % 32)}.run();
   }
 }

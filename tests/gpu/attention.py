@@ -11,8 +11,8 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES, block_bytes, poisoned
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
-from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS, WIDENING_BLOCKS, widening
+from trtllm_lite.plugins.paged_attention.launches import Heads, RowKind, Scores
+from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS, WIDENING_BLOCKS, wgmma_extents, widening
 
 _ROWS = ("output", "query", "key_cache", "value_cache")
 DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "slots")
@@ -189,39 +189,34 @@ class PrefillAttention:
         cache_dtype: torch.dtype | None = None,
         wide_blocks: int = 0,
         wide_tokens: int = WIDE_TOKENS,
+        of: RowKind = "prefill",
         machine: Machine = GPU,
     ) -> None:
         """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64 or 32.
+
+        ``of``: with wgmma, the kernel is that of sequences of any number of new tokens, or of one new token each.
 
         ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads. Of sequences of
         ``wide_tokens`` new tokens, up to ``wide_blocks`` of its blocks are converted before. ``chunked``: windows are
         chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
-        self.shape, self.mma_step, self.machine = shape, mma_step, machine
+        self.shape, self.machine = shape, machine
         self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
-        rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
-        self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         heads = _heads(shape, dtype, cache_dtype, y_scales)
+        rows, threads = 128 if self.wgmma or shape.head_dim <= 128 else 64, 128
+        if self.wgmma:
+            shared_bytes, threads = wgmma_extents(heads, of)
+        else:  # queries and two stages of keys and values
+            shared_bytes = (rows + 4 * mma_step) * (shape.head_dim * 2 + 16)
+        self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = heads.defines() | self.scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-        defines |= {"TL_WIDE_TOKENS": wide_tokens} if self.wgmma else {}
+        defines |= {"TL_WIDE_TOKENS": wide_tokens, "TL_ONE_TOKEN": int(of == "decode")} if self.wgmma else {}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
-        threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
         self.taken = torch.zeros(1, device=machine.device, dtype=torch.int32)
         self.widen = WidenCache(shape, heads, self.scores, wide_blocks, wide_tokens, machine) if wide_blocks else None
-
-    def _mma_extents(self) -> tuple[int, int]:
-        """Rows of a block, and its bytes of shared memory: queries and two stages of keys and values."""
-        rows = 128 if self.shape.head_dim <= 128 else 64
-        return rows, (rows + 4 * self.mma_step) * (self.shape.head_dim * 2 + 16)
-
-    def _wgmma_extents(self) -> tuple[int, int]:
-        """Rows and bytes of shared memory of a block: padded queries of one or two items, keys, values, bookkeeping."""
-        dim = self.shape.head_dim
-        step, queries = (128, 2) if dim <= 128 else (64, 1)
-        return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 320
 
     def __call__(
         self,

@@ -182,7 +182,7 @@ def check_rows_alone(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """Each new token of a sequence gets the same bits beside the others, in chunks, and in a launch of its own."""
+    """Each new token of a sequence gets the same bits beside the others, in chunks, and as a decode row."""
     _skip_unless_read(cache_dtype, machine)
     how = {"chunked": chunked, "temperature": temperature, "cache_dtype": cache_dtype, "machine": machine}
     attention = PrefillAttention(shape, dtype, wgmma=wgmma, **how)
@@ -192,11 +192,15 @@ def check_rows_alone(
     query = _query(new, shape, torch.float16 if cache_dtype else dtype, 0.0, machine.device)
     tables = cache.give_back([past], window, chunked)
     results = []
-    for chunks in ([new], [1] * new, [new // 3, 1, new - new // 3 - 1]):
+    of_decode_rows = PrefillAttention(shape, dtype, wgmma=wgmma, of="decode", **how)
+    in_thirds = [new // 3, 1, new - new // 3 - 1]
+    steps = ((attention, [new]), (attention, [1] * new), (attention, in_thirds), (of_decode_rows, [1] * new))
+    for launched, chunks in steps:
         ends = torch.tensor([0, *chunks]).cumsum(0).int()
         output = torch.full_like(query, POISON, dtype=dtype)
         places = (ends.to(machine.device), (ends[:-1] + past).to(machine.device), tables.repeat(len(chunks), 1))
-        attention(output, query, cache.key_cache, cache.value_cache, *places, window=window)
+        launched(output, query, cache.key_cache, cache.value_cache, *places, window=window)
+        assert not launched.taken.any()
         results.append(output)
     for other in results[1:]:
         assert torch.equal(results[0], other)

@@ -164,7 +164,7 @@ class Attention:
         if split:
             attend = launches.decode(*of_rows, len(step.batch), scale)
         else:
-            attend = launches.prefill(*of_rows, scale, all_rows=False)
+            attend = launches.prefill(*of_rows, scale, of="prefill")
         assert attend is not None
         self.launches = {
             "absorb": launches.absorb(absorbed, *inputs, norm, tables_of_rope, cache, heads, max_rows),

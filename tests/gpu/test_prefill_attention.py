@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.gpu.attention_checks import attention_shape, check_prefill
+from tests.gpu.attention_checks import attention_shape, check_prefill, check_rows_alone
 from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
@@ -128,3 +128,14 @@ def test_results_in_bytes(scales: RowScales, wgmma: bool) -> None:
 def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
     for dtype, batch in ((torch.bfloat16, BATCHES["mixed with decoding"]), (torch.float16, BATCHES["many steps"])):
         check_prefill(attention_shape(8, 2, head_dim, 32), batch, dtype, wgmma=True, cache_dtype=cache_dtype)
+
+
+@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (16, 1, 64), (8, 8, 96), (6, 2, 256)])
+def test_rows_have_the_same_bits_in_every_launch(
+    heads: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | None
+) -> None:
+    shape, how = attention_shape(heads, kv_heads, head_dim, 128), {"wgmma": True, "cache_dtype": cache_dtype}
+    for past, new, window in ((0, 300, 0), (1000, 70, 0), (130, 50, 128), (245, 20, 17)):
+        check_rows_alone(shape, past, new, torch.bfloat16, window, **how)
+    check_rows_alone(shape, 3000, 20, torch.float16, 1024, chunked=True, temperature=(100, 0, 0.7), **how)

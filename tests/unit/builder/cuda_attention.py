@@ -382,7 +382,8 @@ def paged_attention_prefill(
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
     # The first kernel has a block per work item; the blocks of the second take items until none are left.
-    assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
+    takes_items = grid in ((NUM_SMS, 1, 1), (2 * NUM_SMS, 1, 1))
+    assert takes_items or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     shape = (int(ends[-1]), heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)

@@ -26,6 +26,9 @@ ROW_KERNELS = {
     "position_embedding", "quantize_rows", "query_key_norm", "rms_norm", "rope_cache", "rotary_table", "rowwise",
 }  # fmt: skip
 
+# Macros of attention that differ for decode rows, with the same results: tests/gpu/test_prefill_attention.py.
+OF_DECODE_ROWS = {"TL_ONE_TOKEN", "TL_SHARED_BYTES"}
+
 
 def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
     """The orders in which programs add, for every product, attention and sampling. Other kernels work row by row."""
@@ -41,7 +44,8 @@ def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
                 continue
             else:
                 assert kernel.name in ("paged_attention_prefill", "sample"), kernel.name
-                found[kernel.name].add((*kernel.defines, kernel.threads))
+                order = {name: value for name, value in macros.items() if name not in OF_DECODE_ROWS}
+                found[kernel.name].add(tuple(sorted(order.items())))
     return found
 
 

@@ -118,7 +118,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | SCORES
     | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
-    "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024},
+    "paged_attention/prefill_wgmma.cuh": HEADS
+    | SCORES
+    | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024, "TL_ONE_TOKEN": 0},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/qkv_swap_ab.cuh": SWAP_AB | HEADS | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1},
     "paged_attention/qkv_tiled.cuh": TILED

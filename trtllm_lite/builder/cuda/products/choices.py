@@ -47,14 +47,11 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
     """Choose the tiled kernel with the split-K that is best in decode steps.
 
     These kernels add a row's products along the depth in one fixed order, so that programs may differ in the rows and
-    widths of tiles. For a few rows, which were not measured, the choice is an estimate. Raises BuildError if no kernel
-    takes steps of any size.
+    widths of tiles. For a few rows, which are not measured, the best is that of the smallest steps that are. Raises
+    BuildError if no kernel takes steps of any size.
     """
     splits = _best_cut(device, timings, site)
-    if bucket.decode:
-        best = _heuristic(site, site.candidates(bucket.max_tokens, device, splits))
-    else:
-        best = _fastest(bucket, timings, site, site.candidates(size_class(bucket), device, splits))
+    best = _fastest(bucket, timings, site, site.candidates(size_class(bucket), device, splits))
     return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
 
 
