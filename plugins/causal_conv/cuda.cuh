@@ -7,7 +7,7 @@
 // the block that has the first token: only that one reads and writes the state.
 //
 // Launch: grid = (channels / 2 / threads, tokens / TL_TOKENS). Macros: TL_CHANNELS (even), TL_WIDTH, TL_TOKENS,
-// TL_ACTIVATION, TL_TOKENS_PER_STATE, TL_FP16.
+// TL_ACTIVATION, TL_FP16, and those of state_span.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/sequence_of.cuh"
@@ -38,12 +38,12 @@ __device__ __forceinline__ int first_token(int token, const int* cu_seqlens, int
 }
 
 // Reads the state of a sequence, and writes the one after its new tokens. x: the channels of token 0.
-__device__ __forceinline__ History exchange_state(float* states, const u32* x, StateSpan span, int pair) {
+__device__ __forceinline__ History exchange_state(const StatePlaces& places, const u32* x, StateSpan span, int pair) {
   History before;
 #pragma unroll
   for (int j = 0; j < kHistory; ++j) before.inputs[j] = make_float2(0.0f, 0.0f);
   if (span.source >= 0) {
-    const float* from = states + (static_cast<u64>(span.source) * TL_CHANNELS + 2 * pair) * kHistory;
+    const float* from = places.state(span.source) + 2 * pair * kHistory;
 #pragma unroll
     for (int j = 0; j < kHistory; ++j) before.inputs[j] = make_float2(from[j], from[kHistory + j]);
   }
@@ -51,7 +51,7 @@ __device__ __forceinline__ History exchange_state(float* states, const u32* x, S
   for (int i = span.count > kHistory ? span.count - kHistory : 0; i < span.count; ++i) {
     after.push(unpack2(x[static_cast<u64>(span.first + i) * kPairs]));
   }
-  float* to = states + (static_cast<u64>(span.target) * TL_CHANNELS + 2 * pair) * kHistory;
+  float* to = places.state(span.target) + 2 * pair * kHistory;
 #pragma unroll
   for (int j = 0; j < kHistory; ++j) {
     to[j] = after.inputs[j].x;
@@ -66,7 +66,7 @@ extern "C" __global__ void causal_conv(tl::u32* y, float* states, const int* cu_
                                        const int* tables, int table_stride, const tl::u32* x, const tl::u16* weight,
                                        const float* bias, int num_seqs, int num_tokens) {
   using namespace tl;
-  const StatePlaces places{cu_seqlens, past_lens, tables, table_stride};
+  const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
   wait_for_previous_kernel();
   allow_next_kernel();
   const int pair = blockIdx.x * blockDim.x + threadIdx.x;
@@ -94,7 +94,7 @@ extern "C" __global__ void causal_conv(tl::u32* y, float* states, const int* cu_
   }
   for (; token < end; ++token) {
     while (cu_seqlens[seq + 1] <= token) ++seq;
-    if (token == cu_seqlens[seq]) history = exchange_state(states, x, places.of(seq), pair);
+    if (token == cu_seqlens[seq]) history = exchange_state(places, x, places.of(seq), pair);
     const float2 input = unpack2(x[static_cast<u64>(token) * kPairs]);
     float2 sum = start;
 #pragma unroll

@@ -20,10 +20,9 @@ def lower(op: Lowering) -> list[Command]:
         op.refuse(f"its kernel has {width} taps, expected 2 to {_MAX_WIDTH}: build for --target cpu")
     tokens = 1 if op.decode else _TOKENS
     defines = {"TL_CHANNELS": features(x), "TL_WIDTH": width, "TL_TOKENS": tokens, "TL_FP16": DTYPE_FLAGS[x.dtype]}
-    defines |= {"TL_ACTIVATION": ACTIVATION_FLAGS[op.attribute("activation")]}
-    defines |= {"TL_TOKENS_PER_STATE": op.attribute("tokens_per_state")}
-    specialised = kernel("causal_conv/cuda.cuh", "causal_conv", _THREADS, 0, defines)
     places, weights = StatePlaces.of(op, "conv_state"), (weight, op.optional_vector("bias"))
+    defines |= {"TL_ACTIVATION": ACTIVATION_FLAGS[op.attribute("activation")], **places.defines()}
+    specialised = kernel("causal_conv/cuda.cuh", "causal_conv", _THREADS, 0, defines)
     extents = (symbol("num_seqs"), symbol("num_tokens"))
     grid = (-(-features(x) // (2 * _THREADS)), symbol("num_tokens", 1, tokens))
     return [launch(specialised, grid, y, *places.arguments(), x, *weights, *extents)]

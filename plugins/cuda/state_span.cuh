@@ -12,9 +12,11 @@ struct StateSpan {
   int first, count, source, target;
 };
 
-// The step inputs that locate states; `tables` is the first sequence's table of the layer's cache group, and the table
-// of the next sequence begins `table_stride` entries later. Macros: TL_TOKENS_PER_STATE.
+// The states of a layer and the step inputs that locate them; `tables` is the first sequence's table of the layer's
+// cache group, and the table of the next sequence begins `table_stride` entries later. From a block to the next there
+// are TL_BLOCK_BYTES, a multiple of 16; a state may be longer. Macros: TL_BLOCK_BYTES, TL_TOKENS_PER_STATE.
 struct StatePlaces {
+  float* states;
   const int* cu_seqlens;
   const int* past_lens;
   const int* tables;
@@ -26,6 +28,10 @@ struct StatePlaces {
     const int* table = tables + static_cast<u64>(seq) * table_stride;
     const int source = past > 0 ? table[(past - 1) / TL_TOKENS_PER_STATE] : -1;
     return {first, count, source, table[(past + count - 1) / TL_TOKENS_PER_STATE]};
+  }
+  // The state that begins in `block`.
+  __device__ __forceinline__ float* state(int block) const {
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(states) + static_cast<u64>(block) * TL_BLOCK_BYTES);
   }
 };
 

@@ -11,7 +11,7 @@
 // sequence gets the same bits however it is divided into steps.
 //
 // Launch: grid = (value_dim / 32, value heads, sequences), 128 threads. Macros: TL_KEY_HEADS, TL_VALUE_HEADS,
-// TL_KEY_DIM, TL_VALUE_DIM, TL_TOKENS_PER_STATE, TL_FP16.
+// TL_KEY_DIM, TL_VALUE_DIM, TL_FP16, and those of state_span.cuh.
 #include "cuda/async.cuh"
 #include "cuda/state_span.cuh"
 #include "cuda/warp_reduce.cuh"
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(128)
                      int table_stride, const tl::u16* qkv, const tl::u16* a, const tl::u16* b, const float* a_log,
                      const float* dt_bias, float scale, float epsilon) {
   using namespace tl;
-  const StatePlaces places{cu_seqlens, past_lens, tables, table_stride};
+  const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
   const TokenRows rows{qkv, a, b};
   __shared__ float4 query_quads[kTokens * kRows / 4];
   __shared__ float4 key_quads[kTokens * kRows / 4];
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(128)
   const StateSpan span = places.of(blockIdx.z);
   if (span.count == 0) return;
   const auto element = [&](int block, int row) -> float& {
-    return states[((static_cast<u64>(block) * TL_VALUE_HEADS + head) * TL_KEY_DIM + row) * TL_VALUE_DIM + number];
+    return places.state(block)[(head * TL_KEY_DIM + row) * TL_VALUE_DIM + number];
   };
   Column column = {};
   if (span.source >= 0 && has_column)

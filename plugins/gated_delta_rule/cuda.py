@@ -17,10 +17,9 @@ def lower(op: Lowering) -> list[Command]:
     if key_dim > _MAX_KEY_DIM:
         op.refuse(f"its keys have {key_dim} elements, expected at most {_MAX_KEY_DIM}: build for --target cpu")
     defines = {"TL_KEY_HEADS": op.attribute("num_key_heads"), "TL_VALUE_HEADS": heads, "TL_KEY_DIM": key_dim}
-    defines |= {"TL_VALUE_DIM": value_dim, "TL_TOKENS_PER_STATE": op.attribute("tokens_per_state")}
-    defines |= {"TL_FP16": DTYPE_FLAGS[y.dtype]}
-    specialised = kernel("gated_delta_rule/cuda.cuh", "gated_delta_rule", _THREADS, 0, defines)
     places, of_heads = StatePlaces.of(op, "recurrent_state"), (op.vector("a_log"), op.vector("dt_bias"))
+    defines |= {"TL_VALUE_DIM": value_dim, "TL_FP16": DTYPE_FLAGS[y.dtype], **places.defines()}
+    specialised = kernel("gated_delta_rule/cuda.cuh", "gated_delta_rule", _THREADS, 0, defines)
     numbers = (op.attribute("scale"), op.attribute("norm_epsilon"))
     grid = (-(-value_dim // _COLUMNS), heads, symbol("num_seqs"))
     return [launch(specialised, grid, y, *places.arguments(), *rows, *of_heads, *numbers)]

@@ -108,7 +108,7 @@ def test_what_states_cannot_do_is_refused(case: Case, tmp_path: Path) -> None:
     with pytest.raises(LimitError, match="2 beams for a model with recurrent layers"):
         runner.generate([[1, 2, 3]], max_new_tokens=2, num_beams=2)
     for options, message in (
-        ({"target": "sm_90"}, "the target is cuda: build with --target cpu"),
+        ({"target": "sm_89", "backend": "tensorrt"}, "the target is tensorrt: build with --backend native"),
         ({"max_draft_len": 2}, "max_draft_len is 2, and a state cannot be taken back"),
         ({"tp_size": 2}, "tp_size is 2 and pp_size 1: build for one rank"),
     ):

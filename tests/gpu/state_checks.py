@@ -37,13 +37,15 @@ class StateKernel:
         symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns}
         Prepared(launch, op.memory.tensors, symbols, self.machine)()
         y, states = (op.memory.tensors[buffer].cpu() for buffer in (op.buffers["y"], op.buffers[op.state_name]))
-        return y.float().numpy(), states.numpy()
+        shape = op.extents(op.state_name)
+        return y.float().numpy(), states[:, : -op.GAP].reshape(shape).numpy()
 
 
 class _Lowering:
     """The part of ``plugins/cuda/lowering.py`` that operators with a recurrent state ask for; buffers are tensors."""
 
     name, max_draft_len = "op", 0
+    GAP = 8  # elements between the states of a layer, where those of other layers may be
 
     def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
         schema = all_schemas()[kernel.operator.name]
@@ -83,9 +85,16 @@ class _Lowering:
     def step_input(self, operand: str) -> Buffer:
         return self._buffer(operand, torch.int32)
 
+    @property
+    def block_bytes(self) -> int:
+        return 4 * (int(np.prod(self.extents(self.state_name)[1:])) + self.GAP)
+
     def cache(self, operand: str, *shape: int) -> Buffer:
         assert shape == self.extents(operand)[1:]
-        return self._buffer(operand, torch.float32)
+        states = self.arrays[operand].reshape(len(self.arrays[operand]), -1)
+        blocks = torch.from_numpy(np.pad(states, ((0, 0), (0, self.GAP)), constant_values=np.nan))
+        self.buffers[operand] = self.memory(operand, blocks.to(self._device))
+        return self.buffers[operand]
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(problem)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import (
     GPU_TOLERANCES,
@@ -45,6 +45,10 @@ EXPERT_SHAPES: dict[str, dict[str, Any]] = {
     "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
+    "qwen3_next": {
+        **{"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80, "linear_num_value_heads": 8},
+        **{"linear_key_head_dim": 24, "linear_value_head_dim": 48, "partial_rotary_factor": 0.5},
+    },
 }
 LIMITS = {"max_batch_size": 20, "max_input_len": 100, "max_seq_len": 128, "max_num_tokens": 160}
 # Lengths around the edges of blocks (32 tokens) and of the kernels' tiles.
@@ -118,7 +122,7 @@ def make_case(
 
 
 DTYPES = ("bfloat16", "float16")
-FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
+FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
 KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'heuristic'}" for family, dtype, tiled in KINDS]
 

@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.common.vocabulary import CPU, RECURRENT
+from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.contract import layer_kinds
 
@@ -18,7 +18,7 @@ def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
         return
     draft_len, lora_rank, ranks = limits.max_draft_len, limits.max_lora_rank, limits.tp_size * limits.pp_size
     wrong = {
-        f"the target is {target}: build with --target cpu": target != CPU,
+        f"the target is {target}: build with --backend native for cpu or a GPU": target == "tensorrt",
         f"tp_size is {limits.tp_size} and pp_size {limits.pp_size}: build for one rank": ranks > 1,
         f"max_draft_len is {draft_len}, and a state cannot be taken back: leave it out": draft_len > 0,
         f"max_lora_rank is {lora_rank}: leave it out": lora_rank > 0,

@@ -123,6 +123,11 @@ class KvCache:
         return sum(group.blocks for group in self.groups if group.kind == STATE) * self.bytes_per_block
 
     @property
+    def spare_blocks(self) -> int:
+        """Blocks that a GPU has besides, to which padding rows write: as many as an entry of any table stands for."""
+        return max((group.blocks for group in self.groups), default=0)
+
+    @property
     def row_shape(self) -> tuple[int, int, int]:
         """The shape of the keys, or values, of a block of a TensorRT engine, which keeps a sequence in one piece."""
         heads, head_dim = self.groups[0].caches[0].shape

@@ -23,9 +23,26 @@ def _places(macros: Macros, pointers: tuple[Pointer, Pointer, Pointer], num_seqs
     return [starts, past_lens, tables]
 
 
-def _states(pointer: Pointer, *shape: int) -> np.ndarray:
-    """The states of all blocks."""
-    return at(pointer, np.float32, len(pointer) // (4 * int(np.prod(shape))), *shape)
+class _States:
+    """The states that a step's sequences have, one after the other, and ``tables`` that say so.
+
+    States of blocks that follow each other may overlap: only one of them is in use.
+    """
+
+    def __init__(self, macros: Macros, pointer: Pointer, tables: np.ndarray, *shape: int) -> None:
+        size = 4 * int(np.prod(shape))
+        ends = tables.astype(np.int64) * macros["TL_BLOCK_BYTES"] + size
+        self.blocks = np.unique(tables[(tables >= 0) & (ends <= len(pointer))])
+        begins = [int(block) * macros["TL_BLOCK_BYTES"] for block in self.blocks]
+        self.views = [at(pointer[begin:], np.float32, *shape) for begin in begins]
+        self.all = np.array(self.views, np.float32).reshape(-1, *shape)
+        self.tables = np.where(np.isin(tables, self.blocks), np.searchsorted(self.blocks, tables), -1).astype(np.int32)
+
+    def store(self, states: np.ndarray) -> None:
+        changed = [not np.array_equal(new, old, equal_nan=True) for new, old in zip(states, self.all, strict=True)]
+        for view, state, is_changed in zip(self.views, states, changed, strict=True):
+            if is_changed:
+                view[...] = state
 
 
 def _of_states(macros: Macros, **more: Any) -> dict[str, Any]:
@@ -51,11 +68,13 @@ def causal_conv(
     half, channels, width = half_type(macros), macros["TL_CHANNELS"], macros["TL_WIDTH"]
     assert grid[0] * 256 >= channels
     assert grid[1] * macros["TL_TOKENS"] >= num_tokens
-    places = _places(macros, (cu_seqlens, past_lens, tables), num_seqs, stride)
-    cache = _states(states, channels, width - 1)
+    *places, blocks = _places(macros, (cu_seqlens, past_lens, tables), num_seqs, stride)
+    cache = _States(macros, states, blocks, channels, width - 1)
     rows, taps = at(x, half, num_tokens, channels).astype(np.float32), at(weight, half, channels, width)
     given = None if bias is None else at(bias, np.float32, channels)
-    sums, cache[...] = convolve([rows, taps, cache, *places, given], _of_states(macros, activation="none"))
+    inputs = [rows, taps, cache.all, *places, cache.tables, given]
+    sums, after = convolve(inputs, _of_states(macros, activation="none"))
+    cache.store(after)
     at(y, half, num_tokens, channels)[...] = activated(macros, sums.astype(np.float64))
 
 
@@ -81,13 +100,15 @@ def gated_delta_rule(
         macros[f"TL_{name}"] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")
     )
     assert grid[:2] == (-(-value_dim // 32), heads)
-    places = _places(macros, (cu_seqlens, past_lens, tables), grid[2], stride)
-    count, half, cache = int(places[0][-1]), half_type(macros), _states(states, heads, key_dim, value_dim)
+    *places, blocks = _places(macros, (cu_seqlens, past_lens, tables), grid[2], stride)
+    cache = _States(macros, states, blocks, heads, key_dim, value_dim)
+    count, half = int(places[0][-1]), half_type(macros)
     widths = (2 * key_heads * key_dim + heads * value_dim, heads, heads)
     rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
     weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias)]
     attributes = _of_states(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
-    results, cache[...] = apply_delta_rule([*rows, *weights, cache, *places], attributes)
+    results, after = apply_delta_rule([*rows, *weights, cache.all, *places, cache.tables], attributes)
+    cache.store(after)
     at(y, half, count, heads * value_dim)[...] = results
 
 

@@ -100,12 +100,12 @@ def _kv_cache(lowered: Lowered) -> KvCache:
 
 
 def _memory(lowered: Lowered) -> MemoryPlan:
-    """Return the memory of the plan; the runtime keeps one extra cache block for the padding of captured steps."""
+    """Return the memory of the plan; the runtime keeps spare blocks for the padding of captured steps."""
     kv_cache, tensors, symbols = _kv_cache(lowered), lowered.layout.tensors, lowered.operands.symbols
     padded = {tensor: align(tensor.max_bytes(symbols), DEVICE_ALIGNMENT) for tensor in tensors}
     return MemoryPlan(
         weights=max(tensor.offset + padded[tensor] for tensor in tensors if tensor.kind == "weight"),
-        kv_cache=(kv_cache.num_blocks + 1) * kv_cache.bytes_per_block,
+        kv_cache=(kv_cache.num_blocks + kv_cache.spare_blocks) * kv_cache.bytes_per_block,
         arena=lowered.layout.arena_bytes,
         step_inputs=sum(padded[tensor] for tensor in tensors if tensor.kind == "input"),
         scratch=WORKSPACE_BYTES + lowered.layout.state_bytes,

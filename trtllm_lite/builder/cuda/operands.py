@@ -1,19 +1,19 @@
 """The buffers that all programs of a GPU engine share: weights, caches, step inputs and state."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import BlockLayout, block_layout
+from trtllm_lite.builder.cache_groups import BlockLayout, block_layout, with_runs
 from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims, static_dims
-from trtllm_lite.builder.graph import weight_tensor
+from trtllm_lite.builder.graph import cache_kind, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import STEP_INPUTS
+from trtllm_lite.common.vocabulary import STATE, STEP_INPUTS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
@@ -62,8 +62,8 @@ class Bias:
 class Operands:
     """Buffers by name and by value of the fused graph; asking for a buffer puts it into the plan.
 
-    ``dtype`` is the type of activations and matrices, and of caches unless the network rounds what they hold. Raises
-    BuildError for a weight of another type.
+    ``dtype`` is the type of activations and matrices, and of caches of tokens unless the network rounds what they hold.
+    Raises BuildError for a weight of another type.
     """
 
     def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
@@ -72,8 +72,10 @@ class Operands:
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
-        self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
+        self.dtype = dtype
         self.block: BlockLayout = block_layout(graph, limits.tokens_per_block, self._cache_dtype)
+        self.limits = replace(limits, cache_groups=with_runs(limits.cache_groups, self.block))
+        self.symbols = symbols(self.limits)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
         self.adapted: dict[int, AdapterMatrices] = {}  # by the number of a product's first projection
@@ -85,7 +87,7 @@ class Operands:
         self._sources: dict[Buffer, _Source] = {}  # the sources of ``weights``
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
-        self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
+        self.inputs = {buffer.name: buffer for buffer in _step_inputs(self.limits, self.symbols)}
 
     def matrix(self, value: ir.Value) -> Buffer:
         """Return a weight matrix of the engine's type, row-major."""
@@ -164,7 +166,8 @@ class Operands:
 
     def _cache_dtype(self, value: ir.Value) -> str:
         assert value.dtype is not None
-        return self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
+        is_state = cache_kind(value) == STATE
+        return self.dtype if value.dtype == ONNX["float32"] and not is_state else DTYPE_NAMES[value.dtype]
 
     def adapters(self, first_part: int, in_features: int, widths: tuple[int, ...], max_rank: int) -> AdapterMatrices:
         """The adapter slots of a product whose projections, numbered from ``first_part``, have ``widths`` outputs."""

@@ -1,5 +1,6 @@
 #include "caches/kv_cache_size.h"
 
+#include <algorithm>
 #include <string>
 
 #include "caches/borrowed_features.h"
@@ -32,6 +33,12 @@ std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks) {
                      " blocks; reserve fewer");
   }
   return static_cast<std::size_t>(bytes);
+}
+
+std::int64_t spare_blocks(const Engine& engine) {
+  std::int64_t blocks = 0;
+  for (const CacheGroup& group : engine.manifest().kv_cache.groups) blocks = std::max(blocks, group.blocks);
+  return blocks;
 }
 
 std::vector<CacheSpec> cache_specs(const Manifest& manifest) {

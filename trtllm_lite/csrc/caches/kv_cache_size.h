@@ -17,6 +17,8 @@ std::size_t layers_block_bytes(const Engine& engine);
 std::size_t features_block_bytes(const Engine& engine);
 // The bytes of `num_blocks` blocks. Throws LimitError if no memory can hold them.
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks);
+// The blocks that a GPU has besides, to which padding rows write: as many as an entry of any table stands for.
+std::int64_t spare_blocks(const Engine& engine);
 std::vector<CacheSpec> cache_specs(const Manifest& manifest);
 // The geometry for the longest steps for which the engine was built.
 KvGeometry cache_geometry(const Manifest& manifest);

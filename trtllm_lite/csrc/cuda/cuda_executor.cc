@@ -55,7 +55,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
              "build the engine with a smaller --max_batch_size"),
       inputs_(device_, input_bytes(plan_, adapters_.num_slots()), "inputs of a step",
               "build the engine with a smaller --max_num_tokens"),
-      cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
+      cache_(device_, kv_cache_bytes(engine, num_blocks_ + spare_blocks(engine)), "KV cache",
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
       features_(borrowed_features(features_of)),
       knows_ranks_(num_ranks(engine.manifest().mapping) == 1) {
@@ -82,7 +82,7 @@ DevicePtr CudaExecutor::borrowed_features(const CudaExecutor* from) const {
 void CudaExecutor::place_tensors() {
   blocks_.push_back({cache_.address(), layers_block_bytes(engine_)});
   if (const std::size_t of_features = features_block_bytes(engine_); of_features > 0) {
-    features_ = blocks_.front().block(spare_block() + 1);
+    features_ = blocks_.front().block(num_blocks_ + spare_blocks(engine_));
     blocks_.push_back({features_, of_features});
   }
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {

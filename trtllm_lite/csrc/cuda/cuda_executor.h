@@ -82,7 +82,7 @@ class CudaExecutor final : public DeviceExecutor {
   // loop has the executor to itself.)
   std::mutex& turn() { return turn_; }
 
-  // The block after the blocks of requests. Padding rows write to it.
+  // The first of the spare blocks, which follow the blocks of requests. Padding rows write to them.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
   // Rows of a decode-only step of `num_rows` after padding, and the largest number of rows of such a step.
   std::int64_t padded_rows(std::int64_t num_rows) const;
@@ -155,7 +155,7 @@ class CudaExecutor final : public DeviceExecutor {
   void load_block(std::int32_t block, const std::byte* data);
 
  private:
-  // num_blocks_ blocks and the spare one, of block_bytes each: of all layers, or of features.
+  // num_blocks_ blocks and the spare ones, of block_bytes each: of all layers, or of features.
   struct BlockArray {
     DevicePtr data;
     std::size_t block_bytes;

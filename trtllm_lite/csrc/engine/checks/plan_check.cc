@@ -178,10 +178,10 @@ void check_target_of_states(const Manifest& manifest) {
   const auto is_state = [](const CacheGroup& group) { return group.kind == CacheKindName::kState; };
   if (std::ranges::none_of(manifest.kv_cache.groups, is_state)) return;
   const bool is_plain = num_ranks(manifest.mapping) == 1 && manifest.limits.max_draft_len == 0;
-  if (manifest.target.kind == TargetKind::kCpu && is_plain) return;
+  if (manifest.target.kind != TargetKind::kTensorrt && is_plain) return;
   throw EngineError(
-      "manifest.target: expected a CPU engine of one rank without draft tokens, because the model has "
-      "recurrent layers, found another");
+      "manifest.target: expected an engine of one rank without draft tokens, for a CPU or a GPU, because the model "
+      "has recurrent layers, found another");
 }
 
 // A pipeline stage may have no layer of a group.
