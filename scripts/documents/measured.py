@@ -145,7 +145,7 @@ def gpu_table(path: Path) -> str:
     adapters = of_kind("adapters")
     tables += [f"{SPECULATION}\n\n{speculation_table(speculation)}"] if speculation else []
     tables += [f"{ADAPTERS}\n\n{adapters_table(adapters, reports)}"] if adapters else []
-    tables += [f"{DETERMINISTIC}\n\n{deterministic_table(deterministic, reports)}"] if deterministic else []
+    tables += [f"{DETERMINISTIC}\n\n{deterministic_table(deterministic, plain)}"] if deterministic else []
     first = reports[0]
     terms = {name: value for report in reports for name, value in report["terms"].items()}
     floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from trtllm_lite.quantize.schemes import FULL_PRECISION
+
 Report = dict[str, Any]
 
 
@@ -54,19 +56,20 @@ def adapters_table(reports: list[Report], plain: list[Report]) -> str:
 
 
 def deterministic_table(reports: list[Report], plain: list[Report]) -> str:
-    """The Markdown of times per token of a deterministic engine, beside those of ``plain`` reports of its shapes."""
-    times = {_batch(report): _time(report) for report in plain if _same_model(report, reports[0])}
-    rows = [
-        [
-            f"time per token, batch {_batch(report)}",
-            f"{_time(report) * 1e3:.2f} ms",
-            f"{times[_batch(report)] * 1e3:.2f} ms",
-            f"{_time(report) / times[_batch(report)] - 1:+.0%}",
-            str(report["commit"])[:10],
-        ]
-        for report in sorted(reports, key=_batch)
-    ]
-    return markdown(["`build --deterministic`", "measured", "without", "difference", "commit"], rows)
+    """The Markdown of times per token of deterministic engines, beside those of ``plain`` reports of their kind."""
+    times = {(_form(report), _batch(report)): _time(report) for report in plain if _same_model(report, reports[0])}
+    rows = []
+    for report in sorted(reports, key=lambda report: (_form(report), _batch(report))):
+        form, batch, time = _form(report), _batch(report), _time(report)
+        without, cells = times[form, batch], [f"{form}, batch {batch}", f"{time * 1e3:.2f} ms"]
+        rows.append([*cells, f"{without * 1e3:.2f} ms", f"{time / without - 1:+.0%}", str(report["commit"])[:10]])
+    return markdown(["time per token, `build --deterministic`", "measured", "without", "difference", "commit"], rows)
+
+
+def _form(report: Report) -> str:
+    """The type of weights, for a title."""
+    engine = report["engine"]
+    return {FULL_PRECISION: str(engine["dtype"])}.get(engine["qformat"], str(engine["qformat"]))
 
 
 def _kind(report: Report) -> str:

@@ -22,6 +22,7 @@ LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 300, 470, 5, 7, 129)  # around blocks, 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
 # All experts are chosen, so that rounding changes no choice.
 ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4, "linear_value_head_dim": 96}  # a state takes several blocks
+VOCAB = 400  # a multiple of 8, as deterministic products need
 
 
 class Recurrent(Case):
@@ -33,7 +34,7 @@ class Recurrent(Case):
 @pytest.fixture(scope="module", params=HYBRID_FAMILIES)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
-    shape = in_words_of(request.param, SHAPE) | ALL_EXPERTS
+    shape = in_words_of(request.param, SHAPE) | ALL_EXPERTS | {"vocab_size": VOCAB}
     model = save_tiny_model(request.param, directory / "model", dtype=torch.float16, **shape)
     torch.save(model, directory / "model.pt")
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float16")
@@ -67,23 +68,23 @@ def test_prompts_in_chunks(case: Case, directory: Path, max_num_tokens: int) -> 
 
 @pytest.mark.parametrize("host_cache_size", [None, 1 << 26], ids=["recomputed", "swapped"])
 def test_preempted_requests_go_on_from_their_states(case: Case, directory: Path, host_cache_size: int | None) -> None:
-    limits = case.runner.session.limits
-    states = limits.max_batch_size * limits.cache_groups[1][2]
-    room = limits.blocks_for(LIMITS["max_seq_len"]) + 4 * limits.blocks_for(40) - states
+    limits, num_new_tokens, batch = case.runner.session.limits, 240, [prompt[:20] for prompt in prompts()]
+    states = len(batch) * limits.cache_groups[1][2]
     small = with_runner(
         case,
         directory,
-        max_tokens_in_paged_kv_cache=max(room, 8) * limits.tokens_per_block,
+        max_batch_size=len(batch),
+        max_tokens_in_paged_kv_cache=limits.tokens_per_block
+        * max(limits.blocks_for(LIMITS["max_seq_len"]) + 3 * limits.blocks_for(40) - states, 8),
         host_cache_size=host_cache_size,
         capacity_scheduler_policy="MAX_UTILIZATION",
         max_num_tokens=24,
     )
-    batch = [prompt[:20] for prompt in prompts()]
-    arguments: dict[str, Any] = {"max_new_tokens": 100, "end_id": -1, "temperature": 0}
 
     def continuations(runner: ModelRunner) -> Sequence[np.ndarray]:
-        rows = runner.generate(batch, **arguments)
-        return [row[0, len(prompt) : len(prompt) + 100] for row, prompt in zip(rows, batch, strict=True)]
+        rows = runner.generate(batch, max_new_tokens=num_new_tokens, end_id=-1, temperature=0)
+        ends = [len(prompt) + num_new_tokens for prompt in batch]
+        return [row[0, len(prompt) : end] for row, prompt, end in zip(rows, batch, ends, strict=True)]
 
     assert_same_until_near_ties(case, batch, continuations(small.runner), continuations(case.runner))
     stats = small.runner.session.stats()
