@@ -15,7 +15,7 @@ from tests.fuzz.engines import taken_apart
 from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.csrc.tiny_engine import TinyEngine
-from trtllm_lite import LLM
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -24,7 +24,9 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.runtime.session.request import Request
 
+GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
 LIMITS = {"max_batch_size": 9, "max_input_len": 330, "max_seq_len": 352, "max_num_tokens": 352, "tokens_per_block": 16}
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 300)  # around blocks, and around the chunks in which transformers computes
 NUM_NEW_TOKENS = 20
@@ -64,8 +66,46 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_tokens_equal_transformers(case: Case) -> None:
     runner = case.runner()
     case.check(runner)
-    case.check(runner)  # states cannot be shared, so that no prefix is reused
-    assert runner.session.stats().prefix_hit_rate == 0
+    before = runner.session.stats()
+    case.check(runner)  # all but the last block of each prompt is known, with its state
+    assert runner.session.stats().prefix_hit_rate > before.prefix_hit_rate
+
+
+@pytest.mark.parametrize("max_num_tokens", [24, 352])
+def test_prompts_go_on_from_kept_states(case: Case, max_num_tokens: int) -> None:
+    """A turn of a conversation begins with the turns before; others share a part of it, which has no state."""
+    runner = case.runner(max_num_tokens=max_num_tokens)
+    page, text = LIMITS["tokens_per_block"], case.prompts[-1]
+    num_cached = []
+    for length in (40, 40, 41, 100, 48, 49, 32, 33, 100, 230):
+        result = runner.session.submit(Request(np.array(text[:length], np.int32), GREEDY))
+        result.result()
+        num_cached.append(result.timings.num_cached_tokens)
+        case.check_prompts(runner, [text[:length]], NUM_NEW_TOKENS)
+    assert num_cached == [page * blocks for blocks in (0, 2, 2, 2, 2, 2, 0, 2, 6, 6)]
+
+
+def test_a_thousand_tokens(tmp_path: Path) -> None:
+    model = save_tiny_model("qwen3_next", tmp_path / "model", max_position_embeddings=1100)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    limits = {"max_batch_size": 2, "max_input_len": 1000, "max_seq_len": 1100, "max_num_tokens": 300}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **limits)
+    prompt = np.random.default_rng(1000).integers(0, VOCAB_SIZE, 1000).tolist()
+    runner = ModelRunner.from_dir(tmp_path / "engine")
+    for tokens, logits in generate(runner, [prompt, prompt[:7]], NUM_NEW_TOKENS)[:1]:
+        check_greedy(model, prompt, tokens, logits)
+
+
+def test_states_are_kept_while_blocks_are_free(case: Case) -> None:
+    """In a small cache kept states give way to those of requests, or are taken over by the request that needs them."""
+    limits = case.runner().session.limits
+    room = limits.blocks_for(LIMITS["max_seq_len"]) + limits.blocks_for(64)
+    runner = case.runner(max_tokens_in_paged_kv_cache=room * LIMITS["tokens_per_block"], max_batch_size=2)
+    rng = np.random.default_rng(1)
+    texts = [rng.integers(0, VOCAB_SIZE, 120).tolist() for _ in range(3)]
+    for number in rng.integers(0, 3, 40):
+        case.check_prompts(runner, [texts[number][: int(rng.integers(1, 120))]], 12)
+    assert 0 < runner.session.stats().prefix_hit_rate < 1
 
 
 @pytest.mark.parametrize("max_num_tokens", CHUNKS)

@@ -66,6 +66,14 @@ def test_prompts_in_chunks(case: Case, directory: Path, max_num_tokens: int) -> 
     check_logits(with_runner(case, directory, max_num_tokens=max_num_tokens), prompts())
 
 
+def test_prompts_go_on_from_kept_states(case: Case, directory: Path) -> None:
+    """All but the last block of each prompt is known, with its state."""
+    reusing = with_runner(case, directory, kv_cache_enable_block_reuse=True)
+    for _ in range(3):
+        check_logits(reusing, prompts())
+    assert reusing.runner.session.stats().prefix_hit_rate > 0.5
+
+
 @pytest.mark.parametrize("host_cache_size", [None, 1 << 26], ids=["recomputed", "swapped"])
 def test_preempted_requests_go_on_from_their_states(case: Case, directory: Path, host_cache_size: int | None) -> None:
     limits, num_new_tokens, batch = case.runner.session.limits, 240, [prompt[:20] for prompt in prompts()]

@@ -73,6 +73,7 @@ class Model {
   }
 
   const tl::KvCacheCounters& counters() const { return cache_.counters(); }
+  int num_kept = 0;  // states kept for other sequences
 
  private:
   struct Live {
@@ -97,10 +98,16 @@ class Model {
   void open() {
     Tokens tokens;
     add_tokens(tokens, 1 + draw(5 * config_.tokens_per_block));
-    Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0)), tokens, {}, draw(2) ? "a" : "b"};
-    const tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
-    CHECK(hit.num_blocks * config_.tokens_per_block < std::ssize(tokens));
-    fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens));
+    std::vector<tl::CopyOrder> copies;
+    Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0, copies)), tokens, {}, draw(2) ? "a" : "b"};
+    tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
+    const int length = hit.num_blocks * config_.tokens_per_block, num_tokens = static_cast<int>(std::ssize(tokens));
+    CHECK(length < num_tokens);
+    const int num_needed = cache_.geometry().num_needed(length, num_tokens) - hit.num_held + hit.num_unreferenced;
+    if (has_states() && (num_needed > cache_.device().num_ready() || !cache_.has_run_beside(hit))) hit = {};
+    fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens), copies);
+    check_fresh({}, states(std::get<KvSequence>(fresh.handle)));
+    execute(copies);
     live_.push_back(std::move(fresh));
   }
 
@@ -119,6 +126,11 @@ class Model {
     const Tokens before = held(*kv);
     const int num_missing = cache_.num_missing(*kv, end);
     std::vector<tl::CopyOrder> copies;
+    if (cache_.can_keep_state(*kv) && draw(4) > 0) {
+      cache_.keep_state(*kv, copies);
+      execute(std::exchange(copies, {}));
+      ++num_kept;
+    }
     if (!cache_.reserve(*kv, end, copies)) {
       CHECK(copies.empty() && before == held(*kv));
       return;
@@ -226,6 +238,15 @@ class Model {
   void for_each_group(Fn&& call) const {
     for (int group = 0; group < cache_.geometry().num_groups(); ++group) call(group);
   }
+  // Returns the blocks of states.
+  Tokens states(const KvSequence& kv) const {
+    Tokens blocks;
+    for_each_group([&](int group) {
+      if (!is_state(spec(group)) || cache_.blocks(kv, group).empty()) return;
+      for (int i = 0; i < spec(group).blocks; ++i) blocks.push_back(cache_.blocks(kv, group).front() + i);
+    });
+    return blocks;
+  }
   // Returns the blocks of all groups.
   Tokens held(const KvSequence& kv) const {
     Tokens blocks;
@@ -284,7 +305,7 @@ struct Simple {
   KvSequence sequence(Tokens tokens, const std::string& salt = "") {
     std::vector<std::uint64_t> hashes;
     const tl::TokenChain chain{tokens, hashes, salt};
-    KvSequence kv = cache.open(chain, cache.find_prefix(chain, 1 << 30), std::ssize(tokens));
+    KvSequence kv = cache.open(chain, cache.find_prefix(chain, 1 << 30), std::ssize(tokens), copies);
     CHECK(cache.reserve(kv, std::ssize(tokens), copies));
     cache.advance(kv, static_cast<int>(std::ssize(tokens)) - cache.length(kv));
     cache.commit(kv, chain, ++step);
@@ -347,7 +368,7 @@ TEST(random_operations_on_several_cache_groups) {
 
 // States take runs of blocks, and single blocks fill what runs leave.
 TEST(random_operations_on_states) {
-  std::int64_t num_rounds = 0;
+  std::int64_t hit_tokens = 0, evicted = 0, kept = 0;
   for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
     auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
     groups.push_back(with_states(2 + static_cast<int>(seed % 5)));
@@ -359,9 +380,11 @@ TEST(random_operations_on_states) {
                        .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
     for (int i = 0; i < 250; ++i) model.random_operation();
     model.finish();
-    num_rounds += model.counters().hit_tokens == 0;
+    hit_tokens += model.counters().hit_tokens;
+    evicted += model.counters().evicted_blocks;
+    kept += model.num_kept;
   }
-  CHECK(num_rounds == static_cast<std::int64_t>(rounds(48)));
+  CHECK(reaches(hit_tokens, 400) && reaches(evicted, 100) && reaches(kept, 200));
 }
 
 TEST(states_fill_a_cache_of_the_size_of_a_batch) {
@@ -428,7 +451,7 @@ TEST(equal_hashes_of_different_content_do_not_share) {
   third[6] = 99;  // same first block, different second block
   std::vector<std::uint64_t> forged{42, 42};
   const tl::TokenChain chain{first, forged, "tenant"};
-  KvSequence kv = simple.cache.open(chain, {}, 9);
+  KvSequence kv = simple.cache.open(chain, {}, 9, simple.copies);
   CHECK(simple.cache.reserve(kv, 9, simple.copies));
   simple.cache.advance(kv, 9);
   simple.cache.commit(kv, chain, 0);
@@ -444,7 +467,7 @@ TEST(equal_blocks_behind_different_prefixes_do_not_share) {
   Tokens one = iota(9), two = iota(9, 100);
   for (Tokens* tokens : {&one, &two}) {
     const tl::TokenChain chain{*tokens, forged, ""};
-    KvSequence kv = simple.cache.open(chain, {}, 9);
+    KvSequence kv = simple.cache.open(chain, {}, 9, simple.copies);
     CHECK(simple.cache.reserve(kv, 9, simple.copies));
     simple.cache.advance(kv, 9);
     simple.cache.commit(kv, chain, 0);
@@ -494,7 +517,8 @@ TEST(blocks_return_when_the_steps_that_use_them_have_ended) {
   simple.cache.step_launched(2);
   {
     Tokens tokens = iota(16);
-    const KvSequence kv = simple.cache.open({tokens, *std::make_unique<std::vector<std::uint64_t>>(), ""}, {}, 16);
+    std::vector<std::uint64_t> hashes;
+    const KvSequence kv = simple.cache.open({tokens, hashes, ""}, {}, 16, simple.copies);
     CHECK(simple.cache.reserve(kv, 16, simple.copies));
   }
   CHECK(simple.cache.device().num_ready() == 0 && simple.cache.device().num_unreferenced() == 4);
@@ -509,7 +533,7 @@ TEST(blocks_the_step_in_preparation_writes_are_not_shared_yet) {
   Tokens tokens = iota(9);
   std::vector<std::uint64_t> hashes;
   const tl::TokenChain chain{tokens, hashes, ""};
-  const KvSequence kv = simple.cache.open(chain, {}, 9);
+  const KvSequence kv = simple.cache.open(chain, {}, 9, simple.copies);
   CHECK(simple.cache.reserve(kv, 9, simple.copies));
   simple.cache.advance(kv, 9);
   simple.cache.commit(kv, chain, 1);

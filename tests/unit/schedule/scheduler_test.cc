@@ -147,7 +147,7 @@ TEST(random_load_guaranteed_no_evict_of_cache_groups) {
 }
 
 // Recurrent layers beside attention: a sequence takes a run of blocks for its state, which moves with it to the host
-// and back, and nothing shares prefixes.
+// and back, and of which a copy is kept for others that begin like its prompt.
 TEST(random_load_of_recurrent_layers) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
@@ -163,7 +163,7 @@ TEST(random_load_of_recurrent_layers) {
                     totals);
   }
   CHECK(reaches(totals.recomputed, 20) && reaches(totals.swapped, 5));
-  CHECK(totals.hit_tokens == 0);
+  CHECK(reaches(totals.hit_tokens, 250));
 }
 
 // Requests run one at a time, so that they end in the order of service.

@@ -14,7 +14,8 @@ BlockPool::BlockPool(int num_blocks, int run)
       free_(num_blocks / 64 + 1),
       free_words_(free_.size() / 64 + 1),
       run_(run),
-      ready_of_run_(run > 1 ? num_blocks / run : 0) {
+      ready_of_run_(run > 1 ? num_blocks / run : 0),
+      free_of_run_(ready_of_run_.size()) {
   blocks_.back().prev = blocks_.back().next = num_blocks;
   for (int block = 0; block < num_blocks; ++block) put_free(block);
 }
@@ -27,11 +28,19 @@ std::int32_t BlockPool::allocate() {
 }
 
 std::int32_t BlockPool::allocate_run() {
-  const auto run = std::ranges::find(ready_of_run_, run_);
-  if (run == ready_of_run_.end()) return kNoBlock;
-  const auto first = static_cast<std::int32_t>(run - ready_of_run_.begin()) * run_;
+  if (num_ready_runs_ == 0) return kNoBlock;
+  const std::int32_t first = next_run() * run_;
   for (std::int32_t block = first; block < first + run_; ++block) take(block);
   return first;
+}
+
+// The number of the run to allocate next; one is ready.
+std::int32_t BlockPool::next_run() const {
+  const auto free = std::ranges::find(free_of_run_, run_);
+  if (free != free_of_run_.end()) return static_cast<std::int32_t>(free - free_of_run_.begin());
+  std::int32_t block = blocks_.back().next;
+  while (ready_run_of(block) == kNoBlock) block = blocks_[block].next;
+  return block / run_;
 }
 
 // Takes a block that is ready.
@@ -62,7 +71,7 @@ void BlockPool::put_free(std::int32_t block) {
   free_words_[word / 64] |= std::uint64_t{1} << word % 64;
   ++num_free_;
   blocks_[block].place = Place::kFree;
-  count_ready(block, 1);
+  count_ready(block, 1, true);
 }
 
 void BlockPool::remove_free(std::int32_t block) {
@@ -70,16 +79,17 @@ void BlockPool::remove_free(std::int32_t block) {
   free_[word] &= ~(std::uint64_t{1} << block % 64);
   if (free_[word] == 0) free_words_[word / 64] &= ~(std::uint64_t{1} << word % 64);
   --num_free_;
-  count_ready(block, -1);
+  count_ready(block, -1, true);
 }
 
-void BlockPool::count_ready(std::int32_t block, int change) {
+void BlockPool::count_ready(std::int32_t block, int change, bool is_free) {
   if (run_ == 1) return;
   const auto run = static_cast<std::size_t>(block / run_);
   if (run >= ready_of_run_.size()) return;  // the blocks after the last whole run
   num_ready_runs_ -= ready_of_run_[run] == run_;
   ready_of_run_[run] += change;
   num_ready_runs_ += ready_of_run_[run] == run_;
+  if (is_free) free_of_run_[run] += change;
 }
 
 void BlockPool::retain(std::int32_t block) {
@@ -144,7 +154,7 @@ void BlockPool::append_evictable(std::int32_t block) {
   blocks_[sentinel].prev = block;
   b.place = Place::kEvictable;
   ++num_evictable_;
-  count_ready(block, 1);
+  count_ready(block, 1, false);
 }
 
 void BlockPool::remove_evictable(std::int32_t block) {
@@ -152,7 +162,7 @@ void BlockPool::remove_evictable(std::int32_t block) {
   blocks_[b.prev].next = b.next;
   blocks_[b.next].prev = b.prev;
   --num_evictable_;
-  count_ready(block, -1);
+  count_ready(block, -1, false);
 }
 
 void BlockPool::check_integrity() const {
@@ -191,7 +201,9 @@ void BlockPool::check_integrity() const {
   for (std::int32_t run = 0; run < std::ssize(ready_of_run_); ++run) {
     const auto is_ready = [](const Block& b) { return b.place == Place::kFree || b.place == Place::kEvictable; };
     const auto first = blocks_.begin() + run * run_;
+    const auto is_free = [](const Block& b) { return b.place == Place::kFree; };
     check(std::count_if(first, first + run_, is_ready) == ready_of_run_[run], "blocks of a run miscounted", run);
+    check(std::count_if(first, first + run_, is_free) == free_of_run_[run], "free blocks of a run miscounted", run);
     num_ready_runs += ready_of_run_[run] == run_;
   }
   check(num_ready_runs == num_ready_runs_, "ready runs miscounted", num_ready_runs);

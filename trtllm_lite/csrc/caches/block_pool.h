@@ -24,10 +24,15 @@ class BlockPool {
   // Returns a block with one reference; kNoBlock if none is ready. If no block is free, evicts the least recently
   // released cached block.
   std::int32_t allocate();
-  // Returns the first block of the lowest run of ready blocks, which have one reference then; kNoBlock if there is
-  // none.
+  // Returns the first block of a run of ready blocks, which have one reference then: the lowest of free blocks or, if
+  // there is none, the run whose cached blocks were released longest ago. kNoBlock if no run is ready.
   std::int32_t allocate_run();
-  bool has_ready_run() const { return num_ready_runs_ > 0; }
+  int num_ready_runs() const { return num_ready_runs_; }
+  // The number of the ready run that the block belongs to; kNoBlock if its run is not ready.
+  std::int32_t ready_run_of(std::int32_t block) const {
+    const auto run = static_cast<std::size_t>(block / run_);
+    return run < ready_of_run_.size() && ready_of_run_[run] == run_ ? block / run_ : kNoBlock;
+  }
   // Adds a reference; an unreferenced block must be cached.
   void retain(std::int32_t block);
   // Drops a reference. `last_step` is the last step that may touch the block.
@@ -62,7 +67,8 @@ class BlockPool {
   void put_free(std::int32_t block);
   void remove_free(std::int32_t block);
   std::int32_t highest_free() const;
-  void count_ready(std::int32_t block, int change);
+  std::int32_t next_run() const;
+  void count_ready(std::int32_t block, int change, bool is_free);
   void append_evictable(std::int32_t block);
   void remove_evictable(std::int32_t block);
 
@@ -72,6 +78,7 @@ class BlockPool {
   int num_free_ = 0;
   const int run_;
   std::vector<int> ready_of_run_;  // the number of blocks of each run that are ready; empty for runs of one
+  std::vector<int> free_of_run_;   // the number of blocks of each run that are free
   int num_ready_runs_ = 0;
   std::deque<Released> in_flight_;
   std::uint64_t ended_ = 0;

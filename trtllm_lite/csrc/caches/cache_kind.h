@@ -23,8 +23,9 @@ class CacheKind {
   virtual int entry(int position) const = 0;
   // The positions that may be written, from 0 on, if the table has `num_entries`.
   virtual int num_writable(int num_entries) const = 0;
-  // Whether another sequence that begins with the same tokens can go on from full blocks.
-  virtual bool can_share_prefixes() const = 0;
+  // Whether an entry sums up all tokens so far, so that each step reads it and writes it anew. Another sequence that
+  // begins with the same tokens goes on from a copy that was kept in time, while full blocks can be shared.
+  virtual bool sums_up() const = 0;
   // Whether the last tokens can be taken back, as wrong drafts are.
   virtual bool can_take_back() const = 0;
   // Whether a sequence needs more entries the longer it is.
@@ -53,7 +54,7 @@ class FullCache final : public CacheKind {
 
   int entry(int position) const override { return position / tokens_per_block_; }
   int num_writable(int num_entries) const override { return num_entries * tokens_per_block_; }
-  bool can_share_prefixes() const override { return true; }
+  bool sums_up() const override { return false; }
   bool can_take_back() const override { return true; }
   bool grows() const override { return true; }
   bool gives_back() const override { return false; }
@@ -81,7 +82,7 @@ class WindowCache final : public CacheKind {
 
   int entry(int position) const override { return all_.entry(position); }
   int num_writable(int num_entries) const override { return all_.num_writable(num_entries); }
-  bool can_share_prefixes() const override { return true; }
+  bool sums_up() const override { return false; }
   bool can_take_back() const override { return true; }
   bool grows() const override { return true; }
   bool gives_back() const override { return true; }
@@ -103,13 +104,12 @@ class WindowCache final : public CacheKind {
   int tokens_per_block_, window_, max_step_tokens_;
 };
 
-// The state of recurrent layers after all tokens so far. Each step reads it and writes it anew, so that nothing is left
-// of the states before, from which another sequence could go on.
+// The state of recurrent layers after all tokens so far.
 class StateCache final : public CacheKind {
  public:
   int entry(int) const override { return 0; }
   int num_writable(int num_entries) const override { return num_entries > 0 ? std::numeric_limits<int>::max() : 0; }
-  bool can_share_prefixes() const override { return false; }
+  bool sums_up() const override { return true; }
   bool can_take_back() const override { return false; }
   bool grows() const override { return false; }
   bool gives_back() const override { return false; }

@@ -54,7 +54,10 @@ void KvCacheManager::check_integrity() const {
   for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
     const std::string name = "block " + std::to_string(block);
     check(device_holders[block] == device_.refcount(block), name + " has a wrong reference count");
-    check(prefixes_.contains(block) == device_.is_cached(block), name + " is cached in one place only");
+    check(!device_.is_cached(block) || prefixes_.contains(entry_of(block)), name + " is cached and cannot be found");
+    for (int i = 0; prefixes_.contains(block) && i < geometry_.blocks(prefixes_.group(block)); ++i) {
+      check(device_.is_cached(block + i), name + " can be found and is not cached");
+    }
     if (group_of[block] != kNoGroup && geometry_.kind(group_of[block]).gives_back())
       num_extra += device_holders[block] - 1;
   }

@@ -39,13 +39,20 @@ KvCacheManager::KvCacheManager(const KvManagerConfig& config)
       hit_(config.groups.size()),
       complete_from_(config.groups.size()) {}
 
-KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens) {
+KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens,
+                                std::vector<CopyOrder>& copies) {
   const std::uint32_t id = new_sequence(false);
   // so that decoding allocates nothing
   for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));
   share_prefix(id, hit);
   Sequence& sequence = sequences_[id];
   sequence.length = sequence.writable = hit.num_blocks * config_.tokens_per_block;
+  const int num_known = std::max(sequence.length, static_cast<int>(chain.tokens.size()));
+  const int num_needed = geometry_.num_needed(sequence.length, num_known) - hit.num_held;
+  for (int group = 0; group < geometry_.num_groups() && hit.num_blocks > 0; ++group) {
+    if (!geometry_.kind(group).sums_up()) continue;
+    begin_state(id, group, hit.tables[static_cast<std::size_t>(group)].front(), num_needed, copies);
+  }
   counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
   counters_.hit_tokens += sequence.length;
   return KvSequence(this, id);
@@ -208,8 +215,9 @@ std::int32_t KvCacheManager::take_entry(int group) {
   const int num_blocks = geometry_.blocks(group);
   const std::int32_t first = num_blocks > 1 ? device_.allocate_run() : device_.allocate();
   if (first == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
-  if (prefixes_.contains(first)) {  // no block of a run, because nothing is cached beside states
-    drop_entry(first);
+  for (std::int32_t block = first; block < first + num_blocks; ++block) {
+    if (!device_.is_cached(block)) continue;
+    drop_entry(entry_of(block));
     ++counters_.evicted_blocks;
   }
   return first;
@@ -219,9 +227,21 @@ std::int32_t KvCacheManager::take_host_entry(int group) {
   return geometry_.blocks(group) > 1 ? host_.allocate_run() : host_.allocate();
 }
 
-void KvCacheManager::drop_entry(std::int32_t block) {
-  prefixes_.erase(block);
-  device_.set_cached(block, false);
+void KvCacheManager::enter_companion(std::int32_t first, PrefixCache::EntryId entry, int group,
+                                     std::uint64_t written_by) {
+  prefixes_.insert_companion(first, entry, group, written_by);
+  for (int i = 0; i < geometry_.blocks(group); ++i) device_.set_cached(first + i, true);
+}
+
+// The block that a cached block is found by: itself, or the first of its run.
+std::int32_t KvCacheManager::entry_of(std::int32_t block) const {
+  return prefixes_.contains(block) ? block : block / geometry_.run() * geometry_.run();
+}
+
+void KvCacheManager::drop_entry(std::int32_t first) {
+  const int num_blocks = geometry_.blocks(prefixes_.group(first));
+  prefixes_.erase(first);
+  for (int i = 0; i < num_blocks; ++i) device_.set_cached(first + i, false);
 }
 
 void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {

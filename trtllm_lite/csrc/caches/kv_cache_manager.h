@@ -38,7 +38,8 @@ inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens
 // The cached blocks that a new sequence can use. Valid until the next call that changes the manager.
 struct PrefixHit {
   int num_blocks = 0;  // cached blocks of the prefix, from the first one on
-  // For each cache group, the blocks that a sequence with this prefix needs. They end where the prefix ends.
+  // For each cache group, the blocks that a sequence with this prefix needs. They end where the prefix ends. Of a state
+  // it needs a copy of the one block here, which is not counted below.
   std::span<const std::vector<std::int32_t>> tables;
   PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // the last entry of group 0
   int num_held = 0;                                      // blocks of all tables
@@ -75,8 +76,9 @@ class KvCacheManager {
   // chain, because at least one token must be computed. `length`: the position where the sequence continues, if beyond
   // the end of the prefix.
   PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
-  // Opens a sequence of at most max_tokens that begins with the blocks of `hit` (just found for `chain`, or empty).
-  KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens);
+  // Opens a sequence of at most max_tokens that begins with the blocks of `hit` (just found for `chain`, or empty), and
+  // with a copy of its state: if blocks for known tokens are short, the kept state itself.
+  KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens, std::vector<CopyOrder>& copies);
   // Forks a sequence: the new one has the same content. A shared block is copied when either of them reserves it for
   // writing.
   KvSequence fork(const KvSequence& sequence);
@@ -91,8 +93,11 @@ class KvCacheManager {
     return num_tokens <= sequences_[sequence.id_].writable;
   }
   // Whether a run of blocks is ready on the device, or on the host, if a group needs one.
-  bool has_runs() const { return geometry_.run() == 1 || device_.has_ready_run(); }
-  bool has_host_runs() const { return geometry_.run() == 1 || host_.has_ready_run(); }
+  bool has_runs() const { return geometry_.run() == 1 || device_.num_ready_runs() > 0; }
+  // Whether a sequence with these cached blocks finds a run, which must not be one that they are in: a ready one, or
+  // the kept state.
+  bool has_run_beside(const PrefixHit& hit) const;
+  bool has_host_runs() const { return geometry_.run() == 1 || host_.num_ready_runs() > 0; }
   // The number of blocks that reserve() would take, not counting copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
   // Notes that the step in preparation writes num_tokens more reserved positions. The last `num_unsettled` of them may
@@ -116,6 +121,11 @@ class KvCacheManager {
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && shares_prefixes()) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
+  // Whether other sequences could go on from the state that this one has now, at the end of its last committed block,
+  // and nothing is kept of it yet.
+  bool can_keep_state(const KvSequence& sequence) const;
+  // Keeps a copy of that state for them. A run must be ready.
+  void keep_state(const KvSequence& sequence, std::vector<CopyOrder>& copies);
   // Releases the blocks that no attention window of the next tokens to compute reaches. `last_step`: the last step that
   // reads them.
   void leave_behind(const KvSequence& sequence, std::uint64_t last_step) {
@@ -199,13 +209,17 @@ class KvCacheManager {
   bool commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by);
   void drop_behind_windows(std::uint32_t id, std::uint64_t last_step);
   void share_prefix(std::uint32_t id, const PrefixHit& hit);
+  void begin_state(std::uint32_t id, int group, std::int32_t kept, int num_needed, std::vector<CopyOrder>& copies);
+  bool can_copy_state(int group, int num_needed) const;
   void retain(std::int32_t block, int group);
   void release(std::int32_t block, int group, std::uint64_t last_step);
   std::int32_t take_entry(int group);
   std::int32_t take_host_entry(int group);
   void copy_entry(CopyKind kind, std::int32_t from, std::int32_t to, int group, std::vector<CopyOrder>& copies) const;
   // Whether sequences share blocks of equal tokens.
-  bool shares_prefixes() const { return config_.enable_block_reuse && geometry_.can_share_prefixes(); }
+  bool shares_prefixes() const { return config_.enable_block_reuse && !geometry_.kind(0).sums_up(); }
+  void enter_companion(std::int32_t block, PrefixCache::EntryId entry, int group, std::uint64_t written_by);
+  std::int32_t entry_of(std::int32_t block) const;
   void drop_entry(std::int32_t block);
   void close(std::uint32_t id, std::uint64_t last_step);
 

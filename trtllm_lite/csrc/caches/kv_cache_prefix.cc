@@ -5,7 +5,8 @@
 
 namespace tl {
 
-// Group 0 determines how much of the chain is cached. Other groups must have the blocks within their windows.
+// Group 0 determines how much of the chain is cached. Other groups must have the blocks within their windows, or the
+// state at the end of the prefix (a sequence that continues at `length` brings its own).
 PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, int length) {
   PrefixHit hit;
   for (auto& blocks : hit_) blocks.clear();
@@ -14,7 +15,9 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   const int tokens_per_block = config_.tokens_per_block;
   const int limit = std::min(static_cast<int>(chain.tokens.size()) - 1, max_tokens) / tokens_per_block;
   const auto first_needed = [&](std::size_t group, int num_blocks) {
-    return geometry_.kind(static_cast<int>(group)).first_needed(std::max(num_blocks * tokens_per_block, length));
+    const CacheKind& kind = geometry_.kind(static_cast<int>(group));
+    if (kind.sums_up()) return length > 0 ? num_blocks : std::max(num_blocks - 1, 0);
+    return kind.first_needed(std::max(num_blocks * tokens_per_block, length));
   };
   std::ranges::fill(complete_from_, 0);  // for each group, the index from which on no block is missing
   PrefixCache::EntryId parent = PrefixCache::kRoot;
@@ -46,6 +49,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
     auto& blocks = hit_[group];
     blocks.resize(static_cast<std::size_t>(hit.num_blocks));
     blocks.erase(blocks.begin(), blocks.begin() + std::min(first_needed(group, hit.num_blocks), hit.num_blocks));
+    if (geometry_.kind(static_cast<int>(group)).sums_up()) continue;
     hit.num_held += static_cast<int>(blocks.size());
     for (const std::int32_t block : blocks) {
       const bool is_held = device_.refcount(block) > 0;
@@ -60,6 +64,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
 void KvCacheManager::share_prefix(std::uint32_t id, const PrefixHit& hit) {
   if (hit.num_blocks == 0) return;
   for (int group = 0; group < geometry_.num_groups(); ++group) {
+    if (geometry_.kind(group).sums_up()) continue;
     const auto& shared = hit.tables[static_cast<std::size_t>(group)];
     Table& t = table(id, group);
     t.first = hit.num_blocks - static_cast<int>(shared.size());
@@ -69,6 +74,62 @@ void KvCacheManager::share_prefix(std::uint32_t id, const PrefixHit& hit) {
   }
   sequences_[id].num_committed = hit.num_blocks;
   sequences_[id].parent = hit.last_entry;
+}
+
+// Gives a new sequence, which needs `num_needed` blocks for its known tokens, the state that it begins with.
+void KvCacheManager::begin_state(std::uint32_t id, int group, std::int32_t kept, int num_needed,
+                                 std::vector<CopyOrder>& copies) {
+  std::int32_t own = kept;
+  for (int i = 0; i < geometry_.blocks(group); ++i) device_.retain(kept + i);
+  if (can_copy_state(group, num_needed)) {
+    own = take_entry(group);
+    copy_entry(CopyKind::kDeviceToDevice, kept, own, group, copies);
+    release(kept, group, launched_ + 1);  // the copy still reads it
+  } else {
+    drop_entry(kept);
+  }
+  table(id, group).blocks.push_back(own);
+}
+
+// Whether a new sequence finds all blocks that it needs beside a kept state, which it holds already.
+bool KvCacheManager::can_copy_state(int group, int num_needed) const {
+  const bool has_other = geometry_.blocks(group) == 1 || device_.num_ready_runs() > 0;
+  return has_other && device_.num_ready() >= num_needed;
+}
+
+bool KvCacheManager::has_run_beside(const PrefixHit& hit) const {
+  std::vector<std::int32_t> broken;
+  for (int group = 0; group < static_cast<int>(hit.tables.size()); ++group) {
+    const auto& blocks = hit.tables[static_cast<std::size_t>(group)];
+    if (geometry_.kind(group).sums_up() && !blocks.empty()) return true;
+    for (const std::int32_t block : blocks) {
+      if (const std::int32_t run = device_.ready_run_of(block); run != kNoBlock) broken.push_back(run);
+    }
+  }
+  std::ranges::sort(broken);
+  const auto num_broken = std::ranges::unique(broken).begin() - broken.begin();
+  return geometry_.run() == 1 || device_.num_ready_runs() > num_broken;
+}
+
+bool KvCacheManager::can_keep_state(const KvSequence& handle) const {
+  const Sequence& s = sequences_[handle.id_];
+  const bool ends_block = s.num_committed > 0 && s.length == s.num_committed * config_.tokens_per_block;
+  if (!ends_block || s.num_unsettled > 0 || !shares_prefixes() || !has_runs()) return false;
+  for (int group = 1; group < geometry_.num_groups(); ++group) {
+    if (geometry_.kind(group).sums_up() && prefixes_.find_companion(s.parent, group) == kNoBlock) return true;
+  }
+  return false;
+}
+
+void KvCacheManager::keep_state(const KvSequence& handle, std::vector<CopyOrder>& copies) {
+  for (int group = 1; group < geometry_.num_groups(); ++group) {
+    const PrefixCache::EntryId parent = sequences_[handle.id_].parent;
+    if (!geometry_.kind(group).sums_up() || prefixes_.find_companion(parent, group) != kNoBlock) continue;
+    const std::int32_t kept = take_entry(group);
+    copy_entry(CopyKind::kDeviceToDevice, table(handle.id_, group).blocks.front(), kept, group, copies);
+    enter_companion(kept, parent, group, launched_ + 1);
+    release(kept, group, launched_ + 1);
+  }
 }
 
 void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by) {
@@ -96,10 +157,10 @@ bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int
     device_.set_cached(own, true);
   }
   for (int group = 1; group < geometry_.num_groups(); ++group) {
+    if (geometry_.kind(group).sums_up()) continue;
     const std::int32_t own = table(id, group).blocks[at];
     if (own == kNoBlock || prefixes_.find_companion(s.parent, group) != kNoBlock) continue;
-    prefixes_.insert_companion(own, s.parent, group, written_by);
-    device_.set_cached(own, true);
+    enter_companion(own, s.parent, group, written_by);
   }
   return true;
 }

@@ -30,7 +30,7 @@ std::optional<KvSequence> KvCacheManager::swap_in(HostSequence& handle, const Pr
                                                   std::vector<CopyOrder>& copies) {
   const int length = sequences_[handle.id_].length;
   const int num_missing = num_used_blocks(handle) - hit.num_held + hit.num_unreferenced;
-  if (num_missing > device_.num_ready() || !has_runs()) return std::nullopt;
+  if (num_missing > device_.num_ready() || !has_run_beside(hit)) return std::nullopt;
   const std::uint32_t id = new_sequence(false);
   share_prefix(id, hit);
   int num_writable = std::numeric_limits<int>::max();

@@ -39,8 +39,7 @@ class KvGeometry {
       run_ = std::max(run_, group.blocks);
     }
     gives_back_ = std::ranges::any_of(groups_, [](const Group& group) { return group.kind->gives_back(); });
-    can_share_prefixes_ =
-        std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_share_prefixes(); });
+    has_states_ = std::ranges::any_of(groups_, [](const Group& group) { return group.kind->sums_up(); });
     can_take_back_ = std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_take_back(); });
     num_growing_ =
         static_cast<int>(std::ranges::count_if(groups_, [](const Group& group) { return group.kind->grows(); }));
@@ -56,8 +55,8 @@ class KvGeometry {
   // The number of consecutive blocks that an entry of a group's tables takes, and the longest of all groups.
   int blocks(int group) const { return groups_[static_cast<std::size_t>(group)].blocks; }
   int run() const { return run_; }
-  // Whether another sequence that begins with the same tokens can go on from full blocks of all groups.
-  bool can_share_prefixes() const { return can_share_prefixes_; }
+  // Whether the entries of any group sum up all tokens so far.
+  bool has_states() const { return has_states_; }
   // Whether the last tokens of a sequence can be taken back.
   bool can_take_back() const { return can_take_back_; }
   // The number of groups of which a sequence needs more blocks the longer it is.
@@ -126,7 +125,7 @@ class KvGeometry {
   int tokens_per_block_ = 1;
   std::vector<Group> groups_{{make_cache_kind({}, 1, 1), 1}};
   int run_ = 1, num_growing_ = 1;
-  bool gives_back_ = false, can_share_prefixes_ = true, can_take_back_ = true;
+  bool gives_back_ = false, has_states_ = false, can_take_back_ = true;
 };
 
 }  // namespace tl

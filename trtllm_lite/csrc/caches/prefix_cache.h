@@ -45,6 +45,7 @@ class PrefixCache {
 
   bool contains(std::int32_t block) const { return entries_[block].id != kRoot; }
   EntryId id(std::int32_t block) const { return entries_[block].id; }
+  int group(std::int32_t block) const { return entries_[block].group; }
   std::uint64_t written_by(std::int32_t block) const { return entries_[block].written_by; }
   int size() const { return size_; }
 

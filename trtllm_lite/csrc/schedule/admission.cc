@@ -40,7 +40,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   Slot slot = *slots_.acquire();
   if (!claim_slot(index, slot, now, events)) return Verdict::kRefused;
   KvSequence kv = swapped ? *cache_.swap_in(swapped->kv(), hit, batch.copies)
-                          : cache_.open(chain(request), hit, request.max_kv_len());
+                          : cache_.open(chain(request), hit, request.max_kv_len(), batch.copies);
   Grant granted = grant(request, std::move(slot), std::move(kv));
   if (swapped) {
     state = resume(std::move(*swapped), std::move(granted));
@@ -65,7 +65,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
 bool Scheduler::fits(const Request& request, int num_computed, const PrefixHit& hit) const {
   const KvGeometry& geometry = cache_.geometry();
   const int num_needed = geometry.num_needed(num_computed, static_cast<int>(request.tokens.size())) - hit.num_held;
-  if (num_needed + hit.num_unreferenced > cache_.device().num_ready() || !cache_.has_runs()) return false;
+  if (num_needed + hit.num_unreferenced > cache_.device().num_ready() || !cache_.has_run_beside(hit)) return false;
   // A request with a promise takes only promised blocks, and a request that ends only frees blocks: promises stay
   // covered.
   const bool promised = needs_promise(request);

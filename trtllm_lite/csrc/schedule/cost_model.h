@@ -21,7 +21,8 @@ class CostModel {
       prefill_seconds_ += result.compute_seconds;
       prefill_tokens_ += num_tokens;
     }
-    if (result.copy_seconds > 0 && !batch.copies.empty()) {
+    const auto is_swapped = [](const CopyOrder& copy) { return copy.kind != CopyKind::kDeviceToDevice; };
+    if (result.copy_seconds > 0 && !batch.copies.empty() && std::ranges::all_of(batch.copies, is_swapped)) {
       average(seconds_per_block_, result.copy_seconds / static_cast<double>(batch.copies.size()));
     }
   }

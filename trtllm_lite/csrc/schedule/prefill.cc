@@ -15,8 +15,9 @@ void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
   for (const Index index : running_) {
     const int most = prefill_budget(batch);
     if (most == 0 || shares.num_prefilling == 0) return;
-    const int num_tokens = remaining(table_.running(index));
-    if (num_tokens <= 1) continue;
+    const Running& running = table_.running(index);
+    const int num_tokens = remaining(running);
+    if (num_tokens <= 1 || running.request().prefill_step == batch.step) continue;
     if (add_row(index, std::min(num_tokens, most), {}, batch)) --shares.num_prefilling;
   }
 }

@@ -107,6 +107,7 @@ struct alignas(64) Request {
   RequestSpec spec;
   Rank rank;
   std::uint64_t sampling_step = 0;  // the newest step in flight that samples for this request
+  std::uint64_t prefill_step = 0;   // the newest step that computes some of its known tokens
   Lateness late;
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts

@@ -180,6 +180,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   Running& running = table_.running(index);
   Request& request = running.request();
   const int past_len = cache_.length(running.kv());
+  if (keeps_states()) num_tokens = keep_state(running, num_tokens, batch);
   const int known_end = past_len + num_tokens, end = known_end + drafts.size();
   if (!reserve(running, running.kv(), end, batch)) return false;
   const bool gives_back = cache_.geometry().gives_back();
@@ -194,6 +195,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   if (request.num_pending > 0) {  // exactly one token remains, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
+    request.prefill_step = batch.step;
     const auto first = request.tokens.begin() + past_len;
     batch.token_ids.insert(batch.token_ids.end(), first, first + num_tokens);
     batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
@@ -210,6 +212,24 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   leave_behind(running, running.kv(), batch.step);
   if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));
   return true;
+}
+
+// Whether states are kept for requests that begin like an earlier one.
+bool Scheduler::keeps_states() const {
+  return cache_.geometry().has_states() && cache_.config().enable_block_reuse && config_.enable_chunked_context;
+}
+
+// Keeps the state after the last full block of a prompt, if blocks are free. Returns the number of tokens of the next
+// step: `num_tokens`, or those up to there.
+int Scheduler::keep_state(const Running& running, int num_tokens, StepBatch& batch) {
+  const int page = cache_.config().tokens_per_block, kept_len = (running.request().num_prompt - 1) / page * page;
+  const int past_len = cache_.length(running.kv());
+  if (past_len < kept_len) return std::min(num_tokens, kept_len - past_len);
+  const bool is_free = num_free(true) >= cache_.geometry().run();
+  if (past_len == kept_len && is_free && cache_.can_keep_state(running.kv())) {
+    cache_.keep_state(running.kv(), batch.copies);
+  }
+  return num_tokens;
 }
 
 // Adds a row for the next `num_tokens` reserved positions of `kv`, the last `num_drafts` of them drafts. The caller

@@ -150,6 +150,8 @@ class Scheduler {
   // Returns whether other running requests have prefill left.
   bool add_decode_rows(const Shares& shares, StepBatch& batch);
   bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
+  bool keeps_states() const;
+  int keep_state(const Running& running, int num_tokens, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
   void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
   static int num_unsettled(const Request& request, const StepRow& row);

@@ -44,7 +44,8 @@ class NumberedKvCache {
   int open(Tokens tokens, std::string salt) {
     std::vector<std::uint64_t> hashes;
     const TokenChain chain{tokens, hashes, salt};
-    KvSequence kv = cache_.open(chain, cache_.find_prefix(chain, std::ssize(tokens)), std::ssize(tokens));
+    std::vector<CopyOrder> copies;  // there are none without states
+    KvSequence kv = cache_.open(chain, cache_.find_prefix(chain, std::ssize(tokens)), std::ssize(tokens), copies);
     return add({std::move(kv), std::move(tokens), std::move(hashes), std::move(salt)});
   }
 
