@@ -52,16 +52,16 @@ class LatentProblem {
   explicit LatentProblem(const KernelArgs& args)
       : in_(args.inputs),
         attributes_(latent_attention::attributes_of(args)),
-        keys_(cache_tensor(args.outputs[latent_attention::kKeyCacheOut], 1.0)),
-        latents_(cache_tensor(args.outputs[latent_attention::kValueCacheOut], 1.0)),
+        keys_(cache_tensor(args.outputs[latent_attention::kRotaryCacheOut], 1.0)),
+        latents_(cache_tensor(args.outputs[latent_attention::kLatentCacheOut], 1.0)),
         y_(args.outputs[latent_attention::kY].as<float>()),
         num_tokens_(in(latent_attention::kQuery).shape[0]),
         num_heads_(in(latent_attention::kKeyUp).shape[0]),
         plain_dim_(in(latent_attention::kKeyUp).shape[1]),
         latent_dim_(in(latent_attention::kKeyUp).shape[2]),
         value_dim_(in(latent_attention::kValueUp).shape[1]),
-        rotary_dim_(in(latent_attention::kKeyCache).shape[3]),
-        tokens_per_block_(in(latent_attention::kKeyCache).shape[2]) {}
+        rotary_dim_(in(latent_attention::kRotaryCache).shape[3]),
+        tokens_per_block_(in(latent_attention::kRotaryCache).shape[2]) {}
 
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_heads() const { return num_heads_; }

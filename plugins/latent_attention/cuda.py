@@ -18,8 +18,8 @@ def lower(op: Lowering) -> list[Command]:
         problems.append(f"max_draft_len is {op.max_draft_len}, expected 0")
     if problems:
         op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")
-    keys = op.cache("key_cache", 1, heads.tokens_per_block, heads.rotary_dim)
-    latents = op.cache("value_cache", 1, heads.tokens_per_block, heads.latent_dim)
+    keys = op.cache("rotary_cache", 1, heads.tokens_per_block, heads.rotary_dim)
+    latents = op.cache("latent_cache", 1, heads.tokens_per_block, heads.latent_dim)
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     cache = Cache(keys, latents, starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     rows, tokens = (op.rows("query"), op.rows("latent")), op.extents("y")[0]
@@ -34,7 +34,7 @@ def lower(op: Lowering) -> list[Command]:
 
 
 def _heads(op: Lowering) -> LatentHeads:
-    extents = (*op.extents("key_up")[:2], op.extents("key_cache")[-1], *op.extents("value_up")[1:])
+    extents = (*op.extents("key_up")[:2], op.extents("rotary_cache")[-1], *op.extents("value_up")[1:])
     num_heads, plain_dim, rotary_dim, value_dim, latent_dim = (size for size in extents if isinstance(size, int))
     sizes = (num_heads, plain_dim, rotary_dim, value_dim, latent_dim, op.tokens_per_block)
     return LatentHeads(*sizes, op.block_bytes, op.dtype)

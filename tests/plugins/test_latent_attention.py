@@ -42,7 +42,7 @@ class _Tokens:
 
     def step(self, new_tokens: Sequence[tuple[int, int]], isa: str, num_threads: int = 2) -> dict[str, np.ndarray]:
         made = run("LatentAttention", self.inputs(new_tokens), ATTRIBUTES, isa=isa, num_threads=num_threads)
-        self.caches = [made["key_cache_out"], made["value_cache_out"]]
+        self.caches = [made["rotary_cache_out"], made["latent_cache_out"]]
         for sequence, count in new_tokens:
             self.pages.lengths[sequence] = self.pages.lengths.get(sequence, 0) + count
         return made
@@ -56,7 +56,7 @@ def test_matches_the_reference(isa: str, latent_dim: int, rotary_dim: int, dtype
         expected = reference("LatentAttention", tokens.inputs(new_tokens), ATTRIBUTES)
         made = tokens.step(new_tokens, isa)
         assert_close(made["y"], expected["y"])
-        for name in ("key_cache_out", "value_cache_out"):
+        for name in ("rotary_cache_out", "latent_cache_out"):
             is_stored = np.isfinite(expected[name])
             np.testing.assert_array_equal(np.isfinite(made[name]), is_stored)
             assert_close(made[name][is_stored], expected[name][is_stored])

@@ -183,12 +183,14 @@ STATE = "state"
 CACHE_KINDS = ("full", "window", "latent", STATE)
 
 
-# Kinds of layers by what they keep of a sequence: keys and values of its tokens; or, in recurrent layers, a state that
-# each token changes: the last inputs of a convolution, and a matrix for each head.
-ATTENTION, RECURRENT = "attention", "recurrent"
+# Kinds of layers by what they keep of a sequence: keys and values of its tokens; of each token a latent and the rotated
+# part of its key; or, in recurrent layers, a state that each token changes: the last inputs of a convolution, and a
+# matrix for each head.
+ATTENTION, LATENT_ATTENTION, RECURRENT = "attention", "latent_attention", "recurrent"
 # What each kind of layer keeps, in the order of a network's inputs: the names in networks, and those in plans.
 LAYER_CACHES = {
     ATTENTION: {"key": "key_cache", "value": "value_cache"},
+    LATENT_ATTENTION: {"rotary": "rotary_cache", "latent": "latent_cache"},
     RECURRENT: {"conv": "conv_state", "recurrent": "recurrent_state"},
 }
 

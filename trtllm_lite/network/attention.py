@@ -79,14 +79,14 @@ class Attention:
     ) -> ir.Value:
         """Attend with projections [batch, seq, heads * head_dim], multiply by the gate, and project the result."""
         graph, heads = context.graph, self.heads
-        context.open_cache(heads.num_kv_heads, heads.head_dim)
+        context.open_cache(heads.num_kv_heads, (heads.head_dim, heads.head_dim))
         query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
         key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
         value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
             query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
             key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
-        keys, values = context.extend_cache(key, value, heads.head_dim)
+        keys, values = context.extend_cache((key, value))
         merged = merge_heads(graph, self._attend(context, query, keys, values))
         if gate is not None:
             merged = graph.op("Mul", [merged, graph.op("Sigmoid", [gate], "gate")], "gated")

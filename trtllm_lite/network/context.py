@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import ATTENTION, LAYER_CACHES
 from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.rope import Rope
@@ -81,22 +82,21 @@ class DecoderContext(NetworkContext):
         self._masks: dict[tuple[int, bool], ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
-    def open_cache(self, kv_heads: int, head_dim: int, value_dim: int | None = None) -> None:
-        """Declare the caches of the next attention; ``value_dim`` is the size of its values, ``head_dim`` if None."""
-        number, dims = len(self.past) // 2, {"key": head_dim, "value": value_dim or head_dim}
-        for what, dim in dims.items():
+    def open_cache(self, kv_heads: int, dims: tuple[int, int], kind: str = ATTENTION) -> None:
+        """Declare the two caches of the next layer, of a ``kind`` with attention, whose elements have ``dims``."""
+        number = len(self.past) // 2
+        for what, dim in zip(LAYER_CACHES[kind], dims, strict=True):
             self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
         self._keys = self._keys or self.past[-2]
 
-    def extend_cache(self, key: ir.Value, value: ir.Value, head_dim: int) -> tuple[ir.Value, ir.Value]:
-        """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the pair opened last, which is returned."""
+    def extend_cache(self, new: tuple[ir.Value, ir.Value], kind: str = ATTENTION) -> tuple[ir.Value, ir.Value]:
+        """Append what is ``new``, [batch, kv_heads, seq, dim] each, to the caches opened last, which are returned."""
         number = len(self.past) // 2 - 1
         roundings = self._cache.get(number, (None, None))
-        pairs = zip(("key", "value"), self.past[-2:], (key, value), roundings, strict=True)
-        for what, past, new, rounding in pairs:
+        for what, past, rows, rounding in zip(LAYER_CACHES[kind], self.past[-2:], new, roundings, strict=True):
             if rounding is not None:
-                new = self.graph.rounded(new, rounding, head_dim, f"{what[0]}_cache.new")
-            inputs, output = [past, new, self.past_lens], f"present_{what}.{number}"
+                rows = self.graph.rounded(rows, rounding, _last_extent(past), f"{what[0]}_cache.new")
+            inputs, output = [past, rows, self.past_lens], f"present_{what}.{number}"
             present = self.graph.op("TensorScatter", inputs, f"{what[0]}_cache", {"axis": 2}, output)
             present.type, present.shape = past.type, past.shape
             self.present.append(present)
@@ -219,6 +219,13 @@ class DecoderContext(NetworkContext):
         slots, positions = self._slots_and_positions()
         width = graph.constant(f"window_{window}", np.array(window))
         return graph.op("Greater", [slots, graph.op("Sub", [positions, width], "start")], "inside")
+
+
+def _last_extent(value: ir.Value) -> int:
+    assert value.shape is not None
+    extent = value.shape[-1]
+    assert isinstance(extent, int)
+    return extent
 
 
 def declare(name: str, dtype: ir.DataType, shape: tuple[int | str, ...]) -> ir.Value:

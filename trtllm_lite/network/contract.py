@@ -1,8 +1,9 @@
 """Defines the contract of a checkpoint's network, on which the builder relies: standard operators, names, operands.
 
 Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and what each layer keeps. A layer with
-attention keeps past_key.{i} and past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in
-head_dim where attention is over latents (network/latent_attention.py). A recurrent layer keeps past_conv.{i} float32
+attention keeps past_key.{i} and past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. One with attention over
+latents (network/latent_attention.py) keeps past_rotary.{i} float32 [batch, 1, max_seq, rotary_dim], the rotated parts
+of keys, and past_latent.{i} float32 [batch, 1, max_seq, latent_dim]. A recurrent layer keeps past_conv.{i} float32
 [batch, channels, history], the last inputs of its convolution with the oldest first, and past_recurrent.{i} float32
 [batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all sequences of a batch have as many new
 tokens if a layer is recurrent. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
@@ -31,7 +32,6 @@ from trtllm_lite.common.vocabulary import (
     LAYER_CACHES,
     LOGITS,
     NETWORK_INPUTS,
-    RECURRENT,
     SEQ_LENS,
     CacheNames,
     cache_names,
@@ -41,13 +41,15 @@ from trtllm_lite.network.graph import OPSET_VERSION
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 # The shapes of what a layer keeps. The network chooses the extents named here but those of _FIXED.
-_KEPT: dict[str, tuple[str, ...]] = {
+_KEPT: dict[str, tuple[int | str, ...]] = {
     "key": ("batch", "kv_heads", "max_seq", "head_dim"),
     "value": ("batch", "kv_heads", "max_seq", "head_dim"),
+    "rotary": ("batch", 1, "max_seq", "rotary_dim"),
+    "latent": ("batch", 1, "max_seq", "latent_dim"),
     "conv": ("batch", "channels", "history"),
     "recurrent": ("batch", "heads", "key_dim", "value_dim"),
 }
-_FIXED = ("batch", "max_seq")
+_FIXED = ("batch", "max_seq", 1)
 
 
 def violations(graph: ir.Graph) -> list[str]:
@@ -101,9 +103,8 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
 
 def layer_kinds(graph: ir.Graph) -> list[str]:
     """The kind of each layer by what it keeps of a sequence, as the names of the network's inputs say."""
-    first_of_recurrent = next(iter(LAYER_CACHES[RECURRENT]))
-    firsts = _kept_inputs(graph)[:-1:2]
-    return [RECURRENT if f"{value.name}".startswith(f"past_{first_of_recurrent}.") else ATTENTION for value in firsts]
+    kinds = {f"past_{next(iter(caches))}": kind for kind, caches in LAYER_CACHES.items()}
+    return [kinds.get(str(value.name).partition(".")[0], ATTENTION) for value in _kept_inputs(graph)[:-1:2]]
 
 
 def _kept_inputs(graph: ir.Graph) -> list[ir.Value]:
@@ -126,7 +127,7 @@ def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | 
         previous = shape
 
 
-def _sized(axes: tuple[str, ...], found: tuple[int | str, ...]) -> tuple[int | str, ...]:
+def _sized(axes: tuple[int | str, ...], found: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The shape with these axes, and with the extents of ``found`` where a network may choose them."""
     if len(found) != len(axes):
         return axes

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import LATENT_ATTENTION
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.linear import Linear
@@ -47,9 +48,9 @@ class LatentAttention:
 
     ``query`` makes the plain parts of all heads, then the rotated parts; ``latent`` makes a token's latent, which
     ``latent_norm`` normalises, then the rotated part of its key, which all heads share. ``key_up`` is [heads,
-    plain_dim, latent_dim], ``value_up`` is [heads, value_dim, latent_dim]. The caches hold latents (as values) and
-    rotated parts of keys (as keys), and not the keys and values of heads: queries, instead of latents, are multiplied
-    with key_up (absorbed), and value_up multiplies the weighted mean of latents.
+    plain_dim, latent_dim], ``value_up`` is [heads, value_dim, latent_dim]. The caches hold latents and rotated parts
+    of keys, not the keys and values of heads: queries, instead of latents, are multiplied with key_up (absorbed), and
+    value_up multiplies the weighted mean of latents.
     """
 
     query: Linear | LowRankLinear
@@ -65,7 +66,7 @@ class LatentAttention:
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
         graph, heads = context.graph, self.heads
-        context.open_cache(1, heads.rotary_dim, heads.latent_dim)
+        context.open_cache(1, (heads.rotary_dim, heads.latent_dim), LATENT_ATTENTION)
         tables = context.rotary_table(self.rope)
         sizes = [heads.num_heads * heads.plain_dim, heads.num_heads * heads.rotary_dim]
         plain, rotated = graph.split(self.query(graph, x, "q_proj"), sizes, "q_parts")
@@ -76,7 +77,8 @@ class LatentAttention:
         key = graph.op("RotaryEmbedding", [self._split(graph, shared, 1, "k_heads"), *tables], "k_rope")
         rotated = self._split(graph, rotated, heads.num_heads, "q_heads")
         rotated = graph.op("RotaryEmbedding", [rotated, *tables], "q_rope")
-        keys, latents = context.extend_cache(key, self._split(graph, latent, 1, "kv_latent"), heads.latent_dim)
+        new = (key, self._split(graph, latent, 1, "kv_latent"))
+        keys, latents = context.extend_cache(new, LATENT_ATTENTION)
         plain = self._split(graph, plain, heads.num_heads, "q_plain")
         absorbed = graph.op("MatMul", [plain, graph.matrix(self.key_up, "k_up")], "q_absorbed")
         query = graph.op("Concat", [absorbed, rotated], "q", {"axis": -1})

@@ -32,9 +32,10 @@ class Sequences:
         tables = self.random.permutation(self.num_blocks)[: num_tables * blocks]
         self.block_tables = tables.reshape(num_tables, blocks).astype(np.int32)
         for layer in range(s.layers):
+            first, second = ("rotary", "latent") if s.value_dim else ("key", "value")
             shapes = {
-                "past_key": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
-                "past_value": (self.num_seqs, s.kv_heads, s.max_seq, s.value_dim or s.head_dim),
+                f"past_{first}": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
+                f"past_{second}": (self.num_seqs, s.kv_heads, s.max_seq, s.value_dim or s.head_dim),
                 "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
                 "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
             }

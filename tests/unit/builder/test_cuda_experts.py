@@ -231,7 +231,7 @@ def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
     assert first.plan == last.plan
     shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors}
     assert {shape for name, shape in shapes.items() if "k_up" in name} == {(2, 16, 128)}, shapes
-    assert {shape[1:] for name, shape in shapes.items() if name.startswith("value_cache.")} == {(1, 32, 128)}, shapes
+    assert {shape[1:] for name, shape in shapes.items() if name.startswith("latent_cache.")} == {(1, 32, 128)}, shapes
 
 
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:

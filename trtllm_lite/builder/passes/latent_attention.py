@@ -1,6 +1,6 @@
 """Attention over latents (network/latent_attention.py) becomes one LatentAttention.
 
-Its caches, past_key.i (rotated parts of keys) and past_value.i (latents), become paged ones, as in paged_attention,
+Its caches, past_rotary.i (rotated parts of keys) and past_latent.i, become paged ones, as in paged_attention,
 which also removes what is left of padding.
 """
 
@@ -56,8 +56,8 @@ class _Match:
     rotated: Heads
     key_up: ir.Value
     value_up: ir.Value
-    key_cache: Cache
-    value_cache: Cache
+    rotary_cache: Cache
+    latent_cache: Cache
     scale: float
     output: ir.Value
 
@@ -90,9 +90,9 @@ def _match(attention: ir.Node) -> _Match:
     expect(product is not None, "the plain part of its query is not multiplied with key_up")
     assert product is not None
     plain, rotated = match_heads(product.inputs[0], "query"), match_heads(rotated_part, "rotated query")
-    key_cache, value_cache = match_cache(keys, "key"), match_cache(latents, "value")
-    expect(key_cache.rounding is value_cache.rounding is None, "its caches are rounded, which latents cannot be")
-    shared, latent = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "latent")
+    rotary_cache, latent_cache = match_cache(keys, "rotary"), match_cache(latents, "latent")
+    expect(rotary_cache.rounding is latent_cache.rounding is None, "its caches are rounded, which latents cannot be")
+    shared, latent = match_heads(rotary_cache.new, "key"), match_heads(latent_cache.new, "latent")
     is_rotated = rotated.cos is not None and (rotated.cos, rotated.sin) == (shared.cos, shared.sin)
     expect(is_rotated and shared.heads == latent.heads == 1, "its keys are not rotated as its queries are")
     expect(plain.cos is latent.cos is None, "more than the rotated parts of queries and keys is rotated")
@@ -108,8 +108,8 @@ def _match(attention: ir.Node) -> _Match:
         rotated=rotated,
         key_up=_weight(product.inputs[1]),
         value_up=value_up,
-        key_cache=key_cache,
-        value_cache=value_cache,
+        rotary_cache=rotary_cache,
+        latent_cache=latent_cache,
         scale=float(attribute(attention, "scale", 0.0) or 1.0),
         output=match_packed_output(values),
     )
@@ -148,9 +148,9 @@ def _weight(value: ir.Value | None) -> ir.Value:
 
 def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match) -> None:
     past_lens = add_shared_inputs(graph)
-    sizes = {"key_cache": match.rotated.head_dim, "value_cache": extents_of(match.value_up)[-1]}
+    sizes = {"rotary_cache": match.rotated.head_dim, "latent_cache": extents_of(match.value_up)[-1]}
     shapes: dict[str, list[Dim]] = {kind: [NUM_BLOCKS, 1, TOKENS_PER_BLOCK, size] for kind, size in sizes.items()}
-    layer = match.key_cache.layer
+    layer = match.rotary_cache.layer
     pasts = {kind: value_of(f"{kind}.{layer}", _FLOAT, shape) for kind, shape in shapes.items()}
     presents = {f"{kind}_out": value_of(f"{kind}_out.{layer}", _FLOAT, shape) for kind, shape in shapes.items()}
     output = value_of(f"{attention.name}.paged", _FLOAT, dims(match.output) or ())
@@ -170,7 +170,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match) -> None:
     outputs = {"y": output, **presents}
     graph.insert_before(attention, fused_node("LatentAttention", str(attention.name), inputs, outputs, attributes))
     replace_value(match.output, output)
-    for cache, kind in ((match.key_cache, "key_cache"), (match.value_cache, "value_cache")):
+    for cache, kind in ((match.rotary_cache, "rotary_cache"), (match.latent_cache, "latent_cache")):
         graph.inputs[graph.inputs.index(cache.past)] = pasts[kind]
         graph.outputs[graph.outputs.index(cache.present)] = presents[f"{kind}_out"]
 

@@ -24,7 +24,7 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
     num_heads, plain_dim, _ = extents(rank.tensor(given["key_up"]))
     if num_heads % rank.tp_size:
         raise uneven_heads(rank, attention, f"{num_heads} query heads cannot be split", num_heads, 1)
-    rotary_dim = features_of(given["key_cache"])
+    rotary_dim = features_of(given["rotary_cache"])
     first, last = rank.own(num_heads // rank.tp_size)
     behind = num_heads * plain_dim
     return [(first * plain_dim, last * plain_dim), (behind + first * rotary_dim, behind + last * rotary_dim)]
