@@ -86,7 +86,7 @@ def test_caches_of_latents_take_the_latent_and_one_rotated_key(tmp_path: Path) -
     cache = read_engine(tmp_path / "engine").manifest.kv_cache
     assert cache.bytes_per_block == 3 * cache.tokens_per_block * (20 + 8) * 4
     (group,) = cache.groups
-    assert (group.kind, [kept.shape for kept in group.caches]) == ("latent", [(1, 8), (1, 20)])
+    assert (group.kind, [kept.shape for kept in group.caches]) == ("latent", [(1, 8), (1, 20)] * 3)
     build_engine(tmp_path / "checkpoint", tmp_path / "half", kv_cache_dtype="float16", **TINY_LIMITS)
     half = read_engine(tmp_path / "half").manifest.kv_cache
     assert half.bytes_per_block == 3 * half.tokens_per_block * (20 + 8) * 2

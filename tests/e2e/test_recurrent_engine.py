@@ -135,9 +135,11 @@ def test_the_manifest_says_what_a_state_takes(case: Case) -> None:
     full, states = cache.groups
     assert (full.kind, full.layers, full.blocks) == ("full", (2,), 1)
     assert (states.kind, states.layers, states.window) == ("state", (0, 1), 0)
-    assert [cache.name for cache in states.caches] == ["conv_state", "recurrent_state"]
-    of_layer = sum(4 * int(np.prod(cache.shape)) for cache in states.caches)
-    assert (states.blocks - 1) * cache.bytes_per_block < 2 * of_layer <= states.blocks * cache.bytes_per_block
+    assert [kept.tensor for kept in states.caches] == [
+        f"{name}.{layer}" for layer in (0, 1) for name in ("conv_state", "recurrent_state")
+    ]
+    of_layers = sum(4 * int(np.prod(kept.shape)) for kept in states.caches)
+    assert (states.blocks - 1) * cache.bytes_per_block < of_layers <= states.blocks * cache.bytes_per_block
     use = cache_use(cache, LIMITS["max_seq_len"]).groups[1]
     assert use.num_bytes == states.blocks * cache.bytes_per_block
     assert use.describe().startswith("2 layers with states, float32: ")
@@ -194,8 +196,8 @@ def _attend_to_a_state(engine: TinyEngine) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[TinyEngine], None], str]] = {
-    "overlap": (_overlap, "expected states that lie side by side"),
-    "too few blocks": (lambda e: e.manifest["kv_cache"]["groups"][1].update(blocks=1), "expected 4 states in 1 blocks"),
+    "overlap": (_overlap, "expected caches of state that do not overlap"),
+    "too few blocks": (lambda e: e.manifest["kv_cache"]["groups"][1].update(blocks=1), "expected states in 1 blocks"),
     "keys in a state": (_attend_to_a_state, "PagedAttention|key_cache"),
     "states of short sequences": (
         lambda e: e.instruction("GatedDeltaRule")["attributes"].update(tokens_per_state=16),

@@ -46,7 +46,7 @@ def _model_of(engine: EngineFile) -> ModelConfig:
     model, mapping = engine.manifest.model, engine.manifest.mapping
     if mapping.pp_size == 1:
         return model
-    layers = engine.manifest.kv_cache.num_layers
+    layers = sum(len(group.layers) for group in engine.manifest.kv_cache.groups)
     return replace(model, num_hidden_layers=layers, vocab_size=model.vocab_size if mapping.is_last else 0)
 
 

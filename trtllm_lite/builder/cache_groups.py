@@ -1,54 +1,58 @@
 """Divides the layers into cache groups: which state each layer keeps of a sequence, and where it lies in the blocks.
 
 What an operator keeps of a token, and of which kind that is, follows from its schema and the shapes of its caches.
-Layers of one kind and window keep the same positions. Every KV cache block has the same number of places, each for one
-layer of a group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A network with one
-kind of attention has one group. The states of recurrent layers are a group of their own, for which a sequence takes a
-run of blocks.
+Layers of one kind and window keep the same positions. Every KV cache block has the same places, each for one layer of a
+group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A place is as large as the
+largest layer that lies there in any group. A network with one kind of attention has one group. The states of recurrent
+layers are a group of their own, for which a sequence takes a run of blocks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from itertools import accumulate, zip_longest
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, cache_kind, dims, operands
-from trtllm_lite.common.vocabulary import DTYPES, FEATURES, STATE
+from trtllm_lite.builder.graph import attribute, dims, operands
+from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-# Largest share of places without a layer. With fewer places per block, fewer stay empty, but there are more groups.
+# Largest share of bytes that no layer uses. Fewer places per block usually leave fewer idle, but make more groups.
 _MOST_IDLE = 1 / 8
 _OF_BLOCKS = ("num_blocks", "tokens_per_block")  # the axes of a cache that tokens do not have
 
+_Layer = tuple[Cache, ...]  # what one layer keeps
+
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
-    """Let each layer of ``graph`` read its group's block tables, and attentions of equal place in groups share a cache.
+    """Let each layer of ``graph`` read its group's block tables.
 
     A window as long as the longest sequence counts as no window. Groups without a window come first, then by descending
-    window, and then the recurrent layers. Raises BuildError for a network without attention, or if layers of a kind
-    keep different things.
+    window, and then the recurrent layers. Raises BuildError for a network without attention, or if recurrent layers
+    keep states of different sizes.
     """
-    layers = dict(enumerate(layers_of(graph)))
-    recurrent = {layer: nodes for layer, nodes in layers.items() if caches_of(nodes)[0] == STATE}
-    attention = {layer: nodes for layer, nodes in layers.items() if layer not in recurrent}
-    if not attention:
+    of_kinds: dict[tuple[int, str], list[_Layer]] = {}
+    states: list[_Layer] = []
+    layers: dict[int, tuple[ir.Node, ...]] = {}
+    for nodes in layers_of(graph):
+        kind, kept = caches_of(nodes)
+        layers[kept[0].layer] = nodes
+        if kind == STATE:
+            states.append(kept)
+            continue
+        window = attribute(nodes[0], "window", 0)
+        window = window if window < max_seq_len else 0
+        of_kinds.setdefault((window, "window" if window else kind), []).append(kept)
+    if not of_kinds:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
-    of_windows: dict[int, list[int]] = {}
-    for layer, (node,) in attention.items():
-        window = attribute(node, "window", 0)
-        of_windows.setdefault(window if window < max_seq_len else 0, []).append(layer)
-    _check_alike(attention.values(), "as much of a token")
-    groups = _groups(of_windows, *caches_of(next(iter(attention.values()))))
-    share_caches(graph, attention, groups)
-    if recurrent:
-        _check_alike(recurrent.values(), "states of equal size")
-        kind, caches = caches_of(next(iter(recurrent.values())))
-        groups = (*groups, CacheGroup(kind, kind, 0, tuple(recurrent), caches))
-        for node in (node for nodes in recurrent.values() for node in nodes):
+    groups = _groups(of_kinds)
+    if states:
+        _check_alike(states, layers)
+        groups = (*groups, CacheGroup(STATE, STATE, 0, tuple(cache for kept in states for cache in kept)))
+        for node in (node for kept in states for node in layers[kept[0].layer]):
             node.attributes["tokens_per_state"] = ir.AttrInt64("tokens_per_state", max_seq_len)
     for number, group in enumerate(groups):
         for node in (node for layer in group.layers for node in layers[layer]):
@@ -56,16 +60,16 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     return groups
 
 
-def _check_alike(layers: Iterable[Sequence[ir.Node]], what: str) -> None:
-    """Raise BuildError, which names layers that differ, unless all of ``layers`` keep the same."""
-    kept: dict[tuple[tuple[str, tuple[int, ...]], ...], str] = {}
-    for nodes in layers:
-        _, caches = caches_of(nodes)
-        kept.setdefault(tuple((cache.name, cache.shape) for cache in caches), str(nodes[0].name))
-    if len(kept) > 1:
-        shown = {name: " and ".join(f"{cache} {list(shape)}" for cache, shape in of) for of, name in kept.items()}
-        found = "; ".join(f"{name} keeps {caches}" for name, caches in shown.items())
-        raise BuildError(f"expected all layers to keep {what}, found that {found}")
+def _check_alike(states: Iterable[_Layer], layers: Mapping[int, Sequence[ir.Node]]) -> None:
+    """Raise BuildError, which names layers that differ, unless all recurrent layers keep the same ``states``."""
+    found: dict[tuple[tuple[str, tuple[int, ...]], ...], str] = {}
+    for kept in states:
+        shapes = tuple((cache.name, cache.shape) for cache in kept)
+        found.setdefault(shapes, str(layers[kept[0].layer][0].name))
+    if len(found) > 1:
+        shown = {name: " and ".join(f"{cache} {list(shape)}" for cache, shape in of) for of, name in found.items()}
+        keeping = "; ".join(f"{name} keeps {caches}" for name, caches in shown.items())
+        raise BuildError(f"expected all layers to keep states of equal size, found that {keeping}")
 
 
 def caches_layer(node: ir.Node) -> bool:
@@ -93,7 +97,7 @@ def layers_of(graph: ir.Graph) -> list[tuple[ir.Node, ...]]:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where a block holds what each cache of layers keeps: ``offsets`` in bytes by the cache's name, side by side.
+    """Where a block holds what layers keep: ``offsets`` in bytes by the names of the plan's tensors.
 
     The blocks of a cache are ``num_bytes`` apart. States lie side by side in runs of ``blocks_of_states`` blocks.
     """
@@ -103,42 +107,51 @@ class BlockLayout:
     blocks_of_states: int
 
 
-def block_layout(graph: ir.Graph, tokens_per_block: int, dtype_of: Callable[[ir.Value], str]) -> BlockLayout:
-    """Lay out the caches of layers that ``graph`` has as inputs, in their order.
+def block_layout(groups: Sequence[CacheGroup], tokens_per_block: int) -> BlockLayout:
+    """Lay out what the layers of ``groups`` keep: the caches of a layer lie side by side, from its place on.
 
-    ``dtype_of`` is how keys, values and latents are stored. Features, which another engine may read, have blocks of
-    their own.
+    Features, which another engine may read, have blocks of their own.
     """
-    offsets, end, end_of_states = dict[str, int](), 0, 0
-    for value in graph.inputs:
-        kind, name = cache_kind(value), str(value.name)
-        if kind is None or name == FEATURES:
-            continue
-        extents = [tokens_per_block if dim == _OF_BLOCKS[1] else dim for dim in (dims(value) or ())[1:]]
-        count = prod(extent for extent in extents if isinstance(extent, int))
-        if kind == STATE:
-            offsets[name] = end_of_states
-            end_of_states += count * DTYPES[_stored_dtype(value)].bits // 8
-        else:
-            offsets[name] = end
-            end += count * DTYPES[dtype_of(value)].bits // 8
-    return BlockLayout(offsets, end, -(-end_of_states // end) if end else 0)
+    attention = [list(group.by_layer.values()) for group in groups if group.kind != STATE]
+    places = _place_bytes(attention)
+    offsets = dict[str, int]()
+    for layers in attention:
+        for begin, kept in zip(accumulate(places, initial=0), layers, strict=False):
+            offsets |= _side_by_side(kept, begin, tokens_per_block)
+    states = [cache for group in groups if group.kind == STATE for cache in group.caches]
+    offsets |= _side_by_side(states, 0, 1)
+    num_bytes, of_states = tokens_per_block * sum(places), sum(cache.num_bytes for cache in states)
+    return BlockLayout(offsets, num_bytes, -(-of_states // num_bytes) if num_bytes else 0)
 
 
-def with_runs(groups: Sequence[CacheGroup], layout: BlockLayout) -> tuple[CacheGroup, ...]:
-    """Return ``groups`` with the number of blocks that states take by ``layout``."""
-    return tuple(replace(group, blocks=layout.blocks_of_states) if group.kind == STATE else group for group in groups)
+def _side_by_side(caches: Sequence[Cache], begin: int, num_tokens: int) -> dict[str, int]:
+    """The offsets of ``caches`` of ``num_tokens`` tokens, the first of which lies at byte ``begin`` of each token."""
+    ends = accumulate((cache.num_bytes for cache in caches), initial=begin)
+    return {cache.tensor: num_tokens * offset for cache, offset in zip(caches, ends, strict=False)}
 
 
-def _stored_dtype(value: ir.Value) -> str:
-    assert value.dtype is not None
-    return DTYPE_NAMES[value.dtype]
+def as_stored(
+    groups: Sequence[CacheGroup], tokens_per_block: int, dtype_of: Callable[[str], str]
+) -> tuple[CacheGroup, ...]:
+    """Return ``groups`` with the types in which a backend stores what they keep, and with the blocks of states.
+
+    ``dtype_of`` maps the type that keys, values or latents have in the graph to that in which they are stored.
+    """
+
+    def stored(group: CacheGroup) -> CacheGroup:
+        if group.kind == STATE:
+            return group
+        return replace(group, caches=tuple(replace(cache, dtype=dtype_of(cache.dtype)) for cache in group.caches))
+
+    typed = tuple(map(stored, groups))
+    blocks = block_layout(typed, tokens_per_block).blocks_of_states
+    return tuple(replace(group, blocks=blocks) if group.kind == STATE else group for group in typed)
 
 
 def groups_of_rank(groups: Sequence[CacheGroup], graph: ir.Graph) -> tuple[CacheGroup, ...]:
     """Return ``groups`` with what the layers of a rank's ``graph`` keep, which may be a part of the heads."""
-    ((_, caches),) = {caches_of(nodes) for nodes in layers_of(graph)}
-    return tuple(replace(group, caches=caches) for group in groups)
+    kept = {cache.tensor: cache for nodes in layers_of(graph) for cache in caches_of(nodes)[1]}
+    return tuple(replace(group, caches=tuple(kept[cache.tensor] for cache in group.caches)) for group in groups)
 
 
 def caches_of(nodes: Sequence[ir.Node]) -> tuple[str, tuple[Cache, ...]]:
@@ -152,62 +165,64 @@ def caches_of(nodes: Sequence[ir.Node]) -> tuple[str, tuple[Cache, ...]]:
         for argument in all_schemas()[node.op_type].caches:
             kinds.add(argument.cache)
             value = given[argument.name]
+            assert value.dtype is not None
             of_axes = list(zip(argument.shape, dims(value) or (), strict=True))
             extents = tuple(extent for axis, extent in of_axes if axis not in _OF_BLOCKS and isinstance(extent, int))
             assert len(extents) == sum(axis not in _OF_BLOCKS for axis, _ in of_axes)
-            caches.append(Cache(argument.name, _stored_dtype(value), extents))
+            _, _, layer = str(value.name).rpartition(".")
+            caches.append(Cache(int(layer), argument.name, DTYPE_NAMES[value.dtype], extents))
+            assert caches[-1].tensor == value.name
     (kind,) = kinds
     assert kind is not None
     return kind, tuple(caches)
 
 
-def _groups(layers: dict[int, list[int]], kind: str, caches: tuple[Cache, ...]) -> tuple[CacheGroup, ...]:
-    """Divide the layers of each window into groups of at most as many layers as a block has places.
-
-    Successive layers of a window go to its groups in turn, so that a pipeline stage has about equally many of each.
-    """
-    num_places = places_of_block([len(of_kind) for of_kind in layers.values()])
-    groups = []
-    for window in sorted(layers, key=lambda window: (window > 0, -window)):
-        name, own = f"window_{window}" if window else "full", layers[window]
-        count = -(-len(own) // num_places)
-        for number in range(count):
+def _groups(of_kinds: Mapping[tuple[int, str], list[_Layer]]) -> tuple[CacheGroup, ...]:
+    """Divide the layers of each window and kind into groups of at most as many layers as a block has places."""
+    num_places = places_of_block(of_kinds.values())
+    groups: list[CacheGroup] = []
+    for window, kind in sorted(of_kinds, key=lambda key: (key[0] > 0, -key[0])):
+        name = f"window_{window}" if window else "full"
+        for layers in _divided(of_kinds[window, kind], num_places):
+            number = sum(group.window == window for group in groups)
             suffix = f".{number}" if number else ""
-            of_window = ("window" if window else kind, window, tuple(own[number::count]))
-            groups.append(CacheGroup(name + suffix, *of_window, caches))
+            caches = tuple(cache for kept in layers for cache in kept)
+            groups.append(CacheGroup(name + suffix, kind, window, caches))
     return tuple(groups)
 
 
-def places_of_block(counts: Sequence[int]) -> int:
-    """How many layers a block holds, given the number of layers of each kind: the smallest of these or a divisor of it.
+def _divided(layers: Sequence[_Layer], num_places: int) -> list[list[_Layer]]:
+    """Divide ``layers`` into as few groups as have room for them in ``num_places`` places, the largest layers first.
 
-    The result is the largest for which at most an eighth of all places are without a layer.
+    Successive layers of a size go to the groups in turn, so that a pipeline stage has about equally many of each, and
+    so that layers of about one size share a place.
+    """
+    by_size = sorted(layers, key=_num_bytes, reverse=True)
+    count = -(-len(layers) // num_places)
+    return [by_size[number::count] for number in range(count)]
+
+
+def _num_bytes(kept: _Layer) -> int:
+    return sum(cache.num_bytes for cache in kept)
+
+
+def _place_bytes(groups: Iterable[Sequence[_Layer]]) -> list[int]:
+    """The bytes of a token in each place of a block: those of the largest layer there, in any of ``groups``."""
+    return [max(sizes) for sizes in zip_longest(*([*map(_num_bytes, layers)] for layers in groups), fillvalue=0)]
+
+
+def places_of_block(kinds: Collection[Sequence[_Layer]]) -> int:
+    """How many layers a block holds, given the layers of each kind: the fewest of a kind, or a divisor of that number.
+
+    The result is the largest that leaves at most an eighth of the bytes of all groups' blocks idle. If none does,
+    because layers differ too much, it is the one that leaves the smallest share idle.
     """
 
-    def num_idle(places: int) -> int:
-        return sum(-count % places for count in counts)
+    def share_idle(places: int) -> float:
+        groups = [layers for of_kind in kinds for layers in _divided(of_kind, places)]
+        used = sum(_num_bytes(kept) for layers in groups for kept in layers)
+        return 1 - used / (len(groups) * sum(_place_bytes(groups)))
 
-    smallest, total = min(counts), sum(counts)
-    divisors = [places for places in range(smallest, 0, -1) if smallest % places == 0]
-    return next(places for places in divisors if num_idle(places) <= (total + num_idle(places)) * _MOST_IDLE)
-
-
-def share_caches(graph: ir.Graph, layers: Mapping[int, Sequence[ir.Node]], groups: Sequence[CacheGroup]) -> None:
-    """Let layers of equal place in ``groups`` update one cache, one after the other, in blocks of their groups.
-
-    ``layers`` maps the number of each layer to its operators, in order of layers.
-    """
-    places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
-    latest = dict[tuple[str, int], ir.Value]()
-    for layer, node in ((layer, node) for layer, nodes in layers.items() for node in nodes):
-        schema = all_schemas()[node.op_type]
-        outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
-        for cache in (argument.name for argument in schema.caches):
-            position, before = schema.input_index(cache), latest.get((cache, places[layer]))
-            if before is not None:
-                own = node.inputs[position]
-                assert own is not None
-                node.replace_input_with(position, before)
-                graph.inputs.remove(own)
-                graph.outputs.remove(before)
-            latest[cache, places[layer]] = node.outputs[outputs[cache]]
+    smallest = min(map(len, kinds))
+    shares = {places: share_idle(places) for places in range(smallest, 0, -1) if smallest % places == 0}
+    return next((places for places, idle in shares.items() if idle <= _MOST_IDLE), min(shares, key=shares.__getitem__))

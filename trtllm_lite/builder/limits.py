@@ -79,7 +79,7 @@ class BuildLimits:
     pp_size: int = 1
     moe_ep_size: int = 1
     allreduce_strategy: str = ALLREDUCE_STRATEGIES[0]
-    cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", "full", 0, (), ()),)
+    cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", "full", 0, ()),)
 
     def __post_init__(self) -> None:
         for field in fields(self):

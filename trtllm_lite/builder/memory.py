@@ -1,15 +1,16 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
+from trtllm_lite.builder.cache_groups import block_layout
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES, STATE
+from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
-from trtllm_lite.engine.manifest import CacheGroup, KvCache, Memory
+from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import PlanTensor
 
 
@@ -75,7 +76,7 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
 
 def no_cache(limits: BuildLimits) -> KvCache:
     """Return the empty cache of an encoder."""
-    return KvCache(limits.tokens_per_block, 0, 0, 0, ())
+    return KvCache(limits.tokens_per_block, 0, 0, ())
 
 
 def kv_cache_of(
@@ -84,22 +85,12 @@ def kv_cache_of(
     """Geometry of the caches of a plan with ``tensors`` and ``symbols``; borrowed features are another engine's."""
     if not limits.generates:
         return no_cache(limits)
-    states = {name for group in limits.cache_groups for name in group.state_names}
-    caches = [tensor for tensor in tensors if tensor.kind == "cache" and tensor.name not in states]
-    of_layers = [tensor for tensor in caches if tensor.name != FEATURES]
-    own = of_layers if borrows_features else caches
-    (dtype,) = {tensor.dtype for tensor in of_layers}  # that of the network, or the one that the backend has chosen
-
-    def stored(group: CacheGroup) -> CacheGroup:
-        if group.kind == STATE:
-            return group
-        return replace(group, caches=tuple(replace(cache, dtype=dtype) for cache in group.caches))
-
-    groups = tuple(map(stored, limits.cache_groups))
+    features = [tensor for tensor in tensors if tensor.kind == "cache" and tensor.name == FEATURES]
+    of_features = 0 if borrows_features else sum(tensor.max_bytes(symbols) for tensor in features)
     return KvCache(
         tokens_per_block=limits.tokens_per_block,
         num_blocks=symbols["num_blocks"],
-        num_layers=len(of_layers) // len(groups[0].caches),
-        bytes_per_block=sum(tensor.max_bytes(symbols) for tensor in own) // symbols["num_blocks"],
-        groups=groups,
+        bytes_per_block=block_layout(limits.cache_groups, limits.tokens_per_block).num_bytes
+        + of_features // symbols["num_blocks"],
+        groups=limits.cache_groups,
     )

@@ -5,14 +5,14 @@ recomputes its first norm, and values that depend on positions alone (rotary tab
 cost of an operator is the bytes of weights that a decode step reads: one row of an embedding, but the whole LM head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import caches_layer, layers_of, share_caches
+from trtllm_lite.builder.cache_groups import caches_layer, caches_of, layers_of
 from trtllm_lite.builder.graph import (
     aliases_of,
     attribute,
@@ -32,7 +32,6 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
-from trtllm_lite.plugins.schema import all_schemas
 
 _LOOKED_UP = ("Embedding", "PositionEmbedding")  # operators that read a row of their table for each token
 _MOST_REPEATED = 1 << 16  # bytes of weights of operators that several stages repeat
@@ -173,15 +172,17 @@ def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int
     values = {str(value.name): value for node in nodes for value in node.outputs}
     if begin > 0:
         values |= _receive(graph, [values[str(value.name)] for value in network.crossing(begin)], own)
-    layers = {layer: nodes for layer, nodes in enumerate(layers_of(graph)) if nodes[0] in set(own)}
+    layers = [nodes for nodes in layers_of(graph) if nodes[0] in set(own)]
+    updated = [node.outputs[position] for nodes in layers for node in nodes for position in aliases_of(node)]
     made = [value for value in graph.outputs if value.producer() in set(own) and not _is_stored(value)]
     sent = made if end == len(nodes) else [values[str(value.name)] for value in network.crossing(end)]
     graph.outputs.clear()
-    graph.outputs.extend([*_own_caches(graph, layers), *sent])
+    graph.outputs.extend([*updated, *sent])
     remove_dead(graph)
     remove_unused_inputs(graph, list(graph.inputs))
-    own_groups = [replace(group, layers=tuple(layer for layer in group.layers if layer in layers)) for group in groups]
-    share_caches(graph, layers, own_groups)
+    kept = {cache for nodes in layers for cache in caches_of(nodes)[1]}
+    own_caches = [tuple(cache for cache in group.caches if cache in kept) for group in groups]
+    own_groups = (replace(group, caches=caches) for group, caches in zip(groups, own_caches, strict=True))
     return Stage(graph, tuple(own_groups))
 
 
@@ -220,18 +221,3 @@ def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
     y = value_of(str(norm.outputs[0].name), ir.DataType.FLOAT, dims(norm.outputs[0]) or ())
     epsilon = {"epsilon": attribute(norm, "epsilon")}
     return fused_node(norm.op_type, str(norm.name), {"x": total, **vectors}, {"y": y}, epsilon)
-
-
-def _own_caches(graph: ir.Graph, layers: Mapping[int, Sequence[ir.Node]]) -> list[ir.Value]:
-    """Let each layer update caches of its own, which are inputs of the graph; returns the updated caches."""
-    made = []
-    for layer, node in ((layer, node) for layer, nodes in layers.items() for node in nodes):
-        schema = all_schemas()[node.op_type]
-        for name in (argument.name for argument in schema.caches):
-            before = operands(node)[name]
-            assert before.dtype is not None
-            own = value_of(f"{name}.{layer}", before.dtype, dims(before) or ())
-            graph.inputs.append(own)
-            node.replace_input_with(schema.input_index(name), own)
-        made += [node.outputs[position] for position in aliases_of(node)]
-    return made

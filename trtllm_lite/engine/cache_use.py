@@ -12,8 +12,9 @@ from trtllm_lite.engine.manifest import KvCache
 class GroupUse:
     """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation.
 
-    ``token_bytes``: what a token takes in a block, idle places included, or 0 for states, which do not grow;
-    ``dtypes``: the types of what it keeps; ``blocks``: the blocks that an entry of its block table takes.
+    ``token_bytes``: what a token takes in a block, of which ``idle_bytes`` hold nothing, because other groups have more
+    or larger layers; both are 0 for states, which do not grow. ``dtypes``: the types of what it keeps; ``blocks``: the
+    blocks that an entry of its block table takes.
     """
 
     name: str
@@ -23,6 +24,7 @@ class GroupUse:
     num_layers: int
     dtypes: tuple[str, ...]
     token_bytes: int
+    idle_bytes: int
     num_blocks: int
     num_bytes: int
 
@@ -40,9 +42,10 @@ class GroupUse:
             )
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
         latents = " latents," if self.kind == "latent" else ""
+        idle = f" ({format_bytes(self.idle_bytes)} idle)" if self.idle_bytes else ""
         return (
             f"{counted(self.num_layers, 'layer')} with {window},{latents} {' and '.join(self.dtypes)}, "
-            f"{format_bytes(self.token_bytes)} a token: {counted(self.num_blocks, 'block')}, "
+            f"{format_bytes(self.token_bytes)} a token{idle}: {counted(self.num_blocks, 'block')}, "
             f"{format_bytes(self.num_bytes)}"
         )
 
@@ -82,6 +85,9 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
     def blocks(spec: tuple[str, int, int]) -> int:
         return KvGeometry(kv_cache.tokens_per_block, [spec], max_seq_len).most_blocks(1, max_seq_len)
 
+    attention = [group for group in kv_cache.groups if group.kind != STATE]
+    several = len(attention) > 1  # a model of one group has no idle bytes, and may keep features, which are in blocks
+    of_token = kv_cache.bytes_per_block // kv_cache.tokens_per_block
     groups = tuple(
         GroupUse(
             group.name,
@@ -90,13 +96,14 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
             group.blocks,
             len(group.layers),
             tuple(dict.fromkeys(cache.dtype for cache in group.caches)),
-            0 if group.kind == STATE else kv_cache.bytes_per_block // kv_cache.tokens_per_block,
+            0 if group.kind == STATE else of_token,
+            of_token - group.num_bytes if several and group.kind != STATE else 0,
             blocks(group.spec),
             blocks(group.spec) * kv_cache.bytes_per_block,
         )
         for group in kv_cache.groups
     )
-    num_layers = sum(group.num_layers for group in groups if group.kind != STATE)
-    of_attention = blocks(("full", 0, 1)) * kv_cache.bytes_per_block * num_layers // kv_cache.num_layers
+    used = kv_cache.tokens_per_block * sum(group.num_bytes for group in attention)
+    of_attention = blocks(("full", 0, 1)) * (used if several else kv_cache.bytes_per_block)
     of_states = sum(group.num_bytes for group in groups if group.kind == STATE)
     return CacheUse(max_seq_len, groups, of_attention + of_states)

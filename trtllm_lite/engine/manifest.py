@@ -5,6 +5,8 @@ Python read.
 """
 
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, TypeAlias
 
 from trtllm_lite.common.vocabulary import (
@@ -16,6 +18,7 @@ from trtllm_lite.common.vocabulary import (
     MAX_PP_SIZE,
     MAX_TP_SIZE,
     STATE,
+    num_bytes,
 )
 from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
@@ -54,62 +57,85 @@ class Limits:
 
 @dataclass(frozen=True)
 class Cache:
-    """What a layer keeps of each token in the operand ``name`` of its operator: ``shape`` elements of ``dtype``.
+    """What layer number ``layer`` keeps of each token in the operand ``name`` of its operator: ``shape`` elements of
+    ``dtype``.
 
     The shape of keys is [heads, head_dim]. Blocks may have another order of axes. A state is what a recurrent layer
     keeps of all tokens together.
     """
 
+    layer: _Amount
     name: Name
     dtype: DTypeName
     shape: tuple[Count, ...]
 
+    @property
+    def tensor(self) -> str:
+        """The name of the plan's tensor that holds it."""
+        return f"{self.name}.{self.layer}"
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of a token, or of the whole state."""
+        return num_bytes(self.dtype, self.shape)
+
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share a block table, because they keep the same positions, and the same of each token.
+    """Layers that share a block table, because they keep the same positions.
 
     ``kind``: one of ``CACHE_KINDS``. ``window``: a query at position p attends to positions > p - window, and earlier
-    blocks are freed; 0 for none. ``layers`` are numbers of layers: the i-th layer of the list has place i in every
-    block of the group. ``caches`` are those of each layer. An entry of a block table stands for ``blocks`` consecutive
-    blocks: one, or as many as the states of all layers take.
+    blocks are freed; 0 for none. ``caches`` are those of all layers, layer by layer: the i-th layer of the list has
+    place i in every block of the group. An entry of a block table stands for ``blocks`` consecutive blocks: one, or as
+    many as the states of all layers take.
     """
 
     name: Name
     kind: Annotated[str, OneOf("CacheKindName", CACHE_KINDS)]
     window: _Amount
-    layers: tuple[_Amount, ...]
     caches: tuple[Cache, ...]
     blocks: Count = 1
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the group's layers, by their places in a block."""
+        return tuple(self.by_layer)
+
+    @property
+    def by_layer(self) -> dict[int, tuple[Cache, ...]]:
+        """The caches of each layer, by its number."""
+        return {layer: tuple(kept) for layer, kept in groupby(self.caches, attrgetter("layer"))}
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that all layers of the group keep of a token, without idle ones; of states, those of a sequence."""
+        return sum(cache.num_bytes for cache in self.caches)
 
     @property
     def spec(self) -> tuple[str, int, int]:
         """What :class:`KvGeometry` needs to know of the group."""
         return self.kind, self.window, self.blocks
 
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """The names of the plan's tensors that are states of the group's layers."""
-        if self.kind != STATE:
-            return ()
-        return tuple(f"{cache.name}.{layer}" for layer in self.layers for cache in self.caches)
-
 
 @dataclass(frozen=True)
 class KvCache:
     """Geometry of the paged cache.
 
-    A block holds what ``num_layers`` layers of one cache group keep of ``tokens_per_block`` tokens (a group may have
-    fewer layers, or none in a stage: the other places are idle). So a block has ``bytes_per_block`` bytes in every
-    group, and one pool of ``num_blocks`` serves all. The states of recurrent layers, which ``num_layers`` does not
-    count, take several blocks. An encoder, which caches nothing, has no groups and zero blocks and layers.
+    A block holds what the layers of one cache group keep of ``tokens_per_block`` tokens. Each place of a block is as
+    large as the largest layer, of any group, that lies there, so a block has ``bytes_per_block`` bytes in every group,
+    and one pool of ``num_blocks`` serves all. (A group may have fewer layers than others, or none in a stage.) The
+    states of recurrent layers take several blocks. An encoder, which caches nothing, has no groups and zero blocks.
     """
 
     tokens_per_block: Count
     num_blocks: _Amount
-    num_layers: _Amount
     bytes_per_block: Bytes
     groups: tuple[CacheGroup, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """The places of a block: as many as the largest cache group has layers, recurrent layers not counted."""
+        return max((len(group.layers) for group in self.groups if group.kind != STATE), default=0)
 
     @property
     def dtype(self) -> str:

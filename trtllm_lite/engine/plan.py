@@ -48,8 +48,9 @@ class PlanTensor:
     """One tensor. ``shape`` is logical, of integers and symbols; ``layout`` is the layout of a weight's bytes.
 
     ``offset`` is in bytes from the start of the arena or the state, or, for a weight, from the start of the engine's
-    data section, where the entry ``weights.<name>`` is. A cache of layers begins ``offset`` bytes from the start of
-    each block, which holds all of them. The executor places inputs and features, whose offset is 0.
+    data section, where the entry ``weights.<name>`` is. A layer's cache begins ``offset`` bytes from the start of each
+    block of its cache group; those of other groups may begin there, too. The executor places inputs and features, whose
+    offset is 0.
     """
 
     name: Name

@@ -100,13 +100,18 @@ def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> No
 def _stages(kind: str) -> list[EngineFile]:
     """A whole engine, and one for each of its two stages."""
     shape = cuda_shape(tied=False)
-    cache = KvCache(16, 64, shape.layers, 4096, (CacheGroup("full", "full", 0, (0,), caches((2, 16), "bfloat16")),))
+
+    def cache_of(layers: range) -> KvCache:
+        groups = (CacheGroup("full", "full", 0, caches((2, 16), "bfloat16", layers)),)
+        return KvCache(16, 64, len(layers) * 2048, groups)
+
+    cache = cache_of(range(shape.layers))
     manifest = replace(_llama_8b(), target=Target(kind), kv_cache=cache)
     manifest = replace(manifest, model=replace(manifest.model, num_hidden_layers=shape.layers))
     found = [EngineFile(Path(), 0, {}, {}, manifest, cuda_plan(shape))]
     for rank, lowered in enumerate(lowered_stages(shape, pp_size=2)):
         names = {specialised: f"{number:064x}" for specialised, number in lowered.kernels().items()}
-        own = replace(cache, num_layers=shape.layers // 2, bytes_per_block=2048)
+        own = cache_of(range(rank, rank + 1))
         stage = replace(manifest, kv_cache=own, mapping=RankMapping(rank=rank, pp_size=2))
         found.append(EngineFile(Path(), 0, {}, {}, stage, make_plan(lowered, names)))
     return found

@@ -25,7 +25,7 @@ def config_of(shape: Shape) -> ModelConfig:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        max_position_embeddings=64,
+        max_position_embeddings=max(64, shape.max_seq),
         eos_token_ids=[1, 2],
         bos_token_id=None,
         pad_token_id=0,

@@ -37,6 +37,10 @@ CUDA_VARIANTS = {
     "llama": cuda_shape(),
     "float16": cuda_shape(dtype=ir.DataType.FLOAT16, tied=False),
     "mistral": cuda_shape(windows=(5, 5)),
+    "mixed_heads": cuda_shape(layers=3, windows=(0,) * 3, layer_kv_heads=(2, 1, 4), layer_head_dims=(16, 64, 32)),
+    "mixed_heads_and_windows": cuda_shape(
+        layers=4, windows=(5, 0, 5, 0), layer_kv_heads=(2, 1), layer_head_dims=(16, 32, 64), qk_norm=True
+    ),
     "softcap": cuda_shape(softcap=0.75, windows=(5, 0)),
     "softcap_wgmma": cuda_shape(softcap=0.75, head_dim=64),
     "sinks": cuda_shape(sinks=True, windows=(5, 0)),

@@ -21,6 +21,8 @@ class Shape:
     heads: int = 6
     kv_heads: int = 2
     head_dim: int = 10
+    layer_kv_heads: tuple[int, ...] = ()  # key/value heads, which the layers take in turn; empty: kv_heads
+    layer_head_dims: tuple[int, ...] = ()  # sizes of heads, which the layers take in turn; empty: head_dim
     value_dim: int | None = None  # size of values in the cache; None: head_dim
     hidden: int = 36
     inter: int = 50
@@ -54,6 +56,14 @@ class Shape:
     dtype: ir.DataType = FLOAT
     seed: int = 0
 
+    def kv_heads_of(self, layer: int) -> int:
+        """The key/value heads of a layer."""
+        return self.layer_kv_heads[layer % len(self.layer_kv_heads)] if self.layer_kv_heads else self.kv_heads
+
+    def head_dim_of(self, layer: int) -> int:
+        """The size of a layer's heads."""
+        return self.layer_head_dims[layer % len(self.layer_head_dims)] if self.layer_head_dims else self.head_dim
+
 
 VARIANTS = {
     "llama": Shape(),
@@ -62,6 +72,10 @@ VARIANTS = {
     "softcap": Shape(softcap=0.75, windows=(0, 5)),
     "sinks": Shape(sinks=True, windows=(0, 5)),
     "mixed_windows": Shape(layers=3, windows=(5, 0, 3)),
+    "mixed_heads": Shape(layers=3, windows=(0, 0, 0), layer_kv_heads=(2, 1, 3), layer_head_dims=(6, 10)),
+    "mixed_heads_and_windows": Shape(
+        layers=4, windows=(5, 0, 5, 0), layer_kv_heads=(2, 1), layer_head_dims=(6, 14, 10), qk_norm=True
+    ),
     "qwen2": Shape(qkv_bias=True, tied=False),
     "qwen3": Shape(qk_norm=True, head_dim=14),
     "mlp_bias": Shape(mlp_bias=True),
@@ -166,8 +180,11 @@ class Network:
             positions = self._weight("model.embed_positions.weight", s.max_seq, s.hidden, dtype=s.dtype)
             rows = self._op("embed_positions", "Gather", positions, self.inputs[1])
             hidden = self._op("embed_positions.add", "Add", hidden, self._as_float32("embed_positions", rows))
-        names = ("rope", "local_rope")
-        self.tables = [self._rope(*table) for table in zip(names, s.thetas, strict=False) if s.rotary_dim != 0]
+        names, sizes = ("rope", "local_rope"), dict.fromkeys(map(s.head_dim_of, range(s.layers)))
+        self.tables = {
+            size: [self._rope(name, theta, size) for name, theta in zip(names, s.thetas, strict=False)]
+            for size in (sizes if s.rotary_dim != 0 else ())
+        }
         length = self._op("seq_len", "Shape", ids, start=1, end=2)
         self.nonpad = self._op("total_lens", "Add", self.inputs[2], length)
         for layer in range(s.layers):
@@ -182,8 +199,9 @@ class Network:
             logits = self._op("logit_softcap.mul", "Mul", self._op("logit_softcap.tanh", "Tanh", logits), cap)
         return logits
 
-    def _rope(self, path: str, theta: float) -> tuple[ir.Value, ir.Value]:
-        half = (self.shape.rotary_dim or self.shape.head_dim) // 2
+    def _rope(self, name: str, theta: float, head_dim: int) -> tuple[ir.Value, ir.Value]:
+        half = (self.shape.rotary_dim or head_dim) // 2
+        path = f"{name}_{head_dim}" if self.shape.layer_head_dims else name
         inv_freq = self._constant(path.replace("rope", "inv_freq"), theta ** -(np.arange(half) / half), np.float32)
         if self.shape.original_length:
             inv_freq = self._by_length(path, inv_freq, half)
@@ -216,11 +234,11 @@ class Network:
             self.weights[path] = self._op(path, "Greater", keys, first)
         return self.weights[path]
 
-    def _heads(self, path: str, x: ir.Value, heads: int, norm: str | None) -> ir.Value:
-        s = self.shape
-        x = self._op(path + ".split", "Reshape", x, self._constant(f"heads_{heads}", [0, 0, heads, s.head_dim]))
+    def _heads(self, path: str, x: ir.Value, heads: int, head_dim: int, norm: str | None) -> ir.Value:
+        shape = self._constant(f"heads_{heads}_{head_dim}", [0, 0, heads, head_dim])
+        x = self._op(path + ".split", "Reshape", x, shape)
         if norm is not None:
-            x = self._norm(path + ".norm", x, norm, s.head_dim)
+            x = self._norm(path + ".norm", x, norm, head_dim)
         return self._op(path + ".swap", "Transpose", x, perm=[0, 2, 1, 3])
 
     def _attention(self, path: str, layer: int, x: ir.Value) -> ir.Value:
@@ -228,15 +246,16 @@ class Network:
         if s.act_order:
             x = self._in_order(path + ".in_order", x, s.hidden)
         states = []
-        for kind, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+        kv_heads, head_dim = s.kv_heads_of(layer), s.head_dim_of(layer)
+        for kind, heads in (("q", s.heads), ("k", kv_heads), ("v", kv_heads)):
             name = f"{path}.{kind}_proj"
-            y = self._linear(name, x, prefix + kind + "_proj", heads * s.head_dim, s.hidden, s.qkv_bias)
+            y = self._linear(name, x, prefix + kind + "_proj", heads * head_dim, s.hidden, s.qkv_bias)
             norm = f"{prefix}{kind}_norm.weight" if s.qk_norm and kind != "v" else None
             if s.norms_all_heads and kind != "v":
-                y = self._norm(f"{path}.{kind}_norm", y, f"{prefix}{kind}_norm.weight", heads * s.head_dim)
-            y = self._heads(f"{path}.{kind}", y, heads, norm)
+                y = self._norm(f"{path}.{kind}_norm", y, f"{prefix}{kind}_norm.weight", heads * head_dim)
+            y = self._heads(f"{path}.{kind}", y, heads, head_dim, norm)
             if kind != "v" and self.tables:
-                table, partial = self.tables[layer % len(self.tables)], {}
+                table, partial = self.tables[head_dim][layer % len(s.thetas)], {}
                 if s.rotary_dim is not None:
                     partial = {"rotary_embedding_dim": s.rotary_dim, "num_heads": heads}
                 y = self._op(f"{path}.{kind}_rope", "RotaryEmbedding", y, *table, **partial)
@@ -253,10 +272,10 @@ class Network:
             mask = self._mask_with_sinks(path, prefix, layer, mask)
         inputs = (states[0], *caches, mask, None, None, lens)
         cap = {"softcap": s.softcap} if s.softcap else {}
-        y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5, **cap)
+        y = self._op(path, "Attention", *inputs, is_causal=1, scale=head_dim**-0.5, **cap)
         y = self._op(path + ".swap", "Transpose", y, perm=[0, 2, 1, 3])
         y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
-        return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim, s.linear_bias)
+        return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * head_dim, s.linear_bias)
 
     def _mask_with_sinks(self, path: str, prefix: str, layer: int, mask: ir.Value | None) -> ir.Value:
         shape = self._constant("sink.shape", [1, self.shape.heads, 1, 1])
@@ -276,7 +295,8 @@ class Network:
     def _past(self, layer: int, kind: str) -> ir.Value:
         name, s = f"past_{kind}.{layer}", self.shape
         if name not in {value.name for value in self.inputs}:
-            self.inputs.append(ir.val(name, FLOAT, ["batch", s.kv_heads, "max_seq", s.head_dim]))
+            shape = ["batch", s.kv_heads_of(layer), "max_seq", s.head_dim_of(layer)]
+            self.inputs.append(ir.val(name, FLOAT, shape))
         return next(value for value in self.inputs if value.name == name)
 
     def _scatter(self, path: str, layer: int, kind: str, new: ir.Value) -> ir.Value:

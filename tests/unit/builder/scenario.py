@@ -32,12 +32,13 @@ class Sequences:
         tables = self.random.permutation(self.num_blocks)[: num_tables * blocks]
         self.block_tables = tables.reshape(num_tables, blocks).astype(np.int32)
         for layer in range(s.layers):
+            heads, head_dim = s.kv_heads_of(layer), s.head_dim_of(layer)
             first, second = ("rotary", "latent") if s.value_dim else ("key", "value")
             shapes = {
-                f"past_{first}": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
-                f"past_{second}": (self.num_seqs, s.kv_heads, s.max_seq, s.value_dim or s.head_dim),
-                "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
-                "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
+                f"past_{first}": (self.num_seqs, heads, s.max_seq, head_dim),
+                f"past_{second}": (self.num_seqs, heads, s.max_seq, s.value_dim or head_dim),
+                "key_cache": (self.num_blocks, heads, head_dim, self.tokens_per_block),
+                "value_cache": (self.num_blocks, heads, self.tokens_per_block, head_dim),
             }
             # The old content of a slot must never matter. It is not NaN, which would spoil masked values, too.
             self.caches |= {f"{name}.{layer}": np.full(size, 1e3, np.float32) for name, size in shapes.items()}

@@ -2,24 +2,27 @@
 
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tests.unit.builder.networks import VARIANTS, network
-from trtllm_lite.builder.cache_groups import assign_cache_groups, layers_of
-from trtllm_lite.builder.graph import operands
+from tests.unit.builder.networks import VARIANTS, Shape, network
+from trtllm_lite.builder.cache_groups import as_stored, assign_cache_groups, block_layout
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.errors import BuildError
+from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.plugins.schema import all_schemas
 
-MAX_SEQ_LEN = 48
+MAX_SEQ_LEN, TOKENS = 48, 16
+
+
+def fused(shape: Shape) -> ir.Graph:
+    model, _ = run_passes(network(shape), PIPELINE)
+    return model.graph
 
 
 def _fused(variant: str = "llama") -> ir.Graph:
-    shape = VARIANTS[variant]
-    model, _ = run_passes(network(replace(shape, layers=3, windows=(5, 0, 5))), PIPELINE)
-    return model.graph
+    return fused(replace(VARIANTS[variant], layers=3, windows=(5, 0, 5)))
 
 
 def test_groups_say_what_a_layer_keeps_of_a_token() -> None:
@@ -39,15 +42,71 @@ def test_windows_as_long_as_the_longest_sequence_are_none() -> None:
     assert (group.kind, group.window, group.layers) == ("full", 0, (0, 1, 2))
 
 
-def test_layers_that_keep_different_things_are_refused() -> None:
-    graph = _fused()
-    (last,) = layers_of(graph)[-1]
-    keys = operands(last)["key_cache"]
-    shape = VARIANTS["llama"]
-    keys.shape = ir.Shape(["num_blocks", 2 * shape.kv_heads, shape.head_dim, "tokens_per_block"])
-    message = rf"keeps key_cache \[{shape.kv_heads}, .*; {last.name} keeps key_cache \[{2 * shape.kv_heads}, "
-    with pytest.raises(BuildError, match=message):
-        assign_cache_groups(graph, MAX_SEQ_LEN)
+def test_large_layers_share_places_with_large_ones() -> None:
+    """Heads of 4 layers with a window and of 2 without have 8, 2, 8, 2 and 8, 2 elements."""
+    graph = fused(Shape(layers=6, windows=(5, 5, 5, 5, 0, 0), layer_head_dims=(8, 2)))
+    groups = assign_cache_groups(graph, MAX_SEQ_LEN)
+    assert [group.layers for group in groups] == [(4, 5), (0, 1), (2, 3)]
+    of_token = 2 * 4 * Shape().kv_heads  # bytes of keys and values, per element of a head
+    layout = block_layout(groups, TOKENS)
+    assert {layout.offsets[f"key_cache.{layer}"] for layer in (0, 2, 4)} == {0}
+    assert {layout.offsets[f"key_cache.{layer}"] for layer in (1, 3, 5)} == {8 * of_token * TOKENS}
+    assert layout.num_bytes == 10 * of_token * TOKENS
+
+
+def test_as_few_bytes_are_idle_as_can_be() -> None:
+    """Heads of one layer are 8 times as large as those of the others: blocks of one layer would waste the most."""
+    graph = fused(Shape(layers=6, windows=(5, 5, 5, 5, 0, 0), layer_head_dims=(2, 2, 2, 2, 16, 2)))
+    groups = assign_cache_groups(graph, MAX_SEQ_LEN)
+    assert [group.layers for group in groups] == [(4, 5), (0, 2), (1, 3)]
+    full, *windowed = (group.num_bytes for group in groups)
+    assert windowed == [full * 2 // 9] * 2
+    assert block_layout(groups, TOKENS).num_bytes == TOKENS * full
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_of_a_group_lie_apart(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    layers = int(random.integers(1, 9))
+    shape = Shape(
+        layers=layers,
+        windows=tuple(random.choice([0, 5, 7], layers).tolist()),
+        layer_kv_heads=tuple(random.choice([1, 2, 3, 6], layers).tolist()),
+        layer_head_dims=tuple(random.choice([2, 4, 10], layers).tolist()),
+    )
+    groups = assign_cache_groups(fused(shape), MAX_SEQ_LEN)
+    assert sorted(layer for group in groups for layer in group.layers) == list(range(layers))
+    layout = block_layout(groups, TOKENS)
+    ends = []
+    for group in groups:
+        assert {shape.windows[layer] for layer in group.layers} == {group.window}
+        end = 0
+        for cache in sorted(group.caches, key=lambda cache: layout.offsets[cache.tensor]):
+            assert cache.shape == (shape.kv_heads_of(cache.layer), shape.head_dim_of(cache.layer))
+            assert layout.offsets[cache.tensor] >= end
+            end = layout.offsets[cache.tensor] + TOKENS * cache.num_bytes
+        ends.append(end)
+    assert max(ends) == layout.num_bytes
+
+
+def test_kinds_and_types_lie_in_one_block() -> None:
+    latents = (Cache(1, "key_cache", "float16", (1, 8)), Cache(1, "value_cache", "float16", (1, 20)))
+    keys = (Cache(0, "key_cache", "int8", (2, 16)), Cache(0, "value_cache", "float32", (2, 4)))
+    states = tuple(Cache(layer, "conv_state", "float32", (3, size)) for layer, size in ((2, 90), (3, 110)))
+    groups = (
+        *(CacheGroup("full", "full", 0, keys), CacheGroup("full.1", "latent", 0, latents)),
+        CacheGroup("state", "state", 0, states),
+    )
+    layout = block_layout(groups, TOKENS)
+    assert layout.num_bytes == TOKENS * 64
+    assert layout.offsets == {
+        **{"key_cache.0": 0, "value_cache.0": TOKENS * 32, "key_cache.1": 0, "value_cache.1": TOKENS * 16},
+        **{"conv_state.2": 0, "conv_state.3": 3 * 90 * 4},
+    }
+    assert layout.blocks_of_states == 3  # for 2400 bytes
+    half = as_stored(groups, TOKENS, lambda _: "float16")
+    assert [group.blocks for group in half] == [1, 1, 2]
+    assert {cache.dtype for group in half[:2] for cache in group.caches} == {"float16"}
 
 
 def test_schemas_mark_all_inputs_in_blocks() -> None:

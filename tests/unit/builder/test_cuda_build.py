@@ -98,7 +98,7 @@ def test_the_manifest_names_target_and_cache(engine: EngineFile) -> None:
     assert manifest.target == Target("cuda", ("sm_90a",))
     cache = manifest.kv_cache
     assert (cache.dtype, cache.num_blocks, cache.num_layers) == ("bfloat16", 6, 2)
-    assert cache.groups == (CacheGroup("full", "full", 0, (0, 1), caches((2, 16), "bfloat16")),)
+    assert cache.groups == (CacheGroup("full", "full", 0, caches((2, 16), "bfloat16", [0, 1])),)
     assert cache.bytes_per_block == 2 * 2 * 2 * 16 * 32 * 2
     assert not manifest.stripped
 

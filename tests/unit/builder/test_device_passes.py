@@ -52,7 +52,7 @@ def test_several_ranks_read_the_last_tokens_where_one_draws_them() -> None:
 
 @pytest.mark.parametrize("bucket", [DECODE, MIXED], ids=lambda bucket: bucket.name)
 def test_attention_reads_what_the_search_for_slots_has_left(bucket: Bucket) -> None:
-    groups = (CacheGroup("window_5", "window", 5, (0,), ()), CacheGroup("full", "full", 0, (1,), ()))
+    groups = (CacheGroup("window_5", "window", 5, ()), CacheGroup("full", "full", 0, ()))
     first, *ops = _ops(bucket, BuildLimits(**LIMITS, cache_groups=groups), windows=(5, 0))
     assert first.kind == "CacheSlots"
     assert first.attributes == {"tokens_per_block": LIMITS["tokens_per_block"]}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.csrc.tiny_engine import MANIFEST, TinyEngine
+from tests.unit.csrc.tiny_engine import HEAD_DIM, KV_HEADS, MANIFEST, TinyEngine, cache_group
 from trtllm_lite._core import Engine
 from trtllm_lite.common.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
@@ -205,6 +205,15 @@ def receive(engine: TinyEngine, *names: str) -> None:
     engine.plan["received"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
 
 
+def add_group(engine: TinyEngine, dtype: str = "float32") -> None:
+    """Let a layer 1, which the program does not compute, keep as much as layer 0, in a group of its own."""
+    engine.manifest["kv_cache"]["groups"].append(cache_group("full.1", (KV_HEADS, HEAD_DIM), dtype, 1))
+    engine.plan["symbols"]["num_tables"] *= 2
+    caches = [tensor for tensor in engine.plan["tensors"] if tensor["kind"] == "cache"]
+    own = [tensor | {"name": tensor["name"].replace(".0", ".1"), "dtype": dtype} for tensor in caches]
+    engine.plan["tensors"] += own
+
+
 def write_state(engine: TinyEngine) -> None:
     """Let the product of queries, keys and values lie in the state."""
     tensors = engine.plan["tensors"]
@@ -318,7 +327,15 @@ PLANS: dict[str, tuple[Change, str]] = {
     "weight that is not there": (set_tensor("o", name="oo"), 'expected an entry "weights.oo"'),
     "cache of another shape": (
         set_tensor("key_cache.0", shape=["num_blocks", 2, 8, 16]),
-        "expected a block to have what a cache of the manifest's groups keeps",
+        "expected what the manifest says that full keeps of tokens_per_block tokens under this name",
+    ),
+    "caches of a group that overlap": (
+        set_tensor("value_cache.0", offset=64),
+        "expected caches of full that do not overlap",
+    ),
+    "a cache beyond the end of blocks": (
+        set_tensor("value_cache.0", offset=1024),
+        "expected KV caches of 1024 bytes a block in all, as the manifest says, found 1536",
     ),
     "input of another shape": (set_tensor("token_ids", shape=["num_seqs"]), "shape of the step input of this name"),
     "input of another name": (set_tensor("token_ids", name="tokens"), "expected the name of a step input"),
@@ -398,9 +415,23 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         lambda e: e.manifest["kv_cache"].update(groups=[]),
         r"manifest\.kv_cache\.groups: expected one or more, found none",
     ),
-    "a cache group of more layers than places": (
-        lambda e: e.manifest["kv_cache"]["groups"][0].update(layers=[0, 1]),
-        "expected 1 to num_layers = 1 layers in full, found 2",
+    "a cache without a tensor": (
+        lambda e: e.manifest["kv_cache"]["groups"][0]["caches"].append(
+            {"layer": 1, "name": "key_cache", "dtype": "float32", "shape": [KV_HEADS, HEAD_DIM]}
+        ),
+        "expected 3 caches of full, as the manifest says, found 2",
+    ),
+    "a tensor of no group": (
+        lambda e: e.manifest["kv_cache"]["groups"][0]["caches"].pop(),
+        "tensor value_cache.0: expected the name of a cache of the manifest's groups",
+    ),
+    "a layer in two groups": (
+        lambda e: e.manifest["kv_cache"]["groups"].append(e.manifest["kv_cache"]["groups"][0]),
+        "groups: expected a layer in one group, found key_cache.0 twice",
+    ),
+    "a group whose layer attends by the tables of another": (
+        lambda e: add_group(e) or e.instruction("PagedAttention")["attributes"].update(cache_group=1),
+        "expected key_cache of PagedAttention to be a cache of cache group 1, found key_cache.0",
     ),
     "a group that keeps less than its layer reads": (
         lambda e: e.manifest["kv_cache"]["groups"][0].update(kind="window", window=8),
@@ -424,7 +455,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "no caches in a group": (
         lambda e: e.manifest["kv_cache"]["groups"][0].update(caches=[]),
-        "expected one or more caches, as many in all groups, found 0 in full",
+        "expected one or more caches in full, found none",
     ),
     "a kind of another window": (
         lambda e: e.manifest["kv_cache"]["groups"][0].update(kind="window"),
@@ -432,22 +463,25 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "caches of another type": (
         lambda e: [cache.update(dtype="float16") for cache in e.manifest["kv_cache"]["groups"][0]["caches"]],
-        "expected a block to have what a cache of the manifest's groups keeps",
+        "expected what the manifest says that full keeps of tokens_per_block tokens under this name",
     ),
     "caches too large for any number": (
         lambda e: [cache.update(shape=[2**30 - 1] * 3) for cache in e.manifest["kv_cache"]["groups"][0]["caches"]],
-        "expected a block to have what a cache of the manifest's groups keeps",
+        "expected what the manifest says that full keeps of tokens_per_block tokens under this name",
     ),
-    "no layers": (
-        lambda e: e.manifest["kv_cache"].update(num_layers=0),
-        "kv_cache: expected one or more blocks and layers, found none",
+    "no blocks": (
+        lambda e: e.manifest["kv_cache"].update(num_blocks=0),
+        "kv_cache: expected layers with attention, and one or more blocks of one or more bytes",
     ),
     "an encoder with caches": (
         lambda e: e.manifest.update(embedding_size=8),
-        "kv_cache: expected no groups, blocks and layers of an encoder, found some",
+        "kv_cache: expected no groups and blocks of an encoder, found some",
     ),
     "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
-    "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
+    "larger blocks": (
+        lambda e: e.manifest["kv_cache"].update(bytes_per_block=2048),
+        "expected KV caches of 2048 bytes a block in all, as the manifest says, found 1024",
+    ),
     "rank too high": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),
     "expert groups that do not divide the ranks": (
         lambda e: e.manifest["mapping"].update(moe_ep_size=2),
@@ -473,9 +507,15 @@ def test_refuses_manifests(tiny: TinyEngine, open_bytes, case: str) -> None:
         open_bytes(tiny.to_bytes())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_layers_of_several_groups_and_types_lie_at_one_place(tiny: TinyEngine, open_bytes, dtype: str) -> None:
+    add_group(tiny, dtype)
+    open_bytes(tiny.to_bytes())
+
+
 def test_tokens_per_block_is_the_caches(tiny: TinyEngine, open_bytes) -> None:
     """If the plan's caches held fewer tokens per block than the manifest says, steps would write past each block."""
     tiny.manifest["kv_cache"].update(tokens_per_block=32, bytes_per_block=2 * 8 * 16 * 4)
     tiny.plan["symbols"]["max_blocks_per_seq"] = 2
-    with pytest.raises(EngineError, match="expected a block to have what a cache of the manifest's groups keeps"):
+    with pytest.raises(EngineError, match="expected what the manifest says that full keeps of tokens_per_block tokens"):
         open_bytes(tiny.to_bytes())

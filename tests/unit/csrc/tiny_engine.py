@@ -60,10 +60,11 @@ PYTHON_ONLY: dict[str, Any] = {
 }
 
 
-def cache_group(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    """A cache group of layer 0 without a window, of keys and values that have ``shape`` elements a token."""
-    caches = [{"name": cache, "dtype": dtype, "shape": list(shape)} for cache in ("key_cache", "value_cache")]
-    return {"name": name, "kind": "full", "window": 0, "layers": [0], "caches": caches, "blocks": 1}
+def cache_group(name: str, shape: tuple[int, ...], dtype: str, layer: int = 0) -> dict[str, Any]:
+    """A cache group of one layer without a window, of keys and values that have ``shape`` elements a token."""
+    kept = {"dtype": dtype, "shape": list(shape)}
+    caches = [{"layer": layer, "name": cache, **kept} for cache in ("key_cache", "value_cache")]
+    return {"name": name, "kind": "full", "window": 0, "caches": caches, "blocks": 1}
 
 
 MANIFEST: dict[str, Any] = {
@@ -80,7 +81,6 @@ MANIFEST: dict[str, Any] = {
     "kv_cache": {
         "tokens_per_block": TOKENS_PER_BLOCK,
         "num_blocks": NUM_BLOCKS,
-        "num_layers": 1,
         "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
         "groups": [cache_group("full", (KV_HEADS, HEAD_DIM), "float32")],
     },

@@ -27,7 +27,7 @@ _KERNELS = ("embed", "pool_sums")
 def make_toy_encoder() -> TinyEngine:
     """A valid engine whose parts may be changed."""
     manifest = copy.deepcopy(MANIFEST) | {"embedding_size": SIZE}
-    geometry = dict.fromkeys(("num_blocks", "num_layers", "bytes_per_block"), 0)
+    geometry = dict.fromkeys(("num_blocks", "bytes_per_block"), 0)
     manifest["kv_cache"] = {"tokens_per_block": PAGE, "groups": [], **geometry}
     mixed = {"name": "mixed", "arch": "sm_90a", "decode_only": False, "max_tokens": MAX_NUM_TOKENS, "adapters": False}
     mixed["instructions"] = [

@@ -48,7 +48,6 @@ MANIFEST: dict[str, Any] = {
     "kv_cache": {
         "tokens_per_block": PAGE,
         "num_blocks": NUM_BLOCKS,
-        "num_layers": 1,
         "bytes_per_block": 2 * PAGE * 2,
         "groups": [cache_group("full", (1, 1), "bfloat16")],
     },
@@ -217,7 +216,10 @@ def make_toy_engine_of_groups() -> TinyEngine:
     """An engine with two cache groups, of which the model uses the second."""
     toy = copy.deepcopy(make_toy_engine())
     toy.plan["symbols"]["num_tables"] = 2 * NUM_SEQS
-    toy.manifest["kv_cache"]["groups"] = [cache_group(name, (1, 1), "bfloat16") for name in ("full", "full.1")]
+    groups = (("full", 1), ("full.1", 0))
+    toy.manifest["kv_cache"]["groups"] = [cache_group(name, (1, 1), "bfloat16", layer) for name, layer in groups]
+    caches = [tensor for tensor in toy.plan["tensors"] if tensor["kind"] == "cache"]
+    toy.plan["tensors"] += [tensor | {"name": tensor["name"].replace(".0", ".1")} for tensor in caches]
     own = 4 * COLUMNS  # bytes of one table
     for step in toy.plan["programs"]:
         for instruction in step["instructions"]:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.engine.samples import MANIFEST, MODEL
+from tests.unit.engine.samples import MANIFEST, MODEL, caches
 from tests.unit.engine.test_outline import gpu_plan
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
-from trtllm_lite.engine.manifest import Accuracy, Fusion, Tactic, Target
+from trtllm_lite.engine.manifest import Accuracy, CacheGroup, Fusion, Tactic, Target
 from trtllm_lite.engine.provenance import Material, write_provenance
 from trtllm_lite.engine.writer import EngineContent, write_engine
 
@@ -24,7 +24,8 @@ def write_hostile(directory: Path) -> Path:
     tensors = tuple(replace(tensor, name=f"{IMAGE}.{tensor.name}") for tensor in plan.tensors)
     plan = replace(plan, kernels=kernels, tensors=tensors)
     (full,) = MANIFEST.kv_cache.groups
-    groups = (replace(full, name="full" + CLOSING), replace(full, name="window", kind="window", window=32, layers=(1,)))
+    windowed = CacheGroup("window", "window", 32, caches((1, 2), "float32", [1]))
+    groups = (replace(full, name="full" + CLOSING), windowed)
     tactics = tuple(
         Tactic(f"linear {n} x 4{SCRIPT} of decode_4 (sm_90a)", f"tokens {n}, norm 0, out 4", f"fits{IMAGE}; {REASON}")
         for n in (9, 100, 20)

@@ -1,5 +1,6 @@
 """A small engine file, made by hand."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,9 @@ MODEL = ModelConfig(
 )
 
 
-def caches(shape: tuple[int, ...], dtype: str) -> tuple[Cache, Cache]:
-    """The keys and values of a layer, whose tokens have ``shape`` elements each."""
-    return Cache("key_cache", dtype, shape), Cache("value_cache", dtype, shape)
+def caches(shape: tuple[int, ...], dtype: str, layers: Iterable[int] = (0,)) -> tuple[Cache, ...]:
+    """The keys and values of ``layers``, whose tokens have ``shape`` elements each."""
+    return tuple(Cache(layer, name, dtype, shape) for layer in layers for name in ("key_cache", "value_cache"))
 
 
 MANIFEST = Manifest(
@@ -45,7 +46,7 @@ MANIFEST = Manifest(
     target=Target("cpu"),
     model=MODEL,
     limits=Limits(2, 16, 32, 32, 0),
-    kv_cache=KvCache(16, 4, 1, 256, (CacheGroup("full", "full", 0, (0,), caches((1, 2), "float32")),)),
+    kv_cache=KvCache(16, 4, 256, (CacheGroup("full", "full", 0, caches((1, 2), "float32")),)),
     gather_context_logits=False,
     files={"tokenizer.json": "00c0ffee"},
     memory=Memory(1000, 1024, 64),

@@ -217,8 +217,8 @@ def fake_manifest(**changes) -> Manifest:
         model=model,
         limits=Limits(**limits),
         kv_cache=KvCache(
-            *(tokens_per_block, num_blocks, 1, 64 * tokens_per_block),
-            groups=(CacheGroup("full", "full", 0, (0,), caches((1, 8), "float32")),),
+            *(tokens_per_block, num_blocks, 64 * tokens_per_block),
+            groups=(CacheGroup("full", "full", 0, caches((1, 8), "float32")),),
         ),
         gather_context_logits=gather,
         files={},

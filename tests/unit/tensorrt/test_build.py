@@ -16,6 +16,8 @@ import onnx_ir as ir
 import pytest
 
 from tests.models import NETWORK_FAMILIES, save_tiny_model
+from tests.unit.builder.checkpoints import save_checkpoint as save_network
+from tests.unit.builder.networks import Shape
 from tests.unit.quantize.made_up import made_up
 from tests.unit.tensorrt.shapes import ARCHS, LIMITS, rewritten, save_checkpoint
 from trtllm_lite import _core
@@ -193,6 +195,13 @@ def test_attention_sinks_are_refused(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     with pytest.raises(BuildError, match=r"layers\.0\.attention.* has attention sinks, .*without --backend tensorrt"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", **_BUILD)
+
+
+def test_layers_that_differ_are_refused(tmp_path: Path) -> None:
+    shape = Shape(dtype=ir.DataType.BFLOAT16, layer_kv_heads=(2, 3))
+    checkpoint = save_network(tmp_path / "checkpoint", shape)
+    with pytest.raises(BuildError, match=r"layers\.1\..* keeps 3 heads of 10 elements, .* the 2 of 10 of config.json"):
+        build_engine(checkpoint, tmp_path / "engine", **_BUILD)
 
 
 def test_matrices_of_float32_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
-from trtllm_lite.builder.cache_groups import block_layout, with_runs
+from trtllm_lite.builder.cache_groups import as_stored
 from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
@@ -53,8 +53,8 @@ class CpuBackend:
         return list(map(self._compile, ranks))
 
     def _compile(self, job: BuildJob) -> EngineParts:
-        job = _with_runs(job)
-        planned, borrows = make_plan(job.graph, job.limits, _cache_dtype(job)), borrows_features(job.graph)
+        job = _as_stored(job)
+        planned, borrows = make_plan(job.graph, job.limits), borrows_features(job.graph)
         return EngineParts(
             target=Target(CPU),
             plan=planned.plan.to_json(),
@@ -69,15 +69,16 @@ class CpuBackend:
         """Implements :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows them.
         threads = _core.resolve_num_threads(num_threads or 0)
-        job = _with_runs(job)
-        planned = make_plan(job.graph, job.limits, _cache_dtype(job))
+        job = _as_stored(job)
+        planned = make_plan(job.graph, job.limits)
         return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))
 
 
-def _with_runs(job: BuildJob) -> BuildJob:
-    """Return ``job`` with the number of blocks that the states of recurrent layers take."""
-    layout = block_layout(job.graph, job.limits.tokens_per_block, lambda _: _cache_dtype(job))
-    return replace(job, limits=replace(job.limits, cache_groups=with_runs(job.limits.cache_groups, layout)))
+def _as_stored(job: BuildJob) -> BuildJob:
+    """Return ``job`` with cache groups of the type of the KV cache, and the blocks that states take."""
+    limits, dtype = job.limits, _cache_dtype(job)
+    groups = as_stored(limits.cache_groups, limits.tokens_per_block, lambda _: dtype)
+    return replace(job, limits=replace(limits, cache_groups=groups))
 
 
 def _cache_dtype(job: BuildJob) -> str:

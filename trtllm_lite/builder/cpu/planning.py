@@ -12,7 +12,6 @@ from trtllm_lite.builder.constraints import broken_constraints
 from trtllm_lite.builder.graph import (
     aliases_of,
     attribute,
-    cache_kind,
     dims,
     is_cache,
     operands,
@@ -23,7 +22,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.extents import Extent, symbol
-from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32, STATE
+from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FLOAT32
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -49,8 +48,8 @@ class Planned:
     weights: tuple[Weight, ...]
 
 
-def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32") -> Planned:
-    """Plan ``graph``, which holds fused operators only, with a KV cache of ``cache_dtype``.
+def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
+    """Plan ``graph``, which holds fused operators only, with caches of the types that its cache groups say.
 
     Raises BuildError if a weight cannot be laid out.
     """
@@ -62,15 +61,15 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
     arena, arena_bytes = _arena(graph, symbols, limits, tallies)
     state, state_bytes = _state(tallies, limits)
 
-    block = block_layout(graph, limits.tokens_per_block, lambda _: cache_dtype)
+    block = block_layout(limits.cache_groups, limits.tokens_per_block)
+    stored = {cache.tensor: cache.dtype for group in limits.cache_groups for cache in group.caches}
     tensors: list[PlanTensor] = []
     index: dict[ir.Value, int] = {}
 
     def add(value: ir.Value, kind: str, offset: int = 0, layout: str = "row_major") -> None:
         index[value] = len(tensors)
         tensor = _tensor(value, limits, kind, offset, layout)
-        is_typed = kind == "cache" and tensor.name != FEATURES and cache_kind(value) != STATE
-        tensors.append(replace(tensor, dtype=cache_dtype) if is_typed else tensor)
+        tensors.append(replace(tensor, dtype=stored.get(tensor.name, tensor.dtype)) if kind == "cache" else tensor)
 
     for value in graph.inputs:
         if value in arena:

@@ -8,12 +8,12 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import BlockLayout, block_layout, with_runs
+from trtllm_lite.builder.cache_groups import BlockLayout, as_stored, block_layout
 from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims, static_dims
 from trtllm_lite.builder.graph import cache_kind, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import STATE, STEP_INPUTS
+from trtllm_lite.common.vocabulary import FLOAT32, STATE, STEP_INPUTS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
@@ -66,15 +66,16 @@ class Operands:
     Raises BuildError for a weight of another type.
     """
 
-    def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
+    def __init__(self, dtype: str, limits: BuildLimits) -> None:
         if dtype not in _COMPUTED:
             raise BuildError(
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
         self.dtype = dtype
-        self.block: BlockLayout = block_layout(graph, limits.tokens_per_block, self._cache_dtype)
-        self.limits = replace(limits, cache_groups=with_runs(limits.cache_groups, self.block))
+        groups = as_stored(limits.cache_groups, limits.tokens_per_block, self._cache_dtype)
+        self.block: BlockLayout = block_layout(groups, limits.tokens_per_block)
+        self.limits = replace(limits, cache_groups=groups)
         self.symbols = symbols(self.limits)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
@@ -161,13 +162,15 @@ class Operands:
         """Return the paged cache for the graph's input ``value``, in blocks of the shape of ``value``."""
         name = str(value.name)
         if name not in self.caches:
-            self.caches[name] = Buffer(name, self._cache_dtype(value), ("num_blocks", *shape), "cache")
+            assert value.dtype is not None
+            in_graph = DTYPE_NAMES[value.dtype]
+            dtype = in_graph if cache_kind(value) == STATE else self._cache_dtype(in_graph)
+            self.caches[name] = Buffer(name, dtype, ("num_blocks", *shape), "cache")
         return self.caches[name]
 
-    def _cache_dtype(self, value: ir.Value) -> str:
-        assert value.dtype is not None
-        is_state = cache_kind(value) == STATE
-        return self.dtype if value.dtype == ONNX["float32"] and not is_state else DTYPE_NAMES[value.dtype]
+    def _cache_dtype(self, dtype: str) -> str:
+        """How keys, values, latents and features are stored that have the type ``dtype`` in the graph."""
+        return self.dtype if dtype == FLOAT32 else dtype
 
     def adapters(self, first_part: int, in_features: int, widths: tuple[int, ...], max_rank: int) -> AdapterMatrices:
         """The adapter slots of a product whose projections, numbered from ``first_part``, have ``widths`` outputs."""

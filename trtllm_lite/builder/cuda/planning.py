@@ -108,7 +108,7 @@ class Lowered:
 
 def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
     """Make the operands of the programs of ``graph``, including those that a pipeline stage receives from others."""
-    operands = Operands(graph, dtype, limits)
+    operands = Operands(dtype, limits)
     for value in received(graph):
         operands.receive(value)
     if limits.pp_size > 1:

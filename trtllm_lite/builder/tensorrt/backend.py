@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.backends import TENSORRT
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
-from trtllm_lite.builder.graph import nodes_of, weight_tensor
+from trtllm_lite.builder.graph import dims, nodes_of, weight_tensor
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
@@ -59,6 +59,7 @@ class TensorRtBackend:
                 f"the checkpoint is {dtype}, and TensorRT computes in 16-bit types: convert with --dtype bfloat16"
             )
         _check_attention(network.graph)
+        _check_layers(network.graph, config)
         _check_cache(network.graph, dtype, kv_cache_dtype)
         if limits.tokens_per_block != BuildLimits.tokens_per_block:
             raise BuildError(
@@ -66,11 +67,12 @@ class TensorRtBackend:
                 "so leave tokens_per_block out"
             )
         model, fusions = run_passes(network, pipeline(dtype, limits))
-        layers = tuple(range(len(nodes_of(model.graph, "TensorScatter")) // 2))
         caches = tuple(
-            Cache(f"{what}_cache", dtype, (config.num_key_value_heads, config.head_dim)) for what in ("key", "value")
+            Cache(layer, f"{what}_cache", dtype, (config.num_key_value_heads, config.head_dim))
+            for layer in range(len(nodes_of(model.graph, "TensorScatter")) // 2)
+            for what in ("key", "value")
         )
-        return Fused(model.graph, tuple(fusions), (CacheGroup("full", "full", 0, layers, caches),), dtype)
+        return Fused(model.graph, tuple(fusions), (CacheGroup("full", "full", 0, caches),), dtype)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """Implements :meth:`Backend.compile`; there is one rank."""
@@ -110,6 +112,18 @@ def _check_attention(graph: ir.Graph) -> None:
             raise BuildError(f"{node.name} has attention sinks, which TensorRT lacks: build without --backend tensorrt")
 
 
+def _check_layers(graph: ir.Graph, config: ModelConfig) -> None:
+    """Raise BuildError for a layer with other key/value heads than config.json says of all layers."""
+    expected = (config.num_key_value_heads, config.head_dim)
+    for node in nodes_of(graph, "TensorScatter"):
+        _, heads, _, head_dim = dims(node.inputs[0]) or (None,) * 4
+        if (heads, head_dim) != expected:
+            raise BuildError(
+                f"{node.name} keeps {heads} heads of {head_dim} elements, and engines of TensorRT keep the "
+                f"{expected[0]} of {expected[1]} of config.json in every layer: build without --backend tensorrt"
+            )
+
+
 def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:
     """Raise BuildError for a KV cache of another type than ``dtype``."""
     rounds = any(rounding for attention in find_attentions(graph) for rounding in attention.roundings)
@@ -125,12 +139,10 @@ def _cache_of(job: BuildJob) -> KvCache:
     """One block for each sequence, with all of its keys and values."""
     length = job.limits.max_seq_len
     (group,) = job.limits.cache_groups
-    of_token = sum(num_bytes(cache.dtype, cache.shape) for cache in group.caches)
     return KvCache(
         tokens_per_block=length,
         num_blocks=job.limits.max_batch_size,
-        num_layers=len(group.layers),
-        bytes_per_block=length * len(group.layers) * of_token,
+        bytes_per_block=length * group.num_bytes,
         groups=(group,),
     )
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <utility>
 
 #include "cuda/rank_table.cuh"
+#include "engine/checks/cache_check.h"
 #include "engine/checks/call_flow.h"
 #include "engine/checks/launch_check.h"
 #include "engine/checks/tensor_check.h"
@@ -88,69 +88,6 @@ void check_cuda_settings(const Plan& plan, TargetKind target) {
   fail("cuda.decode_batches", "expected ascending numbers up to num_seqs (" + std::to_string(num_seqs) + ")");
 }
 
-// Returns the last of `ends`, given by beginnings. Throws unless each begins where the one before it ends.
-std::int64_t end_side_by_side(const std::map<std::int64_t, std::int64_t>& ends) {
-  std::int64_t end = 0;
-  for (const auto& [begin, next] : ends) {
-    if (begin != std::exchange(end, next)) fail("tensors", "expected KV caches that lie side by side in a block");
-  }
-  return end;
-}
-
-// Checks that `num_states` states of `bytes` in all are those of the manifest, and take the blocks that it says.
-void check_states(const KvCache& cache, std::int64_t num_states, std::int64_t bytes) {
-  std::int64_t num_expected = 0, blocks = 0;
-  for (const CacheGroup& group : cache.groups) {
-    if (group.kind != CacheKindName::kState) continue;
-    num_expected += std::ssize(group.layers) * std::ssize(group.caches);
-    blocks = group.blocks;
-  }
-  const std::int64_t needed = bytes == 0 ? 0 : (bytes - 1) / cache.bytes_per_block + 1;
-  if (num_states == num_expected && blocks == needed) return;
-  fail("tensors", "expected " + std::to_string(num_expected) + " states in " + std::to_string(blocks) +
-                      " blocks, as the manifest says, found " + std::to_string(num_states) + " in " +
-                      std::to_string(needed));
-}
-
-void check_caches(const Plan& plan, const Manifest& manifest) {
-  std::int64_t num_caches = 0, num_features = 0, bytes_per_block = 0;
-  // The ends of the caches of tokens in a block, and of states in a run of blocks, by their beginnings.
-  std::map<std::int64_t, std::int64_t> ends, ends_of_states;
-  std::int64_t num_states = 0;
-  for (const PlanTensor& tensor : plan.tensors) {
-    if (tensor.kind != TensorKind::kCache) continue;
-    if (state_of(manifest.kv_cache, tensor.name) != nullptr) {
-      ends_of_states.emplace(tensor.offset, tensor.offset + max_bytes(plan, tensor));
-      ++num_states;
-      continue;
-    }
-    const bool is_features = tensor.name == kFeatures;
-    (is_features ? num_features : num_caches) += 1;
-    if (!is_features) ends.emplace(tensor.offset, tensor.offset + max_bytes(plan, tensor));
-    if (!is_features || !manifest.borrows_features) bytes_per_block += max_bytes(plan, tensor);
-    if (bytes_per_block > kMaxBytes) fail("tensors", "expected KV caches of at most 2^50 bytes a block");
-  }
-  const bool in_blocks = manifest.target.kind != TargetKind::kTensorrt;  // TensorRT has memory of its own for each
-  if (in_blocks) end_side_by_side(ends);
-  if (!std::cmp_equal(ends_of_states.size(), num_states)) fail("tensors", "expected states that lie side by side");
-  const KvCache& config = manifest.kv_cache;
-  if (num_states > 0 && config.bytes_per_block == 0) fail("tensors", "expected states beside keys and values");
-  check_states(config, num_states, end_side_by_side(ends_of_states));
-  const bool keeps_features = manifest.feature_size > 0;
-  if (num_features != (keeps_features ? 1 : 0) || (keeps_features && config.groups.size() != 1)) {
-    fail("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
-  }
-  const std::int64_t of_layer = config.groups.empty() ? 0 : std::ssize(config.groups.front().caches);
-  const std::int64_t expected = config.num_layers * of_layer;
-  if (num_caches == expected && (!in_blocks || std::cmp_equal(ends.size(), num_caches)) &&
-      bytes_per_block == config.bytes_per_block) {
-    return;
-  }
-  fail("tensors", "expected " + std::to_string(expected) + " KV caches of " + std::to_string(config.bytes_per_block) +
-                      " bytes a block in all, as the manifest says, found " + std::to_string(num_caches) + " of " +
-                      std::to_string(bytes_per_block));
-}
-
 void check_mapping(const RankMapping& mapping) {
   if (mapping.tp_size % mapping.moe_ep_size != 0) {
     throw EngineError("manifest.mapping.moe_ep_size: expected a divisor of tp_size = " +
@@ -164,9 +101,8 @@ void check_mapping(const RankMapping& mapping) {
 // An encoder has no cache, and is a whole model on one device.
 void check_encoder(const Manifest& manifest) {
   const KvCache& cache = manifest.kv_cache;
-  const bool caches =
-      !cache.groups.empty() || std::max({cache.num_blocks, cache.num_layers, cache.bytes_per_block}) > 0;
-  if (caches) throw EngineError("manifest.kv_cache: expected no groups, blocks and layers of an encoder, found some");
+  const bool caches = !cache.groups.empty() || std::max(cache.num_blocks, cache.bytes_per_block) > 0;
+  if (caches) throw EngineError("manifest.kv_cache: expected no groups and blocks of an encoder, found some");
   if (manifest.target.kind == TargetKind::kTensorrt || num_ranks(manifest.mapping) != 1) {
     throw EngineError("manifest.target: expected an encoder for one rank on a CPU or a GPU, found another");
   }
@@ -182,73 +118,6 @@ void check_target_of_states(const Manifest& manifest) {
   throw EngineError(
       "manifest.target: expected an engine of one rank without draft tokens, for a CPU or a GPU, because the model "
       "has recurrent layers, found another");
-}
-
-// A pipeline stage may have no layer of a group.
-void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
-  const bool is_whole = mapping.pp_size == 1;
-  if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
-  if (std::min(cache.num_blocks, cache.num_layers) == 0) {
-    throw EngineError("manifest.kv_cache: expected one or more blocks and layers, found none");
-  }
-  const std::size_t num_caches = cache.groups.front().caches.size();
-  int num_of_states = 0;
-  for (const CacheGroup& group : cache.groups) {
-    const bool is_state = group.kind == CacheKindName::kState;
-    if (is_state && (++num_of_states > 1 || &group == &cache.groups.front())) {
-      throw EngineError("manifest.kv_cache.groups: expected one group of states at most, after others, found " +
-                        group.name);
-    }
-    if (is_state ? group.blocks < 1 : group.blocks != 1) {
-      throw EngineError("manifest.kv_cache.groups: expected one block, or several in a group of states, found " +
-                        std::to_string(group.blocks) + " in " + group.name);
-    }
-    if (group.caches.empty() || (!is_state && group.caches.size() != num_caches)) {
-      throw EngineError("manifest.kv_cache.groups: expected one or more caches, as many in all groups, found " +
-                        std::to_string(group.caches.size()) + " in " + group.name);
-    }
-    if ((group.window > 0) != (group.kind == CacheKindName::kWindow)) {
-      throw EngineError("manifest.kv_cache.groups: expected a window if and only if the kind is window, found " +
-                        std::to_string(group.window) + " in " + group.name);
-    }
-    const bool has_layers = !is_whole || !group.layers.empty();
-    if (has_layers && (is_state || std::cmp_less_equal(group.layers.size(), cache.num_layers))) continue;
-    throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") +
-                      " to num_layers = " + std::to_string(cache.num_layers) + " layers in " + group.name + ", found " +
-                      std::to_string(group.layers.size()));
-  }
-}
-
-// Checks that a layer's caches are of its group's kind, and that the group's tables cover its window, or keep one state
-// of the longest sequence. (The rest of the call has been checked.)
-void check_group_of(const CallInstruction& call, const Plan& plan, const Manifest& manifest) {
-  const KvCache& cache = manifest.kv_cache;
-  const bool takes_states = call.attributes.contains("tokens_per_state");
-  for (const auto& [operand, index] : call.operands) {
-    const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
-    if (tensor.kind != TensorKind::kCache) continue;
-    if ((state_of(cache, tensor.name) != nullptr) == takes_states) continue;
-    fail("programs", "expected " + operand + " of " + call.op + " to be " + (takes_states ? "a state" : "no state") +
-                         ", found " + tensor.name);
-  }
-  if (!call.attributes.contains("cache_group")) return;
-  const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
-  const std::int64_t number = attribute("cache_group");
-  const std::int64_t window = call.attributes.contains("window") ? attribute("window") : 0;
-  if (number >= std::ssize(cache.groups)) {
-    fail("programs",
-         "expected a cache_group below " + std::to_string(cache.groups.size()) + ", found " + std::to_string(number));
-  }
-  const CacheGroup& group = cache.groups[static_cast<std::size_t>(number)];
-  const bool keeps_one = takes_states && attribute("tokens_per_state") >= manifest.limits.max_seq_len;
-  if (takes_states != (group.kind == CacheKindName::kState) || takes_states != keeps_one) {
-    fail("programs", "expected operators with states of at least " + std::to_string(manifest.limits.max_seq_len) +
-                         " tokens in cache groups of that kind alone, found another in " + group.name);
-  }
-  const std::int64_t kept = group.window;
-  if (kept == 0 || (window > 0 && window <= kept)) return;
-  fail("programs", "expected a layer of cache group " + std::to_string(number) + " to have a window of at most " +
-                       std::to_string(kept) + ", found " + std::to_string(window));
 }
 
 // Checks an output: its kind, dtype and first extent, and that it has `rank` axes of which the others are integers.
@@ -477,10 +346,11 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
     check_cache_groups(manifest.kv_cache, manifest.mapping);
     check_target_of_states(manifest);
   }
+  const KeptCaches kept = kept_caches(manifest.kv_cache);
   check_bounds(plan, manifest);
   check_cuda_settings(plan, manifest.target.kind);
-  check_tensors(plan, manifest, container);
-  check_caches(plan, manifest);
+  check_tensors(plan, manifest, container, kept);
+  check_caches(plan, manifest, kept);
   check_outputs(plan, manifest);
   check_tallies(plan);
   check_kinds(plan, manifest.target.kind);
@@ -488,7 +358,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
     std::vector<ValueBound> bounds = check_calls(plan, container, manifest.kv_cache.tokens_per_block);
     for (const Instruction& instruction : plan.programs.front().instructions) {
       if (const auto* call = std::get_if<CallInstruction>(&instruction)) {
-        check_group_of(*call, plan, manifest);
+        check_group_of(*call, plan, manifest, kept);
         check_vocabulary_of(*call, plan, manifest);
       }
     }

@@ -26,8 +26,8 @@ bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::
 
 class TensorChecker {
  public:
-  TensorChecker(const Plan& plan, const Manifest& manifest, const Container& container)
-      : plan_(plan), manifest_(manifest), container_(container) {}
+  TensorChecker(const Plan& plan, const Manifest& manifest, const Container& container, const KeptCaches& kept)
+      : plan_(plan), manifest_(manifest), container_(container), kept_(kept) {}
 
   void check(const PlanTensor& tensor) {
     max_bytes(plan_, tensor);  // throws if the size overflows
@@ -94,18 +94,15 @@ class TensorChecker {
     std::vector<std::int64_t> extents;
     for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
     const std::int64_t elements = product(1, extents);
-    if (const Cache* state = state_of(manifest_.kv_cache, tensor.name)) {
-      if (dtype == state->dtype && elements == product(1, state->shape) && elements > 0) return;
-      fail(tensor, "expected what the manifest says of a state of this name");
-    }
-    for (const CacheGroup& group : manifest_.kv_cache.groups) {
-      if (group.kind == CacheKindName::kState) continue;
-      for (const Cache& cache : group.caches) {
-        const std::int64_t expected = product(manifest_.kv_cache.tokens_per_block, cache.shape);
-        if (cache.dtype == dtype && elements == expected && elements > 0) return;
-      }
-    }
-    fail(tensor, "expected a block to have what a cache of the manifest's groups keeps of tokens_per_block tokens");
+    const auto found = kept_.find(tensor.name);
+    if (found == kept_.end()) fail(tensor, "expected the name of a cache of the manifest's groups");
+    const auto& [number, cache] = found->second;
+    const CacheGroup& group = manifest_.kv_cache.groups[static_cast<std::size_t>(number)];
+    const bool is_state = group.kind == CacheKindName::kState;
+    const std::int64_t expected = product(is_state ? 1 : manifest_.kv_cache.tokens_per_block, cache->shape);
+    if (cache->dtype == dtype && elements == expected && elements > 0) return;
+    fail(tensor, "expected what the manifest says that " + group.name + " keeps of " +
+                     (is_state ? "a sequence" : "tokens_per_block tokens") + " under this name");
   }
 
   // `first` times all extents; 0 if that is too large a number.
@@ -173,24 +170,13 @@ class TensorChecker {
   const Plan& plan_;
   const Manifest& manifest_;
   const Container& container_;
+  const KeptCaches& kept_;
 };
 
 }  // namespace
 
-const Cache* state_of(const KvCache& cache, std::string_view name) {
-  for (const CacheGroup& group : cache.groups) {
-    if (group.kind != CacheKindName::kState) continue;
-    for (const std::int64_t layer : group.layers) {
-      for (const Cache& state : group.caches) {
-        if (name == state.name + "." + std::to_string(layer)) return &state;
-      }
-    }
-  }
-  return nullptr;
-}
-
-void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container) {
-  TensorChecker checker(plan, manifest, container);
+void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container, const KeptCaches& kept) {
+  TensorChecker checker(plan, manifest, container, kept);
   std::set<std::string_view> names;
   for (const PlanTensor& tensor : plan.tensors) {
     checker.check(tensor);
