@@ -76,7 +76,9 @@ def test_programs_have_the_frequencies_of_long_caches() -> None:
         check_step(card, state, lens, program, model)
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "mixed_heads_and_windows", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"]
+)
 def test_stages_compute_what_the_network_does(variant: str) -> None:
     """Each stage sends its rows on in 16 bits."""
     shape = CUDA_VARIANTS[variant]
@@ -126,9 +128,12 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
     assert "quantize_rows" in card.ran
 
 
+@pytest.mark.parametrize("heads", [{}, {"layer_kv_heads": (1, 4), "layer_head_dims": (64, 128)}], ids=["", "mixed"])
 @pytest.mark.parametrize("cache", KV_CACHE_DTYPES)
-def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(cache: str) -> None:
-    shape = CUDA_VARIANTS["wgmma"]
+def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(
+    cache: str, heads: dict[str, tuple[int, ...]]
+) -> None:
+    shape = replace(CUDA_VARIANTS["wgmma"], **heads)
     card = CudaInterpreter(lowered(shape, cache=cache))
     state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, cache)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
