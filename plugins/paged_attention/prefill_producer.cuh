@@ -37,7 +37,8 @@ constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;
 constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
 constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
-// Registers of the producer and the consumers, out of 168 for each of kThreads threads, or 128.
+// Registers of the producer and the consumers, out of 168 for each of kThreads threads. With kOneToken they are 128 if
+// two blocks share an SM, else as many as consumers take.
 constexpr int kProducerRegisters = kDim > 128 ? 40 : kOneToken ? 48 : 56;
 constexpr int kConsumerRegisters = kDim > 128 ? 232 : kOneToken ? 208 : 224;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);

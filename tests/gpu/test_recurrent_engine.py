@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.e2e.llm import LIMITS as GUIDED_LIMITS
+from tests.e2e.test_guided_decoding import described as in_full
+from tests.e2e.test_guided_decoding import requests
 from tests.gpu.test_deterministic import described
 from tests.gpu.test_engine import NUM_NEW_TOKENS, Case, assert_same_until_near_ties, check_logits, in_words_of
 from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
-from trtllm_lite import SamplingParams
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
@@ -102,13 +105,24 @@ def test_preempted_requests_go_on_from_their_states(case: Case, directory: Path,
 def test_requests_get_the_same_bits_alone_and_in_any_company(directory: Path, tmp_path: Path) -> None:
     build_engine(directory / "checkpoint", tmp_path / "engine", target="sm_90", deterministic=True, **LIMITS)
     params = SamplingParams(max_tokens=NUM_NEW_TOKENS, temperature=0.8, seed=7, ignore_eos=True, logprobs=1)
-    requests = [Request(np.array(prompt, np.int32), params) for prompt in prompts() * 6]
+    asked = [Request(np.array(prompt, np.int32), params) for prompt in prompts() * 6]
 
     def answers(runner: ModelRunner, batch: Sequence[Request]) -> list[list[tuple[Any, ...]]]:
         return [described(handle.result()) for handle in runner.session.submit_all(batch)]
 
-    together = answers(ModelRunner.from_dir(tmp_path / "engine"), requests)
+    together = answers(ModelRunner.from_dir(tmp_path / "engine"), asked)
     in_chunks = ModelRunner.from_dir(tmp_path / "engine", max_num_tokens=40)
-    assert answers(in_chunks, requests) == together
+    assert answers(in_chunks, asked) == together
     for number in range(len(LENGTHS)):
-        assert answers(in_chunks, [requests[number]]) == [together[number]]
+        assert answers(in_chunks, [asked[number]]) == [together[number]]
+
+
+def test_grammars_and_company_change_nothing(directory: Path, tmp_path: Path) -> None:
+    """A row whose masks were late would be computed again, from a state that has its token already."""
+    limits = {**GUIDED_LIMITS, "max_batch_size": 6}
+    build_engine(directory / "checkpoint", tmp_path / "engine", target="sm_90", deterministic=True, **limits)
+    with LLM(tmp_path / "engine") as llm:
+        alone = [in_full(llm.session.submit(request).result()) for request in requests()]
+    with LLM(tmp_path / "engine") as llm:
+        handles = llm.session.submit_all(requests())
+        assert [in_full(handle.result()) for handle in handles] == alone

@@ -235,6 +235,14 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
     assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.parametrize("cache_type", [0, 1])
+def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(cache_type: int, tmp_path: Path) -> None:
+    root, source = Path(__file__).parents[3] / "plugins", "paged_attention/prefill_wgmma.cuh"
+    one_token = {"TL_ONE_TOKEN": 1, "TL_CACHE_TYPE": cache_type, "TL_FP16": 1}
+    cubin = compile_kernel(root / source, KERNELS[source] | one_token, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 @pytest.mark.each_value
 @pytest.mark.parametrize("source", ["gated_linear/cuda.cuh", "linear/cuda.cuh", "paged_attention/qkv.cuh"])
 @pytest.mark.parametrize(

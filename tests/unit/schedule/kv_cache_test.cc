@@ -218,6 +218,7 @@ class Model {
       const Tokens& src = (copy.kind == CopyKind::kHostToDevice ? host_ : device_)[copy.src];
       (copy.kind == CopyKind::kDeviceToHost ? host_ : device_)[copy.dst] = src;
       if (copy.kind != CopyKind::kHostToDevice) last_use_[copy.src] = launched_ + 1;
+      if (copy.kind != CopyKind::kDeviceToHost) last_use_[copy.dst] = launched_ + 1;
     }
   }
 
@@ -371,7 +372,7 @@ TEST(random_operations_on_states) {
   std::int64_t hit_tokens = 0, evicted = 0, kept = 0;
   for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
     auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
-    groups.push_back(with_states(2 + static_cast<int>(seed % 5)));
+    groups.push_back(with_states(1 + static_cast<int>(seed % 6)));
     Model model(seed, {.num_blocks = 30 + static_cast<int>(seed),
                        .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
                        .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),

@@ -152,7 +152,7 @@ TEST(random_load_of_recurrent_layers) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
     auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 6} : std::vector<int>{0});
-    groups.push_back(with_states(2 + static_cast<int>(seed % 9)));
+    groups.push_back(with_states(1 + static_cast<int>(seed % 10)));
     const auto policy = seed % 2 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
     const auto config = scheduler_config(policy, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,

@@ -25,7 +25,7 @@ class BlockPool {
   // released cached block.
   std::int32_t allocate();
   // Returns the first block of a run of ready blocks, which have one reference then: the lowest of free blocks or, if
-  // there is none, the run whose cached blocks were released longest ago. kNoBlock if no run is ready.
+  // there is none, the run with the cached block that was released longest ago. kNoBlock if no run is ready.
   std::int32_t allocate_run();
   int num_ready_runs() const { return num_ready_runs_; }
   // The number of the ready run that the block belongs to; kNoBlock if its run is not ready.

@@ -170,6 +170,7 @@ int KvCacheManager::num_used_blocks(const SequenceHandle& handle) const {
 }
 
 int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
+  if (geometry_.has_states()) return 0;  // whether a state is left from which to go on is only known then
   const auto shared =
       std::ranges::count_if(table(handle.id_, 0).held(), [&](auto b) { return device_.refcount(b) > 1; });
   return static_cast<int>(shared) * config_.tokens_per_block;
@@ -217,8 +218,9 @@ std::int32_t KvCacheManager::take_entry(int group) {
   if (first == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
   for (std::int32_t block = first; block < first + num_blocks; ++block) {
     if (!device_.is_cached(block)) continue;
-    drop_entry(entry_of(block));
-    ++counters_.evicted_blocks;
+    const std::int32_t entry = entry_of(block);
+    counters_.evicted_blocks += geometry_.blocks(prefixes_.group(entry));
+    drop_entry(entry);
   }
   return first;
 }

@@ -45,8 +45,8 @@ struct PrefixHit {
   int num_held = 0;                                      // blocks of all tables
   int num_unreferenced = 0;  // blocks among them that no other sequence holds: open() takes them from the ready blocks
   int num_shared = 0;        // blocks of windowed groups among them that other sequences hold
-  bool being_written = false;  // the step in preparation writes the next block, which can be shared from the following
-                               // step on
+  // The step in preparation writes the next block, or a state, which can be shared from the following step on.
+  bool being_written = false;
 };
 
 struct KvCacheCounters {

@@ -21,23 +21,29 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   };
   std::ranges::fill(complete_from_, 0);  // for each group, the index from which on no block is missing
   PrefixCache::EntryId parent = PrefixCache::kRoot;
+  bool is_written = true;
   for (int i = 0; i < limit; ++i) {
     const std::int32_t block = prefixes_.find(chain, i, parent);
     if (block == kNoBlock) break;
     parent = prefixes_.id(block);
     hit_[0].push_back(block);
-    hit.being_written = prefixes_.written_by(block) > launched_;
+    bool is_unwritten = prefixes_.written_by(block) > launched_, is_unwritten_state = false;
     for (std::size_t group = 1; group < hit_.size(); ++group) {
       const std::int32_t companion = prefixes_.find_companion(parent, static_cast<int>(group));
       hit_[group].push_back(companion);
       if (companion == kNoBlock) {
         complete_from_[group] = i + 1;
       } else {
-        hit.being_written |= prefixes_.written_by(companion) > launched_;
+        const bool is_new = prefixes_.written_by(companion) > launched_;
+        is_unwritten |= is_new;
+        is_unwritten_state |= is_new && geometry_.kind(static_cast<int>(group)).sums_up();
       }
     }
+    // A state is kept at the end of a prompt, so that one of equal blocks is worth waiting for.
+    is_written = is_written && !is_unwritten;
+    hit.being_written = !is_written && (!geometry_.has_states() || is_unwritten_state || i + 1 == limit);
     if (hit.being_written) break;
-    bool complete = true;
+    bool complete = is_written;
     for (std::size_t group = 1; group < hit_.size(); ++group) {
       complete = complete && complete_from_[group] <= std::min(first_needed(group, i + 1), i + 1);
     }
@@ -80,7 +86,7 @@ void KvCacheManager::share_prefix(std::uint32_t id, const PrefixHit& hit) {
 void KvCacheManager::begin_state(std::uint32_t id, int group, std::int32_t kept, int num_needed,
                                  std::vector<CopyOrder>& copies) {
   std::int32_t own = kept;
-  for (int i = 0; i < geometry_.blocks(group); ++i) device_.retain(kept + i);
+  retain(kept, group);
   if (can_copy_state(group, num_needed)) {
     own = take_entry(group);
     copy_entry(CopyKind::kDeviceToDevice, kept, own, group, copies);
@@ -101,7 +107,10 @@ bool KvCacheManager::has_run_beside(const PrefixHit& hit) const {
   std::vector<std::int32_t> broken;
   for (int group = 0; group < static_cast<int>(hit.tables.size()); ++group) {
     const auto& blocks = hit.tables[static_cast<std::size_t>(group)];
-    if (geometry_.kind(group).sums_up() && !blocks.empty()) return true;
+    if (geometry_.kind(group).sums_up()) {
+      if (!blocks.empty() && device_.ready_run_of(blocks.front()) != kNoBlock) return true;
+      continue;
+    }
     for (const std::int32_t block : blocks) {
       if (const std::int32_t run = device_.ready_run_of(block); run != kNoBlock) broken.push_back(run);
     }
@@ -114,7 +123,8 @@ bool KvCacheManager::has_run_beside(const PrefixHit& hit) const {
 bool KvCacheManager::can_keep_state(const KvSequence& handle) const {
   const Sequence& s = sequences_[handle.id_];
   const bool ends_block = s.num_committed > 0 && s.length == s.num_committed * config_.tokens_per_block;
-  if (!ends_block || s.num_unsettled > 0 || !shares_prefixes() || !has_runs()) return false;
+  const bool has_room = has_runs() && device_.num_ready() >= geometry_.run();
+  if (!ends_block || s.num_unsettled > 0 || !shares_prefixes() || !has_room) return false;
   for (int group = 1; group < geometry_.num_groups(); ++group) {
     if (geometry_.kind(group).sums_up() && prefixes_.find_companion(s.parent, group) == kNoBlock) return true;
   }

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "caches/kv_cache_size.h"
+#include "schedule/step_time.h"
+
 namespace tl::cuda {
 namespace {
 
@@ -16,7 +19,8 @@ TokenMasks::TokenMasks(const CudaExecutor& executor, const RowSampler& rows)
     : executor_(executor),
       rows_(rows),
       num_words_(mask_words(rows.vocab_size())),
-      may_be_late_(executor.engine().manifest().mapping.pp_size == 1) {}
+      may_be_late_(executor.engine().manifest().mapping.pp_size == 1 &&
+                   cache_geometry(executor.engine().manifest()).can_take_back()) {}
 
 void TokenMasks::reserve(Staging& staging) {
   if (staging.words.size() > 0) return;
@@ -34,7 +38,11 @@ void TokenMasks::put(const StepBatch& batch, std::span<GuidedRow> guided, const 
   wait(batch.rows.size(), logits);
   for (std::size_t i = 0; i < guided.size(); ++i) {
     guided[i].is_late = !threads_->close(i, guided[i].error);
-    if (guided[i].is_late) std::ranges::fill(masks_of(batch, guided[i], staging), 0);
+    if (!guided[i].is_late) continue;
+    std::ranges::fill(masks_of(batch, guided[i], staging), 0);
+    if (may_be_late_) continue;
+    guided[i].is_late = false;
+    guided[i].error = takes_too_long();
   }
   // One copy from the first mask of a guided row to the last, including whatever lies between.
   const std::span<std::uint32_t> first = masks_of(batch, guided.front(), staging);
@@ -68,15 +76,20 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
 }
 
 // Waits for the masks while the device makes logits, and after that as has_waited_enough() says, but never longer than
-// the step takes, because the results of the step before are held up meanwhile. In a pipeline, no row may be late and
-// all masks are waited for: later steps of the same requests may be in flight already.
+// the step takes, because the results of the step before are held up meanwhile. In a pipeline, where later steps of the
+// same requests may be in flight already, and beside states, which have the step's tokens then, no row may be late: all
+// masks are waited for, up to kMostLate.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   std::optional<Clock::time_point> ready;  // when the logits were ready
   for (MasksLeft left = threads_->wait(kPollTime); left.all > 0; left = threads_->wait(kPollTime)) {
     if (!ready && driver().reached(logits.get())) ready = Clock::now();
-    if (!ready || !may_be_late_) continue;
+    if (!ready) continue;
+    if (!may_be_late_) {
+      if (Clock::now() - *ready >= kMostLate) return;
+      continue;
+    }
     const auto computing = *ready - begin;
     if (has_waited_enough(left, num_rows, Clock::now() - *ready, computing, computing)) return;
   }

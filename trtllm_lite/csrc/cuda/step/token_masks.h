@@ -49,7 +49,7 @@ class TokenMasks {
   const CudaExecutor& executor_;
   const RowSampler& rows_;
   const std::size_t num_words_;  // words of a mask
-  const bool may_be_late_;       // false in a pipeline, where later steps are in flight
+  const bool may_be_late_;       // see wait()
   OwnedStream stream_;           // made with the first staging, like the threads
   std::unique_ptr<MaskThreads> threads_;
   std::vector<MaskThreads::Order> orders_;
