@@ -16,7 +16,8 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 constexpr bool kOneToken = TL_ONE_TOKEN;
 constexpr int kConsumers = kOneToken ? 1 : 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kRows = kConsumers * 64, kTokens = kOneToken ? 1 : kRows / kGroup;
-constexpr int kQueryRows = kOneToken ? 16 : 64;  // rows of a consumer that are copied; without the others' weights
+constexpr int kBlocksPerSm = kOneToken && kDim <= 128 ? 2 : 1;
+constexpr int kQueryRows = kOneToken ? 16 : 64;  // rows of a consumer that are copied and weighed
 constexpr int kStep = kDim <= 128 ? 128 : 64;    // keys per step; bounded by registers
 // Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of a cache of
 // bytes first arrive in raw stages.

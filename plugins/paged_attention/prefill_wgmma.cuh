@@ -275,7 +275,7 @@ struct Consumer {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kThreads, TL_ONE_TOKEN&& TL_HEAD_DIM <= 128 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(tl::kThreads, tl::kBlocksPerSm)
     paged_attention_prefill(const __grid_constant__ tl::WgmmaArguments a) {
   using namespace tl;
   extern __shared__ __align__(1024) char memory[];

@@ -69,7 +69,7 @@ def deterministic_table(reports: list[Report], plain: list[Report]) -> str:
 def _form(report: Report) -> str:
     """The type of weights, for a title."""
     engine = report["engine"]
-    return {FULL_PRECISION: str(engine["dtype"])}.get(engine["qformat"], str(engine["qformat"]))
+    return str(engine["dtype"] if engine["qformat"] == FULL_PRECISION else engine["qformat"])
 
 
 def _kind(report: Report) -> str:
