@@ -20,13 +20,14 @@ _ROWS_OF_A_BLOCK = 64  # in larger steps, a block takes several tiles of rows
 _UNIT_COLUMNS, _MOST_UNITS = 32, 4
 _OUTPUTS_OF_A_UNIT = 4096  # outputs of a product that has enough blocks if each warp has one unit
 _VECTOR = 8  # 16-bit elements of one load or store
-_SLOTS = symbol("num_loras")
+_SLOTS, _STRIDE = symbol("num_loras"), symbol("adapter_stride")
 
 
 @dataclass(frozen=True)
 class AdapterMatrices:
     """The slots in which the executor keeps adapters' matrices for one product, whose parts have ``widths`` outputs.
 
+    A slot has all matrices of an adapter in one piece: slots are ``adapter_stride`` apart in each of the three.
     ``a`` is [slots, parts * max_rank, in], ``b`` [slots, out, max_rank], ``ranks`` [slots, parts]: multiples of 8, 0
     where an adapter leaves a part alone.
     """
@@ -80,7 +81,7 @@ def shrink(projected: Buffer, x: Buffer, slots: AdapterMatrices, rows: AdapterRo
     columns = 16 if slots.max_rank % 16 == 0 else 8  # columns per block
     grid = (splits * (slots.columns // columns), _SLOTS, rows.blocks)
     operands = (projected, x, slots.a, slots.ranks, rows.rows, rows.ends)
-    return launch(specialised, grid, *operands, _SLOTS, rows.count)
+    return launch(specialised, grid, *operands, _SLOTS, _STRIDE, rows.count)
 
 
 def expand(y: Buffer, projected: Buffer, slots: AdapterMatrices, rows: AdapterRows, residual: Buffer | None) -> Launch:
@@ -93,7 +94,7 @@ def expand(y: Buffer, projected: Buffer, slots: AdapterMatrices, rows: AdapterRo
     warps = sum(-(-width // (units * _UNIT_COLUMNS)) for width in slots.widths)
     grid = (-(-warps * 32 // _THREADS), _SLOTS + Extent(1), rows.blocks)
     operands = (y, residual, projected, slots.b, slots.ranks, rows.rows, rows.ends)
-    return launch(specialised, grid, *operands, _SLOTS, rows.count)
+    return launch(specialised, grid, *operands, _SLOTS, _STRIDE, rows.count)
 
 
 def lower(op: Lowering) -> list[Command]:

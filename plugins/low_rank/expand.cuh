@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_row(u16* y, const uint4& residual, const f
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
     low_rank_expand(tl::u16* y, const tl::u16* residual, const float* projected, const tl::u16* b, const int* ranks,
-                    const int* rows, const int* ends, int num_slots, int num_rows) {
+                    const int* rows, const int* ends, int num_slots, int slot_stride, int num_rows) {
   using namespace tl;
   const int slot = blockIdx.y, lane = threadIdx.x % 32;
   const RowGroup group(rows, ends, slot, num_slots, num_rows);
@@ -102,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
   const Columns columns(blockIdx.x * kWarps + threadIdx.x / 32);
   const int first = group.first + blockIdx.z * kTileRows;
   const bool adapted = slot < num_slots && first < group.last && columns.column < columns.width;
-  const int rank = adapted ? ranks[slot * TL_PARTS + columns.part] : 0;
-  const u16* own = b + (static_cast<u64>(slot) * kOut + columns.begin) * TL_MAX_RANK;
+  const int rank = adapted ? of_slot(ranks, slot, slot_stride)[columns.part] : 0;
+  const u16* own = of_slot(b, slot, slot_stride) + static_cast<u64>(columns.begin) * TL_MAX_RANK;
   Weights held[TL_UNITS];
 #pragma unroll
   for (int unit = 0; unit < TL_UNITS; ++unit) held[unit].load(own, columns, unit, 0, rank, lane);

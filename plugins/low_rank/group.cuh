@@ -21,6 +21,12 @@ struct RowGroup {
   __device__ __forceinline__ int row(int at) const { return at < last ? rows[at] : -1; }
 };
 
+// The matrix of a slot, given that of the first slot. `stride`: units of 256 bytes from one slot to the next.
+template <typename T>
+__device__ __forceinline__ const T* of_slot(const T* first, int slot, int stride) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + static_cast<u64>(slot) * stride * 256u);
+}
+
 __device__ __forceinline__ uint4 no_vector() { return make_uint4(0, 0, 0, 0); }
 
 }  // namespace tl

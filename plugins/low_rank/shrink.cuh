@@ -96,21 +96,21 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kTiles][4], float
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
     low_rank_shrink(float* projected, const tl::u16* x, const tl::u16* a, const int* ranks, const int* rows,
-                    const int* ends, int num_slots, int num_rows) {
+                    const int* ends, int num_slots, int slot_stride, int num_rows) {
   using namespace tl;
   const int split = blockIdx.x / kColumnBlocks, column = blockIdx.x % kColumnBlocks * (8 * kTiles);
   const int slot = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const RowGroup group(rows, ends, slot, num_slots, num_rows);
   const int first = group.first + blockIdx.z * kTileRows;
   // The rank of the block's columns, which all lie in one part.
-  const int rank = first < group.last ? ranks[slot * TL_PARTS + column / TL_MAX_RANK] : 0;
+  const int rank = first < group.last ? of_slot(ranks, slot, slot_stride)[column / TL_MAX_RANK] : 0;
   const int columns = rank - column % TL_MAX_RANK;
   allow_next_kernel();
   if (columns <= 0) {
     wait_for_previous_kernel();
     return;
   }
-  const u16* own = a + (static_cast<u64>(slot) * kColumns + column) * TL_IN;
+  const u16* own = of_slot(a, slot, slot_stride) + static_cast<u64>(column) * TL_IN;
   const int begin = kSteps * split / TL_SPLITS + warp, end = kSteps * (split + 1) / TL_SPLITS;
   HeldWeights held;
   held.load(own, columns, begin, end, lane);

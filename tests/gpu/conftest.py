@@ -40,6 +40,7 @@ OF_ENGINES = [
     "test_kv_cache.py",
     "test_lora.py",
     "test_memory.py",
+    "test_moving_memory.py",
     "test_remote_stages.py",
     "test_smallest_engine.py",
     "test_smollm2.py",

@@ -64,9 +64,7 @@ def _pairs(problem: Problem, ranks: Sequence[int], dtype: torch.dtype, device: s
 def _memory(problem: Problem, pairs: list[dict[int, Pair]], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
     """The slots, filled as the executor fills them, and the rows in the order of their slots."""
     slots, rank = len(pairs), problem.max_rank
-    a = torch.full((slots, problem.parts * rank, problem.in_features), POISON, device=device, dtype=dtype)
-    b = torch.full((slots, sum(problem.widths), rank), POISON, device=device, dtype=dtype)
-    ranks = torch.zeros(slots, problem.parts, device=device, dtype=torch.int32)
+    a, b, ranks = _slots(problem, slots, dtype, device)
     for slot, adapter in enumerate(pairs):
         begin = 0
         for part, width in enumerate(problem.widths):
@@ -84,6 +82,34 @@ def _memory(problem: Problem, pairs: list[dict[int, Pair]], dtype: torch.dtype, 
     return {"a": a, "b": b, "ranks": ranks} | {name: list_.int().to(device) for name, list_ in lists.items()}
 
 
+def _slots(
+    problem: Problem, slots: int, dtype: torch.dtype, device: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views [slots, ...] of the matrices a and b, full of NaN, and of ranks of 0, which lie in one piece by slot."""
+    shapes = ((problem.parts * problem.max_rank, problem.in_features), (sum(problem.widths), problem.max_rank))
+    ends = [0]
+    for rows, columns in shapes:
+        ends.append(ends[-1] + _aligned(rows * columns * 2))
+    stride = ends[-1] + _aligned(problem.parts * 4)
+    memory = torch.full((slots * stride // 2,), POISON, device=device, dtype=dtype)
+    a, b = (
+        memory.as_strided((slots, *shape), (stride // 2, shape[1], 1), begin // 2)
+        for shape, begin in zip(shapes, ends, strict=False)
+    )
+    ranks = memory.view(torch.int32).as_strided((slots, problem.parts), (stride // 4, 1), ends[-1] // 4)
+    return a, b, ranks.zero_()
+
+
+def _from_first(slots: torch.Tensor) -> torch.Tensor:
+    """All memory from the first slot's matrix on."""
+    count = slots.untyped_storage().nbytes() // slots.element_size() - slots.storage_offset()
+    return slots.as_strided((count,), (1,))
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // 256) * 256
+
+
 def _launch(problem: Problem, machine: Machine, tensors: dict[str, torch.Tensor | None]) -> None:
     rows, columns = len(problem.adapters), problem.parts * problem.max_rank
     splits = num_splits(problem.in_features, rows)
@@ -94,12 +120,14 @@ def _launch(problem: Problem, machine: Machine, tensors: dict[str, torch.Tensor 
         if tensor is not None
     }
     of = {buffers[name]: tensor for name, tensor in (tensors | {"projected": projected}).items() if name in buffers}
+    stride = tensors["a"].stride(0) * 2 // 256
+    of |= {buffers[name]: _from_first(tensors[name]) for name in ("a", "b", "ranks")}
     slots = AdapterMatrices(*(buffers[name] for name in ("a", "b", "ranks")), problem.widths)
     listed = AdapterRows(buffers["rows"], buffers["ends"], symbol("num_tokens"))
     first = shrink(buffers["projected"], buffers["x"], slots, listed)
     second = expand(buffers["y"], buffers["projected"], slots, listed, buffers.get("residual"))
     for one in (first, second):
-        _run(one, machine, of, {"num_tokens": rows, "num_loras": len(problem.ranks)})
+        _run(one, machine, of, {"num_tokens": rows, "num_loras": len(problem.ranks), "adapter_stride": stride})
 
 
 def _run(one: Launch, machine: Machine, of: dict[Buffer, torch.Tensor], symbols: dict[str, int]) -> None:

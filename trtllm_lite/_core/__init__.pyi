@@ -141,6 +141,23 @@ class DeviceExecutor:
         (no such slot), DeviceError.
         """
 
+    def num_missing_slabs(self, slot: int) -> int:
+        """
+        The slabs of the KV cache's memory that a slot needs before an adapter is placed there.
+        """
+
+    def give_to_adapters(self, slabs: Sequence[int]) -> None:
+        """
+        Take slabs of memory from the KV cache, which the event loop has lent. Raises DeviceError.
+        """
+
+    def take_from_adapters(self, slots: Sequence[int]) -> list[int]:
+        """
+        Empty slots that no request uses; the slabs that the KV cache has again, for the event loop.
+
+        Raises DeviceError.
+        """
+
     def output(
         self, name: str, begin: int = 0, end: int | None = None
     ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
@@ -229,6 +246,7 @@ def open_executor(
     network: trtllm_lite.runtime.interfaces.Network | None = None,
     features_of: DeviceExecutor | None = None,
     num_loras: int = 0,
+    adapter_bytes: int | None = None,
     devices: Sequence[int] = [],
     rank_timeout: float = 30.0,
 ) -> DeviceExecutor:
@@ -236,7 +254,8 @@ def open_executor(
     Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
     Each kind of executor ignores the options of the others. The engine of a drafting head reads features that
-    ``features_of`` keeps; on a GPU there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the
+    ``features_of`` keeps; on a GPU there are ``num_loras`` slots for adapters, which take ``adapter_bytes`` of its
+    memory (None: all that they need) and borrow the rest from the KV cache. ``devices`` are the numbers of the
     ranks' GPUs. A rank that reaches a collective ``rank_timeout`` seconds after another ends the step with
     DeviceError. Raises ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
@@ -250,6 +269,7 @@ def open_stage(
     network: trtllm_lite.runtime.interfaces.Network | None = None,
     features_of: DeviceExecutor | None = None,
     num_loras: int = 0,
+    adapter_bytes: int | None = None,
     devices: Sequence[int] = [],
     rank_timeout: float = 30.0,
 ) -> DeviceExecutor:
@@ -372,13 +392,15 @@ class CudaExecutor(DeviceExecutor):
         library_directories: Sequence[str] = [],
         features_of: CudaExecutor | None = None,
         num_loras: int = 0,
+        adapter_bytes: int | None = None,
     ) -> None:
         """
         ``num_blocks`` 0: the cache size of the manifest; ``library_directories``: further places to look for
         cuBLASLt.
 
         The engine of a drafting head reads features that ``features_of`` keeps. ``num_loras``: slots for
-        adapters.
+        adapters, which take ``adapter_bytes`` of the GPU's memory (None: all that they need) and borrow the rest
+        from the KV cache.
 
         Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or
         cuBLASLt), LimitError (not enough memory).
@@ -856,6 +878,22 @@ class EventLoop:
 
         None: the loop is shut down and every event has been delivered.
         """
+
+    @property
+    def short_of_blocks(self) -> bool:
+        """
+        Whether requests, at the last poll, waited for blocks whose memory is lent; told once each time.
+        """
+
+    def lend_slabs(self, num_slabs: int) -> list[int]:
+        """
+        Take slabs of memory from the KV cache for another use; waits until no step reaches them, for their numbers.
+
+        Raises LimitError if the cache cannot spare so many, or the loop is shut down.
+        """
+
+    def return_slabs(self, slabs: Sequence[int]) -> None:
+        """Give slabs back to the KV cache."""
 
     def stats(self) -> dict[str, Any]:
         """

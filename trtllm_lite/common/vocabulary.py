@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 15  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 16  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -129,6 +129,7 @@ SYMBOLS = {
     "num_adapter_tokens": "num_tokens if any request of the step has an adapter, else 0",
     "num_adapter_logits": "num_logits if any request of the step has an adapter, else 0",
     "num_loras": "slots of adapters if any request of the step has an adapter; chosen when an engine is loaded",
+    "adapter_stride": "units of 256 bytes from one slot of adapters to the next",
 }
 
 

@@ -76,7 +76,8 @@ std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, 
   }
   const auto* features_of = dynamic_cast<const cuda::CudaExecutor*>(options.features_of);
   return std::make_unique<cuda::CudaExecutor>(*ranks.front(), devices.front(), options.num_blocks,
-                                              options.library_directories, features_of, options.num_loras);
+                                              options.library_directories, features_of, options.num_loras,
+                                              options.adapter_bytes);
 }
 
 std::unique_ptr<DeviceExecutor> open_network(std::span<const Engine* const> ranks, OpenOptions options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,8 +21,9 @@ struct OpenOptions {
   std::unique_ptr<Network> network;              // runs the network of a TensorRT engine
   const DeviceExecutor* features_of = nullptr;   // the executor whose features a draft engine reads
   int num_loras = 0;                             // adapter slots in a GPU's memory
-  std::vector<int> devices;                      // numbers of the GPUs, one for each rank; empty for the first ones
-  double rank_timeout = 30;                      // seconds that a rank may come to a collective after another
+  std::size_t adapter_bytes = std::numeric_limits<std::size_t>::max();  // memory that they take beside the KV cache
+  std::vector<int> devices;  // numbers of the GPUs, one for each rank; empty for the first ones
+  double rank_timeout = 30;  // seconds that a rank may come to a collective after another
 };
 
 // Loads the engines of all ranks on devices of the kind that their manifest names; borrows them. Throws what the

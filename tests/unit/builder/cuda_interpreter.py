@@ -46,11 +46,7 @@ class CudaInterpreter:
         self.blocks = np.full(symbols.get("num_blocks", 0) * lowered.operands.block.num_bytes, 0x44, np.uint8)
         self.features = np.full(_bytes_of_features(self.plan), 0x44, np.uint8)
         self.num_loras = symbols.get("num_loras", 0)
-        self.adapters = {
-            index: np.full(tensor.max_bytes(symbols), _POISON, np.uint8)
-            for index, tensor in enumerate(self.plan.tensors)
-            if tensor.kind == "adapter"
-        }
+        self.adapters = np.full(self.num_loras * 256 * symbols.get("adapter_stride", 0), _POISON, np.uint8)
         self.inputs: dict[str, np.ndarray] = {}
         self.symbols: dict[str, int] = {}
         self.ran: list[str] = []
@@ -105,6 +101,7 @@ class CudaInterpreter:
             **{name: self.plan.symbols[name] for name in of_cache if name in self.plan.symbols},
             "num_sms": NUM_SMS,
             "num_loras": self.num_loras,
+            "adapter_stride": self.plan.symbols.get("adapter_stride", 0),
         }
 
     def _run(self, instruction: Instruction) -> None:
@@ -153,7 +150,7 @@ class CudaInterpreter:
         if tensor.kind == "cache":
             memory = self.features if tensor.name == FEATURES else self.blocks[tensor.offset :]
         elif tensor.kind == "adapter":
-            memory = self.adapters[argument.tensor]
+            memory = self.adapters[tensor.offset :]
         else:
             memory = self.inputs[tensor.name] if tensor.kind == "input" else self.memory[tensor.kind][tensor.offset :]
         return memory[self._number(argument.offset) :]

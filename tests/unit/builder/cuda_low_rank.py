@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, half_type, kernel
+from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, blocks_at, half_type, kernel
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.plugins.low_rank.reference import Pair
 
@@ -21,6 +21,11 @@ def _groups(num_slots: int, num_rows: int, rows: Pointer, ends: Pointer) -> Iter
         yield slot, order[first:last]
 
 
+def _of_slots(first: Pointer, dtype: type, num_slots: int, stride: int, *shape: int) -> np.ndarray:
+    """The matrices [slots, *shape] of all slots, which are ``stride`` units of 256 bytes apart."""
+    return blocks_at(first, dtype, 256 * stride, *shape)[:num_slots]
+
+
 @kernel
 def low_rank_shrink(
     macros: Macros,
@@ -32,6 +37,7 @@ def low_rank_shrink(
     rows: Pointer,
     ends: Pointer,
     num_slots: int,
+    stride: int,
     num_rows: int,
 ) -> None:
     """The first split holds a row's sums, the others hold zeros."""
@@ -41,8 +47,9 @@ def low_rank_shrink(
     source = at(x, half_type(macros), num_rows, size).astype(np.float64)
     sums = at(projected, np.float32, num_rows, macros["TL_SPLITS"], parts, rank)
     for slot, own in list(_groups(num_slots, num_rows, rows, ends))[:-1]:
-        for part, count in enumerate(at(ranks, np.int32, num_slots, parts)[slot]):
-            matrix = at(a, half_type(macros), num_slots, parts, rank, size)[slot, part, :count].astype(np.float64)
+        for part, count in enumerate(_of_slots(ranks, np.int32, num_slots, stride, parts)[slot]):
+            matrix = _of_slots(a, half_type(macros), num_slots, stride, parts, rank, size)[slot, part, :count]
+            matrix = matrix.astype(np.float64)
             sums[own, :, part, :count] = 0
             sums[own, 0, part, :count] = source[own] @ matrix.T
 
@@ -59,6 +66,7 @@ def low_rank_expand(
     rows: Pointer,
     ends: Pointer,
     num_slots: int,
+    stride: int,
     num_rows: int,
 ) -> None:
     half, rank, parts = half_type(macros), macros["TL_MAX_RANK"], macros["TL_PARTS"]
@@ -72,26 +80,27 @@ def low_rank_expand(
     for slot, own in list(_groups(num_slots, num_rows, rows, ends))[:-1]:
         begin = 0
         for part, width in enumerate(widths[:parts]):
-            count = at(ranks, np.int32, num_slots, parts)[slot, part]
-            matrix = at(b, half, num_slots, sum(widths), rank)[slot, begin : begin + width, :count].astype(np.float64)
+            count = _of_slots(ranks, np.int32, num_slots, stride, parts)[slot, part]
+            own_b = _of_slots(b, half, num_slots, stride, sum(widths), rank)[slot]
+            matrix = own_b[begin : begin + width, :count].astype(np.float64)
             rounded = sums[own, part, :count].astype(half).astype(np.float64)
             result[np.ix_(own, range(begin, begin + width))] += rounded @ matrix.T
             begin += width
     at(y, half, *result.shape)[...] = result
 
 
-def fill_slot(
-    plan: Plan, memory: Mapping[int, np.ndarray], slot: int, pairs: Mapping[int, Pair], half: type, num_slots: int
-) -> None:
+def fill_slot(plan: Plan, memory: np.ndarray, slot: int, pairs: Mapping[int, Pair], half: type) -> None:
     """Write an adapter's matrices a [rank, in] and b [rank, out] of each projection number, as the executor does."""
     assert plan.cuda is not None
-    number = 0
+    number, own = 0, memory[slot * 256 * plan.symbols["adapter_stride"] :]
     for product in plan.cuda.adapted:
-        columns, size = _extents(plan.tensors[product.a].shape)
-        out, rank = _extents(plan.tensors[product.b].shape)
-        a = at(memory[product.a], half, num_slots, columns, size)[slot]
-        b = at(memory[product.b], half, num_slots, out, rank)[slot]
-        ranks = at(memory[product.ranks], np.int32, num_slots, len(product.widths))[slot]
+        tensors = [plan.tensors[index] for index in (product.a, product.b, product.ranks)]
+        dtypes = (half, half, np.int32)
+        a, b, ranks = (
+            at(own[tensor.offset :], dtype, *_extents(tensor.shape))
+            for tensor, dtype in zip(tensors, dtypes, strict=True)
+        )
+        rank = b.shape[-1]
         begin = 0
         for part, width in enumerate(product.widths):
             pair = pairs.get(number)

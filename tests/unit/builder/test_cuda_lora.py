@@ -66,7 +66,7 @@ def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", t
     adapters = [_adapter(model, seed) for seed in range(len(SLOTS))]
     for slot, adapter in zip(SLOTS, adapters, strict=True):
         pairs = {numbers[name]: pair for name, pair in adapter.items()}
-        fill_slot(card.plan, card.adapters, slot, pairs, half, card.num_loras)
+        fill_slot(card.plan, card.adapters, slot, pairs, half)
     # A sequence keeps its adapter, so each row of choices is a separate run.
     table = BYTE_TOLERANCES if qformat in ("fp8_rowwise", "fp8") else ROUNDED_TOLERANCES
     networks = [model, *(_merged(model, adapter) for adapter in adapters)]

@@ -15,7 +15,8 @@ from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
 from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, DEVICE_ALIGNMENT
+from trtllm_lite.engine.format import align
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.network.graph import MODULES, note_modules
 from trtllm_lite.network.module_rows import ModuleRows
@@ -154,5 +155,9 @@ def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:
     assert lora is not None
     slots = [tensor for tensor in plan.tensors if tensor.kind == "adapter"]
     assert len(slots) == 3 * 4 * 2  # matrices and ranks of four products in two layers
-    assert lora.slot_bytes * DEFAULT_MAX_LORAS == sum(tensor.max_bytes(plan.symbols) for tensor in slots)
+    sizes = [tensor.max_bytes(plan.symbols) // DEFAULT_MAX_LORAS for tensor in slots]
+    assert lora.slot_bytes == sum(align(size, DEVICE_ALIGNMENT) for size in sizes)
+    assert plan.symbols["adapter_stride"] * DEVICE_ALIGNMENT == lora.slot_bytes
+    ends = [tensor.offset + size for tensor, size in zip(slots, sizes, strict=True)]
+    assert all(end <= tensor.offset for end, tensor in zip(ends, slots[1:], strict=False))
     assert _core.adapter_shapes(_core.Engine(str(tmp_path / "engine" / "rank0.engine")))[0] == 8

@@ -1,6 +1,7 @@
 """The stored form of adapters, made from their matrices, against numpy."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,14 @@ def device_engine(directory: Path, dtype: str, widths: list[int] = WIDTHS) -> En
     """An engine whose plan has adapters of odd extents; nothing executes it."""
     toy = copy.deepcopy(make_toy_engine_of_adapters())
     extents = {"a": [len(widths) * MAX_RANK, NUM_IN], "b": [sum(widths), MAX_RANK], "ranks": [len(widths)]}
+    units = 0
     for tensor in toy.plan["tensors"]:
         name = tensor["name"].removeprefix("adapter_").removesuffix(".0")
         if tensor["kind"] == "adapter":
-            tensor["shape"] = ["num_loras", *extents[name]]
+            tensor["shape"], tensor["offset"] = ["num_loras", *extents[name]], 256 * units
             tensor["dtype"] = "int32" if name == "ranks" else dtype
+            units += -(-math.prod(extents[name]) * (4 if name == "ranks" else 2) // 256)
+    toy.plan["symbols"]["adapter_stride"] = units
     toy.plan["cuda"]["adapted"][0]["widths"] = widths
     path = directory / f"{dtype}_{len(widths)}.engine"
     path.write_bytes(to_bytes(toy))

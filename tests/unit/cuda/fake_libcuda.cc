@@ -4,6 +4,9 @@
 // The "kernels" are those of a toy model: a token's successor is the sum of all tokens up to it, modulo the vocabulary.
 // Its KV cache holds the tokens. Token kPoison gives non-finite logits. Each of several ranks adds up the tokens of its
 // positions, and then the ranks add up their sums.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,6 +20,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -72,7 +76,28 @@ std::map<void*, std::size_t>& allocations() {
   static std::map<void*, std::size_t> sizes;
   return sizes;
 }
-constexpr std::size_t kTotalBytes = std::size_t{1} << 30;
+constexpr std::size_t kTotalBytes = std::size_t{1} << 30, kPage = 4096;
+
+// Physical memory by its file: its bytes, and where it is mapped.
+struct Physical {
+  std::size_t bytes;
+  char* address;
+};
+std::map<std::uint64_t, Physical>& physical() {
+  static std::map<std::uint64_t, Physical> memory;
+  return memory;
+}
+
+// The function that fails when it is called for the `in`th time from now on; later calls succeed.
+struct Failure {
+  std::string function;
+  int in = 0;
+};
+Failure& failure() {
+  static Failure failure;
+  return failure;
+}
+bool fails(const char* function) { return failure().function == function && --failure().in == 0; }
 
 // Reads a kernel's parameters in order: packed, each aligned to its size, or through an array of pointers, which the
 // executor ends with a null.
@@ -306,7 +331,11 @@ Work adapt(Arguments& arguments, unsigned blocks) {
   const auto *a = arguments.next<const std::uint16_t*>(), *b = arguments.next<const std::uint16_t*>();
   const auto *ranks = arguments.next<const int*>(), *rows = arguments.next<const int*>(),
              *ends = arguments.next<const int*>();
-  const int size = arguments.next<int>(), max_rank = arguments.next<int>(), num_rows = arguments.next<int>();
+  const int stride = arguments.next<int>() * 256, max_rank = arguments.next<int>(), num_rows = arguments.next<int>();
+  const auto of_slot = [stride](const auto* first, int slot) {
+    using T = std::remove_reference_t<decltype(*first)>;
+    return reinterpret_cast<T*>(reinterpret_cast<const char*>(first) + std::ptrdiff_t{slot} * stride);
+  };
   return [=] {
     std::vector<int> listed(rows, rows + num_rows);
     std::sort(listed.begin(), listed.end());
@@ -315,9 +344,10 @@ Work adapt(Arguments& arguments, unsigned blocks) {
     }
     for (int slot = 0, at = 0; slot < static_cast<int>(blocks); ++slot) {
       for (; at < ends[slot]; ++at) {
-        const std::uint16_t* row = b + slot * size + max_rank;
+        const std::uint16_t* row = of_slot(b, slot) + max_rank;
         float value = 0;
-        for (int rank = 0; rank < ranks[slot]; ++rank) value += to_float(a[slot * size]) * to_float(row[rank]);
+        const int num_ranks = *of_slot(ranks, slot);
+        for (int rank = 0; rank < num_ranks; ++rank) value += to_float(*of_slot(a, slot)) * to_float(row[rank]);
         sums[rows[at]] += static_cast<int>(value);
       }
     }
@@ -572,6 +602,12 @@ std::int64_t fake_num_waiting() {
   std::for_each(fake::streams().begin(), fake::streams().end(), waits);  // some wait for streams after them
   return std::count_if(fake::streams().begin(), fake::streams().end(), waits);
 }
+// Lets a function of virtual memory fail when it is called for the `in`th time from now on. Returns in how many calls
+// the last such failure would have come; 0 or less if it has.
+std::int64_t fake_fail(const char* function, int in) {
+  const Lock lock(fake::device_mutex());
+  return std::exchange(failure(), {function, in}).in;
+}
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
 
 // While `held` is not 0, waits for the device do not return: a test may submit any number of requests meanwhile.
@@ -607,7 +643,8 @@ int cuDeviceGetName(char* name, int size, int) {
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = kTotalBytes, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   const int capability = fake_capability();
-  const std::map<int, int> values{{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, max_shared_bytes()}};
+  const std::map<int, int> values{
+      {16, 4}, {75, capability / 10}, {76, capability % 10}, {97, max_shared_bytes()}, {102, 1}, {103, 1}};
   return *value = values.at(attribute), 0;
 }
 int cuDevicePrimaryCtxRetain(Context** context, int device) {
@@ -645,6 +682,58 @@ int cuMemFree_v2(void* pointer) {
   allocations().erase(pointer);
   collectives().erase(pointer);
   return std::free(pointer), 0;
+}
+// Virtual memory is that of the host, with pages of 4 KiB: who touches addresses that are not mapped dies.
+int cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) { return *bytes = kPage, 0; }
+int cuMemAddressReserve(char** address, std::size_t bytes, std::size_t, void*, unsigned long long) {
+  if (fails("cuMemAddressReserve")) return kOutOfMemory;
+  void* found = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return *address = static_cast<char*>(found), found == MAP_FAILED ? kOutOfMemory : 0;
+}
+int cuMemAddressFree(char* address, std::size_t bytes) { return ::munmap(address, bytes) == 0 ? 0 : kInvalidValue; }
+int cuMemCreate(std::uint64_t* memory, std::size_t bytes, const void*, unsigned long long) {
+  const Lock lock(fake::device_mutex());
+  if (fails("cuMemCreate") || bytes > kTotalBytes - allocated()) return kOutOfMemory;
+  const int file = ::memfd_create("device memory", 0);
+  if (file < 0 || ::ftruncate(file, static_cast<::off_t>(bytes)) != 0) std::abort();
+  physical()[static_cast<std::uint64_t>(file)] = {bytes, nullptr};
+  allocated() += bytes;
+  return *memory = static_cast<std::uint64_t>(file), 0;
+}
+int cuMemRelease(std::uint64_t memory) {
+  const Lock lock(fake::device_mutex());
+  const auto found = physical().find(memory);
+  if (found == physical().end() || found->second.address != nullptr) return kInvalidValue;
+  allocated() -= found->second.bytes;
+  physical().erase(found);
+  return ::close(static_cast<int>(memory)), 0;
+}
+int cuMemMap(char* address, std::size_t bytes, std::size_t, std::uint64_t memory, unsigned long long) {
+  const Lock lock(fake::device_mutex());
+  if (fails("cuMemMap")) return kLaunchFailed;
+  const auto found = physical().find(memory);
+  if (found == physical().end() || found->second.bytes != bytes || found->second.address != nullptr) std::abort();
+  const auto is_here = [&](const auto& other) { return other.second.address == address; };
+  if (std::any_of(physical().begin(), physical().end(), is_here)) std::abort();  // nothing is mapped twice
+  found->second.address = address;
+  void* mapped = ::mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, static_cast<int>(memory), 0);
+  return mapped == address ? 0 : kInvalidValue;
+}
+int cuMemSetAccess(char* address, std::size_t bytes, const void*, std::size_t) {
+  if (fails("cuMemSetAccess")) return kLaunchFailed;
+  return ::mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : kInvalidValue;
+}
+int cuMemUnmap(char* address, std::size_t bytes) {
+  const Lock lock(fake::device_mutex());
+  if (fails("cuMemUnmap")) return kLaunchFailed;
+  count("unmapped");
+  for (auto& [memory, place] : physical()) {
+    if (place.address != address || place.bytes != bytes) continue;
+    place.address = nullptr;
+    ::mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return 0;
+  }
+  return kInvalidValue;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   const char* most = std::getenv("FAKE_MAX_PINNED");

@@ -88,15 +88,16 @@ KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
 ADAPT = "adapt"  # an additional kernel of engines with adapters
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
-    {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": 0}
-    for name, dtype, shape, kind in (
-        ("adapter_tokens", "int32", ["num_adapter_tokens"], "input"),
-        ("adapter_token_ends", "int32", ["num_loras"], "input"),
-        ("adapter_a.0", "bfloat16", ["num_loras", MAX_LORA_RANK, ADAPTER_WIDTH], "adapter"),
-        ("adapter_b.0", "bfloat16", ["num_loras", ADAPTER_WIDTH, MAX_LORA_RANK], "adapter"),
-        ("adapter_ranks.0", "int32", ["num_loras", 1], "adapter"),
+    {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
+    for name, dtype, shape, kind, offset in (
+        ("adapter_tokens", "int32", ["num_adapter_tokens"], "input", 0),
+        ("adapter_token_ends", "int32", ["num_loras"], "input", 0),
+        ("adapter_a.0", "bfloat16", ["num_loras", MAX_LORA_RANK, ADAPTER_WIDTH], "adapter", 0),
+        ("adapter_b.0", "bfloat16", ["num_loras", ADAPTER_WIDTH, MAX_LORA_RANK], "adapter", 256),
+        ("adapter_ranks.0", "int32", ["num_loras", 1], "adapter", 512),
     )
 ]
+SLOT_UNITS = 3  # units of 256 bytes that a slot needs
 
 
 def extent(symbol: str, multiplier: int = 1) -> Json:
@@ -188,21 +189,24 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
     return TinyEngine(MANIFEST | {"limits": limits}, plan, {}, dict(METADATA))
 
 
-def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
-    """An engine with adapters, which add to each token's sum: a[0, 0] times the sum of the second row of b."""
+def make_toy_engine_of_adapters(max_draft_len: int = 0, stride: int = SLOT_UNITS) -> TinyEngine:
+    """An engine with adapters, which add to each token's sum: a[0, 0] times the sum of the second row of b.
+
+    Slots are ``stride`` units of 256 bytes apart.
+    """
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     symbols = toy.plan["symbols"]
     symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
+    symbols["adapter_stride"] = stride
     names = {tensor["name"]: len(toy.plan["tensors"]) + number for number, tensor in enumerate(ADAPTER_TENSORS)}
     toy.plan["tensors"] += ADAPTER_TENSORS
     slots = {"a": names["adapter_a.0"], "b": names["adapter_b.0"], "ranks": names["adapter_ranks.0"]}
     toy.plan["cuda"]["adapted"] = [{**slots, "widths": [ADAPTER_WIDTH]}]
     toy.plan["kernels"].append(compiled(ADAPT))
-    size = MAX_LORA_RANK * ADAPTER_WIDTH
     for plain in list(toy.plan["programs"]):
         lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
         slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "b", "ranks")]
-        numbers = [{"int": size}, {"int": MAX_LORA_RANK}, {"int": extent("num_adapter_tokens")}]
+        numbers = [{"int": stride}, {"int": MAX_LORA_RANK}, {"int": extent("num_adapter_tokens")}]
         grid = [extent("num_loras"), 1, 1]
         args = [pointer("sums"), *slots, *lists, *numbers]
         step = {"kind": "launch", "kernel": len(KERNELS), "grid": grid, "args": args, "programmatic": False}

@@ -79,10 +79,11 @@ class World:
     broken: set = field(default_factory=set)
     has_slots: bool = False
     slots: dict = field(default_factory=dict)
+    released: int = 0
 
     def __post_init__(self) -> None:
-        place = self._place if self.has_slots else None
-        self.manager = Adapters(self._load, self._start, self.max_loras, self.max_cpu_loras, place)
+        slots = self if self.has_slots else None
+        self.manager = Adapters(self._load, self._start, self.max_loras, self.max_cpu_loras, slots)
 
     @property
     def loader(self) -> Loader:
@@ -107,7 +108,15 @@ class World:
         assert len(self.manager._entries) <= self.max_cpu_loras
         assert not self.has_slots or {f"adapter {name}" for name in used} <= set(self.slots.values())
 
-    def _place(self, adapter: str, slot: int) -> None:
+    def release(self, slots) -> bool:
+        """Empty slots; memory comes back with every second one."""
+        for slot in slots:
+            assert self.slots[slot] not in [running for running, _ in self.running.values()]
+            del self.slots[slot]
+        self.released += len(slots)
+        return self.released % 2 == 0
+
+    def place(self, adapter: str, slot: int) -> None:
         assert 0 <= slot < self.max_loras
         assert self.slots.get(slot) not in [running for running, _ in self.running.values()]
         if adapter.removeprefix("adapter ") in self.broken:
@@ -257,6 +266,40 @@ def test_a_failure_to_place_is_that_of_the_requests_which_want_the_adapter() -> 
     assert fine in world.running
 
 
+def test_slots_give_memory_back_when_their_adapters_are_not_in_use() -> None:
+    world = World(max_loras=3, max_cpu_loras=3, has_slots=True)
+    handles = [world.submit(number) for number in (1, 2, 3)]
+    world.load_all()
+    world.manager.make_room()
+    assert not world.loader.calls  # all are in use
+    world.end(handles[1])
+    world.end(handles[0])
+    world.load_all()
+    assert set(world.slots.values()) == {"adapter 3"}  # only the second slot gave memory
+    world.end(handles[2])
+    assert not world.loader.calls
+    world.manager.make_room()
+    world.submit(3)  # its slot is on the way out, and it is placed again
+    world.load_all()
+    assert set(world.slots.values()) == {"adapter 3"}
+    assert world.released == 3
+    assert world.loads == ["1", "2", "3"]
+
+
+def test_the_slot_of_an_adapter_that_is_no_longer_in_memory_is_emptied_first() -> None:
+    world = World(max_loras=2, max_cpu_loras=2, has_slots=True)
+    for number in (1, 2):
+        handle = world.submit(number)
+        world.load_all()
+        world.end(handle)
+    world.broken.add("3")
+    world.submit(3)  # takes the place of adapter 1 in memory, and fails
+    world.load_all()
+    world.manager.make_room()
+    world.loader.run_one()
+    assert world.slots == {1: "adapter 2"}
+
+
 @pytest.mark.parametrize("has_slots", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int, has_slots: bool) -> None:
@@ -265,7 +308,7 @@ def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int, has_slots: b
     world = World(max_loras, max_loras + choose.randint(0, 2), broken={"4"}, has_slots=has_slots)
     handles: list[Handle] = []
     for _ in range(300):
-        match choose.choice(("submit", "submit", "load", "end", "withdraw", "drop")):
+        match choose.choice(("submit", "submit", "load", "end", "withdraw", "drop", "make room")):
             case "submit":
                 handles.append(world.submit(choose.randint(1, 7)))
             case "load" if world.loader.calls:
@@ -278,6 +321,8 @@ def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int, has_slots: b
                 if world.manager.withdraw(handle):
                     assert waits
                     handles.remove(handle)
+            case "make room":
+                world.manager.make_room()
             case "drop" if handles:
                 handles.remove(choose.choice(handles))
         world.check()

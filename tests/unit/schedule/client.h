@@ -15,6 +15,7 @@ class Client {
   bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(100)) {
     const tl::PollStatus status = loop_.poll(events_, timeout);
     CHECK((status == tl::PollStatus::kEvents) == !events_.empty());
+    num_short += events_.short_of_blocks;
     for (tl::TokenEvent& event : events_.tokens) {
       CHECK(!ends.contains(event.id));  // nothing follows the end
       if (event.tokens.empty()) {
@@ -43,6 +44,7 @@ class Client {
   std::map<tl::RequestId, Tokens> tokens;
   std::map<tl::RequestId, std::vector<Tokens>> found;  // results of beam searches
   std::map<tl::RequestId, tl::RequestEnd> ends;
+  int num_short = 0;  // events that say that requests wait for blocks whose memory is lent
 
  private:
   tl::EventLoop& loop_;

@@ -110,6 +110,10 @@ class Driver {
     const bool has_to_wait = may_wait || executor.late_with_results;
     const bool waits = in_flight_ + 1 == batches_.size() && in_flight(0).awaited && has_to_wait;
     const bool launched = !waits && scheduler.prepare(batch, now, events_);
+    for (const int slab : scheduler.take_lent()) {
+      executor.take_away(scheduler.cache().lent().blocks_of(slab));
+      lent.push_back(slab);
+    }
     if (launched) {
       scheduler.launched(batch);
       ++in_flight_;
@@ -122,6 +126,12 @@ class Driver {
     if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) collect();
     check();
     return launched || in_flight_ > 0;
+  }
+
+  void give_back(int slab) {
+    executor.bring_back(scheduler.cache().lent().blocks_of(slab));
+    scheduler.give_back(slab);
+    std::erase(lent, slab);
   }
 
   void run() {
@@ -147,6 +157,7 @@ class Driver {
   FakeExecutor executor;
   tl::Scheduler scheduler;
   std::map<tl::RequestId, Heard> heard;
+  std::vector<int> lent;  // slabs of the cache's memory
   std::function<void(const tl::StepBatch&)> on_step;
   std::vector<tl::RequestId> end_order;
   int num_steps = 0;

@@ -428,6 +428,32 @@ TEST(stats_and_timings) {
   CHECK(stats.scheduler.kv.lookup_tokens >= 200);
 }
 
+// The memory of blocks is lent while requests run, and requests that wait for blocks ask for it once.
+TEST(memory_is_lent_while_requests_run) {
+  tl::EventLoopConfig config = loop_config(4, 40);
+  config.cache.slabs = {.block_bytes = 3, .slab_bytes = 8, .max_lent = 3};
+  Service service(config);
+  std::vector<tl::RequestId> ids;
+  for (int i = 0; i < 12; ++i) ids.push_back(service.loop.submit(spec_of(Tokens(20, i), 40)));
+  const std::vector<int> first = service.loop.lend_slabs(2), more = service.loop.lend_slabs(1);
+  CHECK(first.size() == 2 && more.size() == 1 && std::ranges::find(first, more.front()) == first.end());
+  CHECK_THROWS(tl::LimitError, service.loop.lend_slabs(1), "expected at most 3 that are lent, found 4");
+  CHECK(service.loop.lend_slabs(0).empty());
+  service.loop.return_slabs(first);
+  CHECK(service.loop.lend_slabs(2).size() == 2);
+  for (const tl::RequestId id : ids) service.client.wait_for(id);
+  CHECK(service.client.num_short > 0);
+  CHECK(service.loop.stats().scheduler.num_lent_slabs == 3);
+}
+
+TEST(who_waits_for_memory_hears_of_the_end) {
+  tl::EventLoopConfig config = loop_config(4, 40);
+  config.cache.slabs = {.block_bytes = 3, .slab_bytes = 8, .max_lent = 3};
+  Service service(config);
+  service.loop.shut_down(tl::Shutdown::kCancel);
+  CHECK_THROWS(tl::LimitError, service.loop.lend_slabs(1), "was shut down and lends no more memory");
+}
+
 TEST(steps_are_recorded_from_the_start_until_they_are_taken) {
   tl::StepLog log;
   const auto add = [&](int rows) { log.add({.num_rows = rows}); };

@@ -50,6 +50,17 @@ class FakeExecutor : public tl::StepExecutor {
   // Returns whether the masks of a slot's late row are ready; called after each step.
   std::function<bool(int)> is_woken = [](int) { return true; };
   double seconds_per_token = 0, seconds_per_copy = 0;
+  // Takes the memory of blocks away, so that no step may touch it, or brings it back with other content.
+  void take_away(std::pair<std::int32_t, std::int32_t> blocks) {
+    for (std::int32_t i = blocks.first; i <= blocks.second; ++i) {
+      for (const Flight& flight : flights_) CHECK(!flight.touched.device.contains(i));
+      std::ranges::fill(block(device_, i), -9);
+      ++absent_[i];
+    }
+  }
+  void bring_back(std::pair<std::int32_t, std::int32_t> blocks) {
+    for (std::int32_t i = blocks.first; i <= blocks.second; ++i) --absent_[i];
+  }
 
   int num_slots() const override { return shape_.num_slots; }
   int num_stages() const override { return shape_.num_stages; }
@@ -190,6 +201,7 @@ class FakeExecutor : public tl::StepExecutor {
         }
       }
     }
+    for (const auto& [block, slot] : touched.device) CHECK(!absent_.contains(block) || absent_.at(block) == 0);
     // Rows of a step run in parallel: no row may read what another row writes.
     for (const auto& [block, slot] : touched.written) CHECK(slot == kCopy || touched.device[block] == slot);
     launch_touched_ = touched;
@@ -354,6 +366,7 @@ class FakeExecutor : public tl::StepExecutor {
   Touched launch_touched_;
   std::deque<Flight> flights_;
   std::set<int> late_slots_;
+  std::map<int, int> absent_;  // by block: parts of its memory that are away
   std::size_t num_broken_ = 0;
   std::uint64_t last_step_ = 0;
 };

@@ -32,6 +32,7 @@ class Model {
         last_use_(static_cast<std::size_t>(config.num_blocks), 0) {}
 
   void random_operation() {
+    if (config_.slabs.max_lent > 0) lend();
     switch (draw(11)) {
       case 0:
       case 1:
@@ -67,6 +68,9 @@ class Model {
     live_.clear();
     cache_.step_launched(++launched_);
     cache_.step_ended(launched_);
+    if (const std::optional<int> slab = cache_.go_on_lending()) lent_.push_back(*slab);
+    CHECK(std::ssize(lent_) == cache_.lent().num_lent() && !cache_.lent().leaving());
+    for (const int slab : lent_) cache_.give_back(slab);
     cache_.check_integrity();
     CHECK(cache_.device().num_ready() == config_.num_blocks);
     CHECK(cache_.host().num_ready() == config_.num_host_blocks);
@@ -74,6 +78,7 @@ class Model {
 
   const tl::KvCacheCounters& counters() const { return cache_.counters(); }
   int num_kept = 0;  // states kept for other sequences
+  int num_lent = 0;  // slabs of memory lent
 
  private:
   struct Live {
@@ -93,6 +98,26 @@ class Model {
   // A small alphabet, so that sequences share prefixes by chance.
   void add_tokens(Tokens& tokens, int count) {
     for (int i = 0; i < count; ++i) tokens.push_back(draw(8) == 0 ? draw(2) : 0);
+  }
+
+  // Sends a slab of memory on its way, goes on with one, or brings one back.
+  void lend() {
+    const tl::LentSlabs& lent = cache_.lent();
+    const bool has_room = lent.num_lent() < config_.slabs.max_lent && !lent.leaving();
+    if (has_room && draw(6) == 0 && cache_.cost_of_lending() <= cache_.num_unreferenced()) cache_.begin_lending();
+    if (const std::optional<int> slab = cache_.go_on_lending()) {
+      lent_.push_back(*slab);
+      ++num_lent;
+      for (auto [block, last] = lent.blocks_of(*slab); block <= last; ++block) {
+        CHECK(last_use_[block] <= ended_);
+        std::ranges::fill(device_[block], -9);
+      }
+    }
+    if (!lent_.empty() && draw(8) == 0) {
+      const int place = draw(std::ssize(lent_));
+      cache_.give_back(lent_[static_cast<std::size_t>(place)]);
+      lent_.erase(lent_.begin() + place);
+    }
   }
 
   void open() {
@@ -295,6 +320,7 @@ class Model {
   std::vector<std::uint64_t> last_use_;
   std::vector<std::uint64_t> scratch_;
   std::list<Live> live_;
+  std::vector<int> lent_;
   std::uint64_t launched_ = 0, ended_ = 0;
 };
 
@@ -386,6 +412,28 @@ TEST(random_operations_on_states) {
     kept += model.num_kept;
   }
   CHECK(reaches(hit_tokens, 400) && reaches(evicted, 100) && reaches(kept, 200));
+}
+
+// Blocks lie in several slabs, slabs in several blocks, and states in runs of blocks.
+TEST(random_operations_while_memory_is_lent) {
+  int num_lent = 0;
+  std::int64_t evicted = 0;
+  for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
+    auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
+    if (seed % 4 == 3) groups.push_back(with_states(1 + static_cast<int>(seed % 6)));
+    Model model(seed, {.num_blocks = 30 + static_cast<int>(seed),
+                       .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
+                       .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
+                       .groups = groups,
+                       .slabs = {.block_bytes = 1 + static_cast<int>(seed % 5),
+                                 .slab_bytes = 2 + static_cast<int>(seed % 11),
+                                 .max_lent = 2}});
+    for (int i = 0; i < 250; ++i) model.random_operation();
+    model.finish();
+    num_lent += model.num_lent;
+    evicted += model.counters().evicted_blocks;
+  }
+  CHECK(reaches(num_lent, 300) && reaches(evicted, 100));
 }
 
 TEST(states_fill_a_cache_of_the_size_of_a_batch) {

@@ -65,8 +65,34 @@ inline void check_prompt_positions(const Heard& request) {
   CHECK(request.prompt_positions == all);  // each position once, in order, in spite of preemptions and failures
 }
 
+// Slabs of a cache's memory of any size; blocks may lie in several slabs, and slabs in several blocks. The cache
+// gets so many blocks more that requests fit beside what is lent.
+inline void add_slabs(Load& load, tl::KvManagerConfig& cache) {
+  cache.slabs = {.block_bytes = 1 + load.draw(5), .slab_bytes = 2 + load.draw(11), .max_lent = 1 + load.draw(3)};
+  const int num_blocks = cache.num_blocks;
+  cache.num_blocks += static_cast<int>(cache.slabs.max_lent * (cache.slabs.slab_bytes / cache.slabs.block_bytes + 1));
+  while (cache.num_kept_blocks() < num_blocks) ++cache.num_blocks;
+}
+
+// Lends memory of the cache and gives it back, at random.
+inline void lend_randomly(Load& load, Driver& driver, int& num_wanted) {
+  const int max_lent = driver.scheduler.cache().config().slabs.max_lent;
+  if (num_wanted < max_lent && load.draw(8) == 0) {
+    const int count = 1 + load.draw(max_lent - num_wanted);
+    driver.scheduler.lend(count);
+    num_wanted += count;
+  }
+  const bool is_short = driver.scheduler.take_short_of_blocks();
+  CHECK(!is_short || num_wanted > 0);
+  if (!driver.lent.empty() && (is_short || load.draw(10) == 0)) {
+    driver.give_back(driver.lent[static_cast<std::size_t>(load.draw(static_cast<int>(driver.lent.size())))]);
+    --num_wanted;
+  }
+}
+
 struct Totals {
-  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0, late = 0;
+  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0, late = 0,
+               lent = 0;
 };
 
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals,
@@ -82,6 +108,8 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
     config.step_seconds = 1e-3 * (1 + load.draw(20));
     config.least_prefill = 1 + load.draw(8);
   }
+  int num_wanted = 0;  // slabs that are lent, or will be
+  if (seed % 5 == 1) add_slabs(load, cache);
   Driver driver(config, cache, config.max_batch_size + load.draw(3), num_stages);
   driver.may_wait = load.draw(2) > 0;
   driver.executor.late_with_results = load.draw(2) > 0;
@@ -102,9 +130,15 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
         throw tl::StepError("device fault", slots);
       };
     }
+    lend_randomly(load, driver, num_wanted);
+    const std::size_t num_lent = driver.lent.size();
     driver.step();
+    totals.lent += static_cast<std::int64_t>(driver.lent.size() - num_lent);
   }
   driver.run();
+  driver.step();
+  CHECK(std::ssize(driver.lent) == num_wanted);
+  while (!driver.lent.empty()) driver.give_back(driver.lent.back());
   driver.check_all_returned();
   for (const auto& [id, request] : driver.heard) {
     check_prompt_positions(request);

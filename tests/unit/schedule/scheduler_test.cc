@@ -36,7 +36,7 @@ TEST(random_load_max_utilization) {
   CHECK(reaches(totals.recomputed, 40) && reaches(totals.swapped, 40) && reaches(totals.hit_tokens, 400) &&
         reaches(totals.failed, 20));
   CHECK(reaches(totals.found, 40) && reaches(totals.accepted, 400) && reaches(totals.rejected, 400) &&
-        reaches(totals.late, 400));
+        reaches(totals.late, 400) && reaches(totals.lent, 50));
 }
 
 TEST(random_load_guaranteed_no_evict) {
@@ -45,7 +45,8 @@ TEST(random_load_guaranteed_no_evict) {
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
   }
-  CHECK(reaches(totals.hit_tokens, 500) && reaches(totals.found, 50) && reaches(totals.late, 100));
+  CHECK(reaches(totals.hit_tokens, 500) && reaches(totals.found, 50) && reaches(totals.late, 100) &&
+        reaches(totals.lent, 20));
 }
 
 TEST(random_load_without_chunked_context) {

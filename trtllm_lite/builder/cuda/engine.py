@@ -111,5 +111,5 @@ def _memory(lowered: Lowered) -> MemoryPlan:
         scratch=WORKSPACE_BYTES + lowered.layout.state_bytes,
         num_threads=0,
         cache_use=cache_use(kv_cache, lowered.operands.limits.max_seq_len),
-        adapters=sum(tensor.max_bytes(symbols) for tensor in tensors if tensor.kind == "adapter"),
+        adapters=symbols.get("num_loras", 0) * lowered.layout.slot_bytes,
     )

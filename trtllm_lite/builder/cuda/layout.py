@@ -17,12 +17,16 @@ from trtllm_lite.plugins.launch import Buffer, Collective, Command, Matmul, Slic
 
 @dataclass(frozen=True)
 class Layout:
-    """``index`` maps a buffer to its tensor; buffers that are never live together may share one."""
+    """``index`` maps a buffer to its tensor; buffers that are never live together may share one.
+
+    ``slot_bytes`` are the bytes of a slot of adapters.
+    """
 
     tensors: tuple[PlanTensor, ...]
     index: dict[Buffer, int]
     arena_bytes: int
     state_bytes: int
+    slot_bytes: int
 
 
 def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Iterable[Buffer] = ()) -> Layout:
@@ -39,15 +43,13 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
     state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
         layout.add(cache, operands.block.offsets.get(cache.name, 0))
-    for adapted in operands.adapted.values():
-        for slots in (adapted.a, adapted.b, adapted.ranks):
-            layout.add(slots, 0)
+    slot_bytes = layout.add_to_slot(slots for one in operands.adapted.values() for slots in (one.a, one.b, one.ranks))
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
     fixed_bytes = layout.add_in_a_row([*operands.outputs.values(), *operands.received.values(), *kept])
     arena_bytes = [layout.add_arena(commands, fixed_bytes) for commands in programs]
-    return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
+    return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes, slot_bytes)
 
 
 def buffers_of(command: Command) -> list[Buffer]:
@@ -93,6 +95,14 @@ class _Layout:
                 offsets[buffer.name] = end
                 end = align(end + self.num_bytes(buffer), DEVICE_ALIGNMENT)
             self.add(buffer, offsets[buffer.name])
+        return end
+
+    def add_to_slot(self, buffers: Iterable[Buffer]) -> int:
+        """Add the matrices of adapters, which lie one after the other in each slot; returns the bytes of a slot."""
+        end = 0
+        for buffer in buffers:
+            self.add(buffer, end)
+            end = align(end + self.num_bytes(buffer) // self.symbols["num_loras"], DEVICE_ALIGNMENT)
         return end
 
     def add_arena(self, commands: Sequence[Command], first_byte: int) -> int:

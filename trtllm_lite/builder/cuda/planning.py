@@ -20,6 +20,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.builder.stages import received
+from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
     AdaptedProduct,
@@ -180,8 +181,9 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         for instruction in program.instructions
         if isinstance(instruction, MatmulInstruction)
     )
+    stride = {"adapter_stride": lowered.layout.slot_bytes // DEVICE_ALIGNMENT} if operands.adapted else {}
     return Plan(
-        symbols=operands.symbols,
+        symbols=operands.symbols | stride,
         arena_bytes=lowered.layout.arena_bytes,
         state_bytes=lowered.layout.state_bytes,
         tensors=lowered.layout.tensors,

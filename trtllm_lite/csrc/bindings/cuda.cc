@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -98,10 +100,12 @@ Entries describe_devices() {
 }
 
 nb::typed<nb::dict, nb::str, std::size_t> device_memory(int index) {
-  const cuda::DeviceMemory memory = cuda::Device(index).memory();
+  const cuda::Device device(index);
+  const cuda::DeviceMemory memory = device.memory();
   nb::dict result;
   result["free"] = memory.free;
   result["total"] = memory.total;
+  result["slab"] = cuda::slab_bytes(device);
   return result;
 }
 
@@ -114,18 +118,22 @@ void bind_cuda_executor(nb::module_& module) {
       .def(
           "__init__",
           [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
-             std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras) {
+             std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras,
+             std::optional<std::size_t> adapter_bytes) {
             nb::gil_scoped_release release;
-            new (self) CudaExecutor(engine, device, num_blocks, std::move(library_directories), features_of, num_loras);
+            new (self) CudaExecutor(engine, device, num_blocks, std::move(library_directories), features_of, num_loras,
+                                    adapter_bytes.value_or(std::numeric_limits<std::size_t>::max()));
           },
           nb::arg("engine"), nb::kw_only(), nb::arg("device") = 0, nb::arg("num_blocks") = 0,
           nb::arg("library_directories") = std::vector<std::string>(), nb::arg("features_of").none() = nb::none(),
-          nb::arg("num_loras") = 0, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>(), R"(
+          nb::arg("num_loras") = 0, nb::arg("adapter_bytes").none() = nb::none(), nb::keep_alive<1, 2>(),
+          nb::keep_alive<1, 6>(), R"(
               ``num_blocks`` 0: the cache size of the manifest; ``library_directories``: further places to look for
               cuBLASLt.
 
               The engine of a drafting head reads features that ``features_of`` keeps. ``num_loras``: slots for
-              adapters.
+              adapters, which take ``adapter_bytes`` of the GPU's memory (None: all that they need) and borrow the rest
+              from the KV cache.
 
               Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or
               cuBLASLt), LimitError (not enough memory).)")

@@ -137,10 +137,22 @@ class PyEventLoop {
       status = loop_->poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return std::nullopt;
+    short_of_blocks_ = batch.short_of_blocks;
     nb::list tokens, ends;
     for (TokenEvent& event : batch.tokens) tokens.append(nb::cast(std::move(event), nb::rv_policy::move));
     for (RequestEnd& end : batch.ends) ends.append(nb::cast(std::move(end), nb::rv_policy::move));
     return std::pair(std::move(tokens), std::move(ends));
+  }
+
+  // Whether requests waited for blocks at the last poll().
+  bool short_of_blocks() const { return short_of_blocks_; }
+  std::vector<int> lend_slabs(int num_slabs) {
+    home().check();
+    const nb::gil_scoped_release release;
+    return loop_->lend_slabs(num_slabs);
+  }
+  void return_slabs(const std::vector<int>& slabs) {
+    if (home().is_this()) loop_->return_slabs(slabs);
   }
 
   StepLog& step_log() { return loop_->step_log(); }
@@ -187,7 +199,8 @@ class PyEventLoop {
                                    .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
                                    .enable_block_reuse = options.enable_block_reuse,
                                    .hash_seed = std::random_device()(),
-                                   .groups = cache_specs(manifest)};
+                                   .groups = cache_specs(manifest),
+                                   .slabs = executor.lendable_slabs()};
     check_fits(with_steps_of(cache, options.max_num_tokens), options.max_seq_len);
     if (options.draft_model != nullptr) {
       check_draft_model(executor.engine(), options.draft_model->engine(), options.max_seq_len, options.max_batch_size);
@@ -227,10 +240,11 @@ class PyEventLoop {
 
   static void check_fits(const KvManagerConfig& cache, int max_seq_len) {
     const int num_needed = cache.geometry().most_blocks(max_seq_len - 1, max_seq_len - 1);
-    if (num_needed <= cache.num_blocks) return;
-    throw LimitError("max_seq_len: expected a length that fits into the KV cache of " +
-                     std::to_string(cache.num_blocks) + " blocks of " + std::to_string(cache.tokens_per_block) +
-                     " tokens, found " + std::to_string(max_seq_len) + ", which takes " + std::to_string(num_needed) +
+    const int num_kept = cache.num_kept_blocks();
+    if (num_needed <= num_kept) return;
+    throw LimitError("max_seq_len: expected a length that fits into the KV cache of " + std::to_string(num_kept) +
+                     " blocks of " + std::to_string(cache.tokens_per_block) + " tokens, found " +
+                     std::to_string(max_seq_len) + ", which takes " + std::to_string(num_needed) +
                      "; lower it or give the cache more memory");
   }
 
@@ -240,6 +254,7 @@ class PyEventLoop {
   const LowRankShapes low_rank_shapes_;
   const Engine* draft_engine_;  // null: no draft model
   bool gathers_context_;
+  bool short_of_blocks_ = false;
   HomeBound<EventLoop> loop_;
 };
 
@@ -251,6 +266,7 @@ nb::typed<nb::dict, nb::str, nb::any> stats_dict(const PyEventLoop& loop) {
   out["num_waiting"] = scheduler.num_waiting;
   out["num_blocks"] = scheduler.num_blocks;
   out["num_used_blocks"] = scheduler.num_used_blocks;
+  out["num_lent_slabs"] = scheduler.num_lent_slabs;
   out["num_free_host_blocks"] = scheduler.num_free_host_blocks;
   out["lookup_tokens"] = scheduler.kv.lookup_tokens;
   out["hit_tokens"] = scheduler.kv.hit_tokens;
@@ -367,6 +383,13 @@ void bind_event_loop(nb::module_& module) {
           The tokens of a request come in order, before its end or together with it.
 
           None: the loop is shut down and every event has been delivered.)")
+      .def_prop_ro("short_of_blocks", &PyEventLoop::short_of_blocks,
+                   "Whether requests, at the last poll, waited for blocks whose memory is lent; told once each time.")
+      .def("lend_slabs", &PyEventLoop::lend_slabs, nb::arg("num_slabs"), R"(
+          Take slabs of memory from the KV cache for another use; waits until no step reaches them, for their numbers.
+
+          Raises LimitError if the cache cannot spare so many, or the loop is shut down.)")
+      .def("return_slabs", &PyEventLoop::return_slabs, nb::arg("slabs"), "Give slabs back to the KV cache.")
       .def("stats", &stats_dict, R"(
           Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.)")
       .def(

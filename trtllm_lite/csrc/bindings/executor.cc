@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -64,13 +65,15 @@ void def_open(nb::module_& module, const char* name, const char* doc) {
       name,
       [](const std::vector<const Engine*>& ranks, std::int64_t num_blocks, std::int64_t num_threads,
          std::vector<std::string> library_directories, const std::optional<PyNetwork>& network,
-         const DeviceExecutor* features_of, int num_loras, std::vector<int> devices, double rank_timeout) {
+         const DeviceExecutor* features_of, int num_loras, std::optional<std::size_t> adapter_bytes,
+         std::vector<int> devices, double rank_timeout) {
         OpenOptions options{num_blocks,
                             num_threads,
                             std::move(library_directories),
                             borrow_network(network),
                             features_of,
                             num_loras,
+                            adapter_bytes.value_or(std::numeric_limits<std::size_t>::max()),
                             std::move(devices),
                             rank_timeout};
         const nb::gil_scoped_release release;
@@ -78,7 +81,8 @@ void def_open(nb::module_& module, const char* name, const char* doc) {
       },
       nb::arg("ranks"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
       nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
-      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0, nb::arg("devices") = std::vector<int>(),
+      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0,
+      nb::arg("adapter_bytes").none() = nb::none(), nb::arg("devices") = std::vector<int>(),
       nb::arg("rank_timeout") = OpenOptions().rank_timeout, nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>(), doc);
 }
 
@@ -185,6 +189,12 @@ nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>> expert_counts(DeviceE
   return routers;
 }
 
+void give_to_adapters(DeviceExecutor& executor, const std::vector<int>& slabs) { executor.give_to_adapters(slabs); }
+
+std::vector<int> take_from_adapters(DeviceExecutor& executor, const std::vector<int>& slots) {
+  return executor.take_from_adapters(slots);
+}
+
 void bind_device_executor(nb::module_& module) {
   nb::class_<DeviceExecutor>(module, "DeviceExecutor",
                              "An engine that is loaded on a device of the kind its manifest names.")
@@ -196,6 +206,14 @@ void bind_device_executor(nb::module_& module) {
 
                Call this before requests run with the adapter; one thread may do so while steps run. Raises LimitError
                (no such slot), DeviceError.)")
+      .def("num_missing_slabs", &DeviceExecutor::num_missing_slabs, nb::arg("slot"),
+           "The slabs of the KV cache's memory that a slot needs before an adapter is placed there.")
+      .def("give_to_adapters", &give_to_adapters, nb::arg("slabs"), nb::call_guard<nb::gil_scoped_release>(),
+           "Take slabs of memory from the KV cache, which the event loop has lent. Raises DeviceError.")
+      .def("take_from_adapters", &take_from_adapters, nb::arg("slots"), nb::call_guard<nb::gil_scoped_release>(), R"(
+          Empty slots that no request uses; the slabs that the KV cache has again, for the event loop.
+
+          Raises DeviceError.)")
       .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none(), R"(
           Rows ``begin`` to ``end`` of the output ``name`` of the plan in the last step, as bytes.
 
@@ -274,7 +292,8 @@ void bind_executor(nb::module_& module) {
       Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
       Each kind of executor ignores the options of the others. The engine of a drafting head reads features that
-      ``features_of`` keeps; on a GPU there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the
+      ``features_of`` keeps; on a GPU there are ``num_loras`` slots for adapters, which take ``adapter_bytes`` of its
+      memory (None: all that they need) and borrow the rest from the KV cache. ``devices`` are the numbers of the
       ranks' GPUs. A rank that reaches a collective ``rank_timeout`` seconds after another ends the step with
       DeviceError. Raises ArgumentError without the network that a NetworkExecutor needs, or without fitting features.)");
   def_open<&open_stage>(module, "open_stage", R"(

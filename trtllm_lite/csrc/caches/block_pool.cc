@@ -102,6 +102,21 @@ void BlockPool::retain(std::int32_t block) {
   ++num_referenced_;
 }
 
+void BlockPool::remove(std::int32_t block) {
+  if (blocks_[block].place != Place::kFree) {
+    throw std::logic_error("removed block " + std::to_string(block) + " is not free");
+  }
+  remove_free(block);
+  blocks_[block].place = Place::kAbsent;
+  ++num_absent_;
+}
+
+void BlockPool::restore(std::int32_t block) {
+  if (!is_absent(block)) throw std::logic_error("restored block " + std::to_string(block) + " is there");
+  put_free(block);
+  --num_absent_;
+}
+
 void BlockPool::release(std::int32_t block, std::uint64_t last_step) {
   Block& b = blocks_[block];
   if (b.refcount <= 0) throw std::logic_error("released block " + std::to_string(block) + " has no reference");
@@ -189,20 +204,23 @@ void BlockPool::check_integrity() const {
     const Block& b = blocks_[r.block];
     if (b.place == Place::kInFlight && b.releases == r.releases) ++seen[r.block];
   }
-  int num_referenced = 0;
+  int num_referenced = 0, num_absent = 0;
   for (std::int32_t block = 0; block < num_blocks(); ++block) {
     const Block& b = blocks_[block];
+    if (is_absent(block)) ++num_absent, ++seen[block];
     check((b.refcount > 0) == (b.place == Place::kReferenced) && b.refcount >= 0, "wrong reference count", block);
     if (b.refcount > 0) ++num_referenced, ++seen[block];
     check(seen[block] == 1, "not in exactly one place", block);
   }
   check(num_referenced == num_referenced_, "referenced blocks miscounted", num_referenced);
+  check(num_absent == num_absent_, "absent blocks miscounted", num_absent);
   int num_ready_runs = 0;
   for (std::int32_t run = 0; run < std::ssize(ready_of_run_); ++run) {
-    const auto is_ready = [](const Block& b) { return b.place == Place::kFree || b.place == Place::kEvictable; };
     const auto first = blocks_.begin() + run * run_;
     const auto is_free = [](const Block& b) { return b.place == Place::kFree; };
-    check(std::count_if(first, first + run_, is_ready) == ready_of_run_[run], "blocks of a run miscounted", run);
+    int num_ready = 0;
+    for (std::int32_t block = run * run_; block < (run + 1) * run_; ++block) num_ready += is_ready(block);
+    check(num_ready == ready_of_run_[run], "blocks of a run miscounted", run);
     check(std::count_if(first, first + run_, is_free) == free_of_run_[run], "free blocks of a run miscounted", run);
     num_ready_runs += ready_of_run_[run] == run_;
   }

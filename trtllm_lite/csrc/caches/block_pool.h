@@ -15,10 +15,12 @@ class BlockPool {
   explicit BlockPool(int num_blocks, int run = 1);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
+  // The number of blocks that have memory.
+  int num_present() const { return num_blocks() - num_absent_; }
   // The number of blocks that allocate() can return now: free ones, and cached ones that it may evict.
   int num_ready() const { return num_free_ + num_evictable_; }
   // The number of ready blocks and of blocks that become ready as the steps in flight end.
-  int num_unreferenced() const { return num_blocks() - num_referenced_; }
+  int num_unreferenced() const { return num_blocks() - num_absent_ - num_referenced_; }
   int refcount(std::int32_t block) const { return blocks_[block].refcount; }
 
   // Returns a block with one reference; kNoBlock if none is ready. If no block is free, evicts the least recently
@@ -35,6 +37,13 @@ class BlockPool {
   }
   // Adds a reference; an unreferenced block must be cached.
   void retain(std::int32_t block);
+  // Takes away the memory of a ready block, which is not cached, or brings it back.
+  void remove(std::int32_t block);
+  void restore(std::int32_t block);
+  bool is_absent(std::int32_t block) const { return blocks_[block].place == Place::kAbsent; }
+  bool is_ready(std::int32_t block) const {
+    return blocks_[block].place == Place::kFree || blocks_[block].place == Place::kEvictable;
+  }
   // Drops a reference. `last_step` is the last step that may touch the block.
   void release(std::int32_t block, std::uint64_t last_step);
   // A cached block keeps its content while unreferenced, until allocate() needs it.
@@ -47,7 +56,7 @@ class BlockPool {
   void check_integrity() const;
 
  private:
-  enum class Place : std::uint8_t { kFree, kReferenced, kInFlight, kEvictable };
+  enum class Place : std::uint8_t { kFree, kReferenced, kInFlight, kEvictable, kAbsent };
   struct Block {
     std::int32_t refcount = 0;
     std::int32_t prev = 0, next = 0;  // neighbours in the list of evictable blocks
@@ -84,6 +93,7 @@ class BlockPool {
   std::uint64_t ended_ = 0;
   int num_referenced_ = 0;
   int num_evictable_ = 0;
+  int num_absent_ = 0;
 };
 
 }  // namespace tl

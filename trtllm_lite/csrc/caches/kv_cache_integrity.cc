@@ -61,6 +61,13 @@ void KvCacheManager::check_integrity() const {
     if (group_of[block] != kNoGroup && geometry_.kind(group_of[block]).gives_back())
       num_extra += device_holders[block] - 1;
   }
+  int num_leaving = 0;
+  for (int slab = 0; slab < lent_.num_slabs(); ++slab) {
+    const int num_present = lent_.num_present(slab, device_);
+    check(!lent_.is_lent(slab) || num_present == 0, "slab " + std::to_string(slab) + " is lent with blocks in it");
+    num_leaving += lent_.leaving() == slab ? num_present : 0;
+  }
+  check(num_leaving == lent_.num_leaving(), "blocks of the slab on its way are miscounted");
   check(num_extra == num_extra_, "references to blocks of windowed groups are miscounted");
   for (std::int32_t block = 0; block < config_.num_host_blocks; ++block) {
     check(host_holders[block] == host_.refcount(block) && host_holders[block] <= 1,

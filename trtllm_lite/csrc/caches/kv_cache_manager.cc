@@ -35,6 +35,7 @@ KvCacheManager::KvCacheManager(const KvManagerConfig& config)
       longest_runs_first_(longest_runs_first(geometry_)),
       device_(config.num_blocks, geometry_.run()),
       host_(config.num_host_blocks, geometry_.run()),
+      lent_(config.slabs, config.num_blocks),
       prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
       hit_(config.groups.size()),
       complete_from_(config.groups.size()) {}
@@ -176,6 +177,19 @@ int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
   return static_cast<int>(shared) * config_.tokens_per_block;
 }
 
+int KvCacheManager::cost_of_lending() const {
+  const std::optional<int> slab = lent_.choose(device_);
+  return slab ? lent_.num_present(*slab, device_) : 0;
+}
+
+void KvCacheManager::begin_lending() {
+  if (const std::optional<int> slab = lent_.choose(device_)) lent_.begin(*slab, device_);
+}
+
+std::optional<int> KvCacheManager::go_on_lending() {
+  return lent_.go_on(device_, [&](std::int32_t block) { evict(block); });
+}
+
 void KvCacheManager::step_ended(std::uint64_t step) {
   device_.step_ended(step);
   host_.step_ended(step);
@@ -217,12 +231,15 @@ std::int32_t KvCacheManager::take_entry(int group) {
   const std::int32_t first = num_blocks > 1 ? device_.allocate_run() : device_.allocate();
   if (first == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
   for (std::int32_t block = first; block < first + num_blocks; ++block) {
-    if (!device_.is_cached(block)) continue;
-    const std::int32_t entry = entry_of(block);
-    counters_.evicted_blocks += geometry_.blocks(prefixes_.group(entry));
-    drop_entry(entry);
+    if (device_.is_cached(block)) evict(block);
   }
   return first;
+}
+
+void KvCacheManager::evict(std::int32_t block) {
+  const std::int32_t entry = entry_of(block);
+  counters_.evicted_blocks += geometry_.blocks(prefixes_.group(entry));
+  drop_entry(entry);
 }
 
 std::int32_t KvCacheManager::take_host_entry(int group) {

@@ -13,6 +13,7 @@
 #include "caches/block_pool.h"
 #include "caches/kv_geometry.h"
 #include "caches/kv_sequence.h"
+#include "caches/lent_slabs.h"
 #include "caches/prefix_cache.h"
 #include "executor/step.h"
 
@@ -26,8 +27,11 @@ struct KvManagerConfig {
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
   std::vector<CacheSpec> groups{{}};
   int max_step_tokens = std::numeric_limits<int>::max();  // the most tokens that a step computes of one sequence
+  SlabLayout slabs = {};                                  // the memory that can be lent to other uses of the device
 
   KvGeometry geometry() const { return {tokens_per_block, groups, max_step_tokens}; }
+  // The number of blocks if as much memory as can be is lent.
+  int num_kept_blocks() const { return num_blocks - LentSlabs(slabs, num_blocks).max_absent(); }
 };
 
 inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens) {
@@ -70,7 +74,10 @@ class KvCacheManager {
   const PrefixCache& prefixes() const { return prefixes_; }
   // Blocks taken from the device's pool, where a block of a windowed group counts once for each sequence that holds it:
   // sequences leave such a block one by one, and each then takes a new block of its own.
-  int num_claimed() const { return config_.num_blocks - device_.num_unreferenced() + num_extra_; }
+  // Blocks of memory that is lent, or on its way, count as taken.
+  int num_claimed() const { return config_.num_blocks - num_unreferenced() + num_extra_; }
+  // Blocks that no sequence holds, without those of memory on its way to another use.
+  int num_unreferenced() const { return device_.num_unreferenced() - lent_.num_leaving(); }
 
   // The longest shareable prefix of full blocks within the first `max_tokens`. It leaves out the last token of the
   // chain, because at least one token must be computed. `length`: the position where the sequence continues, if beyond
@@ -140,6 +147,14 @@ class KvCacheManager {
   // the cache still has of the sequence, from find_prefix(chain, length, length); only the rest is copied.
   std::optional<HostSequence> swap_out(KvSequence& sequence, std::vector<CopyOrder>& copies);
   std::optional<KvSequence> swap_in(HostSequence& sequence, const PrefixHit& hit, std::vector<CopyOrder>& copies);
+
+  // Memory is lent slab by slab. The cost of the next slab are the blocks that the cache loses with it.
+  const LentSlabs& lent() const { return lent_; }
+  int cost_of_lending() const;
+  // Sends a slab on its way; go_on_lending() returns it when no block is left in it, and no step reaches it.
+  void begin_lending();
+  std::optional<int> go_on_lending();
+  void give_back(int slab) { lent_.give_back(slab, device_); }
 
   // The sequence's block table in a group. The sequence holds only the entries from first_block() on.
   std::span<const std::int32_t> blocks(const SequenceHandle& sequence, int group = 0) const {
@@ -221,6 +236,7 @@ class KvCacheManager {
   void enter_companion(std::int32_t block, PrefixCache::EntryId entry, int group, std::uint64_t written_by);
   std::int32_t entry_of(std::int32_t block) const;
   void drop_entry(std::int32_t block);
+  void evict(std::int32_t block);
   void close(std::uint32_t id, std::uint64_t last_step);
 
   KvManagerConfig config_;
@@ -228,6 +244,7 @@ class KvCacheManager {
   const std::vector<int> longest_runs_first_;  // the groups in this order: single blocks fill what runs leave
   BlockPool device_;
   BlockPool host_;
+  LentSlabs lent_;
   PrefixCache prefixes_;
   std::vector<Sequence> sequences_;
   std::vector<Table> tables_;  // tables of all sequences: by sequence, then by group

@@ -1,6 +1,7 @@
 #include "cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "caches/borrowed_features.h"
 #include "caches/kv_cache_size.h"
@@ -37,7 +38,8 @@ int checked_num_loras(const Plan& plan, int num_loras) {
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
-                           std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras)
+                           std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras,
+                           std::size_t adapter_bytes)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCuda)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
@@ -47,7 +49,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       reading_(make_stream()),
       programs_(device_, engine, library_directories_),
       weights_(device_, engine, stream_.get()),
-      adapters_(device_, plan_, checked_num_loras(plan_, num_loras)),
+      adapters_(device_, plan_, checked_num_loras(plan_, num_loras), adapter_bytes),
       timed_values_(device_, plan_),
       arena_(device_, static_cast<std::size_t>(plan_.arena_bytes), "workspace",
              "build the engine with a smaller --max_num_tokens"),
@@ -55,17 +57,21 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
              "build the engine with a smaller --max_batch_size"),
       inputs_(device_, input_bytes(plan_, adapters_.num_slots()), "inputs of a step",
               "build the engine with a smaller --max_num_tokens"),
-      cache_(device_, kv_cache_bytes(engine, num_blocks_ + spare_blocks(engine)), "KV cache",
-             "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
+      cache_(device_, kv_cache_bytes(engine, num_blocks_ + spare_blocks(engine)), MappedMemory::Tail::kPages,
+             "KV cache", "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
       features_(borrowed_features(features_of)),
       knows_ranks_(num_ranks(engine.manifest().mapping) == 1) {
+  cache_.map_all();
   place_tensors();
   const Stream stream = stream_.get();
   programs_.prepare(addresses_, stream);
-  for (const DeviceBuffer* buffer : {&arena_, &state_, &cache_}) {
-    if (buffer->size() == 0) continue;
-    driver().check(driver().fill_bytes(buffer->address(), 0, buffer->size(), stream), "clearing memory");
-  }
+  const auto clear = [&](const auto& memory) {
+    if (memory.size() == 0) return;
+    driver().check(driver().fill_bytes(memory.address(), 0, memory.size(), stream), "clearing memory");
+  };
+  clear(arena_);
+  clear(state_);
+  clear(cache_);
   driver().check(driver().stream_synchronize(stream), "clearing memory");
 }
 
@@ -330,9 +336,53 @@ void CudaExecutor::place_adapter(Adapter& adapter, int slot) {
   adapter.set_slot(slot);
 }
 
+SlabLayout CudaExecutor::lendable_slabs() const {
+  if (adapters_.max_borrowed() == 0) return {};
+  return {.block_bytes = static_cast<std::int64_t>(layers_block_bytes(engine_)),
+          .slab_bytes = static_cast<std::int64_t>(cache_.slab_bytes()),
+          .max_lent = adapters_.max_borrowed()};
+}
+
+void CudaExecutor::give_to_adapters(std::span<const int> slabs) {
+  device_.make_current();
+  lent_slabs_.insert(slabs.begin(), slabs.end());
+  for (const int slab : slabs) adapters_.add(cache_.unmap(slab));
+}
+
+std::vector<int> CudaExecutor::take_from_adapters(std::span<const int> slots) {
+  device_.make_current();
+  // The last step of a request that has ended may still be in flight.
+  const OwnedEvent launched = make_event();
+  driver().check(driver().event_record(launched.get(), stream_.get()), "waiting for steps");
+  driver().check(driver().event_synchronize(launched.get()), "waiting for steps");
+  adapters_.empty(slots);
+  for (const int slab : lent_slabs_) {
+    if (!cache_.is_mapped(slab) && !map_unused(slab)) break;
+  }
+  // If mapping one fails, the next call returns those before it.
+  std::vector<int> returned;
+  std::ranges::copy_if(lent_slabs_, std::back_inserter(returned), [&](int slab) { return cache_.is_mapped(slab); });
+  for (const int slab : returned) lent_slabs_.erase(slab);
+  return returned;
+}
+
+// Maps memory that no adapter uses to a slab of the cache. Returns false if there is none.
+bool CudaExecutor::map_unused(int slab) {
+  std::optional<Slab> memory = adapters_.take_unused();
+  if (!memory) return false;
+  try {
+    cache_.map(slab, *memory);
+  } catch (...) {
+    adapters_.add(std::move(*memory));
+    throw;
+  }
+  adapters_.clear(cache_.address_of(slab), cache_.slab_bytes());
+  return true;
+}
+
 MemoryUse CudaExecutor::memory() const {
   return {.weights = weights_.num_bytes(),
-          .kv_cache = cache_.size(),
+          .kv_cache = cache_.num_mapped_bytes(),
           .workspace =
               arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.cuda->workspace_bytes),
           .adapters = adapters_.num_bytes()};

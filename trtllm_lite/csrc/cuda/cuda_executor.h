@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cuda/device/adapter_memory.h"
 #include "cuda/device/device.h"
+#include "cuda/device/mapped_memory.h"
 #include "cuda/device/program.h"
 #include "cuda/device/weights.h"
 #include "cuda/measure/time_products.h"
@@ -51,11 +54,13 @@ class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: blocks of the KV cache; 0 means the manifest's number. `library_directories`:
   // where to look for cuBLASLt besides the system's search path. `features_of`: the executor whose features this engine
-  // reads, if it is a draft head; it must outlive this one. `num_loras`: slots for adapters. Throws DeviceError (no
-  // such GPU, a GPU that the engine was not built for, no driver, no cuBLASLt), LimitError (too little GPU memory),
-  // ArgumentError (features that do not fit).
+  // reads, if it is a draft head; it must outlive this one. `num_loras`: slots for adapters, which take `adapter_bytes`
+  // of the device's memory, and borrow the rest from the KV cache. Throws DeviceError (no such GPU, a GPU that the
+  // engine was not built for, no driver, no cuBLASLt), LimitError (too little GPU memory), ArgumentError (features that
+  // do not fit).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories,
-               const CudaExecutor* features_of = nullptr, int num_loras = 0);
+               const CudaExecutor* features_of = nullptr, int num_loras = 0,
+               std::size_t adapter_bytes = std::numeric_limits<std::size_t>::max());
   ~CudaExecutor() override;
   CudaExecutor(const CudaExecutor&) = delete;
   CudaExecutor& operator=(const CudaExecutor&) = delete;
@@ -77,6 +82,10 @@ class CudaExecutor final : public DeviceExecutor {
   // Copies the counts on a stream of its own, so that steps go on.
   std::vector<ExpertCounts> expert_counts() override;
   void place_adapter(Adapter& adapter, int slot) override;
+  SlabLayout lendable_slabs() const override;
+  int num_missing_slabs(int slot) const override { return adapters_.num_missing(slot); }
+  void give_to_adapters(std::span<const int> slabs) override;
+  std::vector<int> take_from_adapters(std::span<const int> slots) override;
   int num_loras() const { return adapters_.num_slots(); }
   // A mutex for callers without an event loop that run steps or read the cache: each holds it for its turn. (An event
   // loop has the executor to itself.)
@@ -175,6 +184,7 @@ class CudaExecutor final : public DeviceExecutor {
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
   DevicePtr borrowed_features(const CudaExecutor* from) const;
   void enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part);
+  bool map_unused(int slab);
   void place_tensors();
   void place_inputs(const InputLayout& layout);
 
@@ -190,10 +200,12 @@ class CudaExecutor final : public DeviceExecutor {
   Weights weights_;
   AdapterMemory adapters_;
   TimedValues timed_values_;
-  DeviceBuffer arena_, state_, inputs_, cache_;
-  PinnedBuffer staged_;  // inputs of steps that no event loop runs; allocated at the first of them
-  DevicePtr features_;   // features of tokens, in this KV cache or that of another engine; 0 if there are none
-  bool knows_ranks_;     // whether set_ranks() was called; always true for an engine of one rank
+  DeviceBuffer arena_, state_, inputs_;
+  MappedMemory cache_;
+  std::set<int> lent_slabs_;  // slabs of the cache that adapters may have
+  PinnedBuffer staged_;       // inputs of steps that no event loop runs; allocated at the first of them
+  DevicePtr features_;        // features of tokens, in this KV cache or that of another engine; 0 if there are none
+  bool knows_ranks_;          // whether set_ranks() was called; always true for an engine of one rank
   std::vector<BlockArray> blocks_;  // without borrowed features
   Addresses addresses_;
   Extents last_step_{};

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "executor/expert_counts.h"
+#include "executor/slab_layout.h"
 #include "executor/step.h"
 #include "executor/step_output.h"
 
@@ -48,6 +50,16 @@ class DeviceExecutor {
   // running request may use. Called before requests use the adapter; one thread may call it while steps run. Throws
   // LimitError, DeviceError.
   virtual void place_adapter(Adapter&, int /*slot*/) {}
+
+  // Memory that moves between the KV cache and adapter slots while steps run. The same thread calls these as
+  // place_adapter(). Throw DeviceError.
+  virtual SlabLayout lendable_slabs() const { return {}; }
+  // The slabs of the KV cache that a slot needs before an adapter is placed there.
+  virtual int num_missing_slabs(int /*slot*/) const { return 0; }
+  // Takes slabs from the KV cache, whose blocks no step reaches (EventLoop::lend_slabs).
+  virtual void give_to_adapters(std::span<const int> /*slabs*/) {}
+  // Empties slots that no request uses. Returns the slabs that have come back to the KV cache.
+  virtual std::vector<int> take_from_adapters(std::span<const int> /*slots*/) { return {}; }
 
   // Makes the interface that an event loop with batches of up to `max_batch_size` drives; it borrows this executor.
   // `num_host_blocks`: KV blocks on the host for swapped-out requests. Throws LimitError, DeviceError.

@@ -7,6 +7,7 @@
 namespace tl {
 
 void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events) {
+  if (num_wanted_slabs_ > 0 && !cache_.lent().leaving()) return;  // what becomes free is lent first
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end();) {
     if (prefill_budget(batch) == 0 || num_most == 0) return;
@@ -35,7 +36,10 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   }
   const int num_computed = swapped ? length : hit.num_blocks * cache_.config().tokens_per_block;
   if (!config_.enable_chunked_context && num_tokens - num_computed > budget(batch)) return Verdict::kNoRoom;
-  if (!fits(request, num_computed, hit)) return Verdict::kNoRoom;
+  if (!fits(request, num_computed, hit)) {
+    miss_blocks();
+    return Verdict::kNoRoom;
+  }
 
   Slot slot = *slots_.acquire();
   if (!claim_slot(index, slot, now, events)) return Verdict::kRefused;

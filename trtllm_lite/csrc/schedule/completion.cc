@@ -112,8 +112,9 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = counters_;
   stats.num_running = static_cast<int>(running_.size());
   stats.num_waiting = waiting_.size();
-  stats.num_blocks = cache_.config().num_blocks;
+  stats.num_blocks = cache_.device().num_present();
   stats.num_used_blocks = stats.num_blocks - cache_.device().num_unreferenced();
+  stats.num_lent_slabs = cache_.lent().num_lent();
   stats.num_free_host_blocks = cache_.host().num_unreferenced();
   stats.kv = cache_.counters();
   return stats;

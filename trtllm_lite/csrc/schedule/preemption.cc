@@ -19,6 +19,7 @@ bool Scheduler::make_room(StepBatch& batch) {
   while (num_needed > num_free(false)) {
     const std::optional<Victim> victim = choose_victim();
     if (!victim) break;
+    miss_blocks();
     num_needed -= num_missing_blocks(table_.running(running_[victim->position]));
     preempt_one(*victim, batch);
     room = false;

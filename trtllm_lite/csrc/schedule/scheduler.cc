@@ -24,10 +24,10 @@ SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& ca
   const int num_needed = geometry.most_blocks(config.max_seq_len - 1, config.max_seq_len - 1);
   check(num_slots >= config.max_batch_size,
         "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);
-  check(num_needed <= cache.num_blocks, length + " takes " + std::to_string(num_needed) + " blocks of " +
-                                            std::to_string(cache.tokens_per_block) + " tokens, and the KV cache has " +
-                                            std::to_string(cache.num_blocks) +
-                                            ": lower it or give the cache more memory");
+  const int num_kept = cache.num_kept_blocks();
+  check(num_needed <= num_kept, length + " takes " + std::to_string(num_needed) + " blocks of " +
+                                    std::to_string(cache.tokens_per_block) + " tokens, and the KV cache has " +
+                                    std::to_string(num_kept) + ": lower it or give the cache more memory");
   check(config.ageing_window >= 1, "ageing_window must be at least 1");
   check(config.enable_chunked_context || config.policy == CapacityPolicy::kGuaranteedNoEvict ||
             config.max_num_tokens >= config.max_seq_len,
@@ -84,6 +84,7 @@ void Scheduler::end_all(FinishReason reason, const std::string& message, Clock::
 bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& events) {
   batch.clear();
   batch.step = launched_ + 1;
+  lend_slabs();
   const bool room = make_room(batch);
   const bool prefill_only = head_needs_a_step_of_its_own();
   bool has_prefill = true;
@@ -150,7 +151,7 @@ int Scheduler::budget(const StepBatch& batch) const {
 // The number of free blocks without those promised. If there are no promises, blocks shared in windowed groups count
 // once: a request that runs out of blocks later is preempted.
 int Scheduler::num_free(bool beside_promises) const {
-  if (!beside_promises && promises_.empty()) return cache_.device().num_unreferenced();
+  if (!beside_promises && promises_.empty()) return cache_.num_unreferenced();
   return cache_.config().num_blocks - cache_.num_claimed() - promises_.num_blocks();
 }
 

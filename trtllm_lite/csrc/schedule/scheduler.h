@@ -55,6 +55,7 @@ struct DraftCounters {
 struct SchedulerStats {
   int num_running = 0, num_waiting = 0;     // swapped-out requests count as waiting
   int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
+  int num_lent_slabs = 0;                   // slabs of memory that blocks had, which have another use
   int num_free_host_blocks = 0;
   KvCacheCounters kv;
   std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
@@ -116,6 +117,15 @@ class Scheduler {
   // Recovers from an error within any of these methods, with no step in flight: ends all requests and drops all cached
   // content.
   void reset(const std::string& message, Clock::time_point now, EventBatch& events);
+
+  // Asks for `num_slabs` more slabs of the cache's memory for another use; take_lent() returns those that have been
+  // given since the last call. Running requests keep what they need; no request is admitted before there is room for
+  // the slab. Throws LimitError if more would be lent than the cache can spare.
+  void lend(int num_slabs);
+  std::vector<int> take_lent() { return std::exchange(lent_, {}); }
+  void give_back(int slab);
+  // Whether requests have had to wait or were preempted while memory was lent: true once, until memory comes back.
+  bool take_short_of_blocks() { return std::exchange(short_of_blocks_, false); }
 
   SchedulerStats stats() const;
   const KvCacheManager& cache() const { return cache_; }
@@ -182,6 +192,10 @@ class Scheduler {
   bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
   bool head_needs_a_step_of_its_own() const;
 
+  // Defined in lending.cc:
+  void lend_slabs();
+  void miss_blocks();
+
   // Defined in preemption.cc:
   bool make_room(StepBatch& batch);  // false: a request had to be preempted
   int num_missing_blocks(const Running& running) const;
@@ -234,6 +248,9 @@ class Scheduler {
   std::vector<Index> drafting_;        // requests that draft in the step in preparation
   std::vector<DraftTask> drafts_;      // tasks of drafting_
   int num_drafters_ = 0;               // living requests that may draft
+  int num_wanted_slabs_ = 0;
+  std::vector<int> lent_;
+  bool short_of_blocks_ = false, has_asked_ = false;
   const int num_stages_;
   std::uint64_t launched_ = 0, ended_ = 0;
   bool last_step_decoded_ = false;

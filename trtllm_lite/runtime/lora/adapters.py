@@ -5,10 +5,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError, TrtllmLiteError, shown
@@ -21,10 +21,18 @@ MAX_WAITING = 1 << 12  # requests that wait for their adapters, at most
 
 # Makes the native adapter of a request; runs on a thread of its own.
 Load = Callable[[LoRARequest], Any]
-# Puts a native adapter into a slot of the device's memory; runs on the loader's thread.
-Place = Callable[[Any, int], None]
 # Passes a request to the event loop: handle, adapter, seconds it has waited, function to call at its end.
 Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
+
+
+class Slots(Protocol):
+    """The slots for adapters in a device's memory; the loader's thread calls the methods."""
+
+    def place(self, adapter: Any, slot: int) -> None:
+        """Put a native adapter into a slot that no request uses."""
+
+    def release(self, slots: Sequence[int]) -> bool:
+        """Empty slots that no request uses; returns whether the KV cache got memory back."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +48,22 @@ class Adapters:
     """Loads adapters when requests need them and drops the least recently used.
 
     At most ``max_loras`` adapters are in use by running requests, at most ``max_cpu_loras`` in memory; an adapter in
-    use is never dropped. On a device with its own memory, ``place`` copies an adapter into one of ``max_loras`` slots
-    before it is used, in place of the least recently used. Later requests cannot overtake a request that waits for
+    use is never dropped. On a device with its own memory, an adapter is placed in one of ``max_loras`` ``slots`` before
+    it is used, instead of the least recently used. Later requests cannot overtake a request that waits for
     room, but they overtake one whose adapter is being loaded or placed. Any thread may call the methods.
     """
 
     def __init__(
-        self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, place: Place | None = None
+        self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, slots: Slots | None = None
     ) -> None:
-        self._load, self._start, self._place = load, start, place
+        self._load, self._start, self._slots = load, start, slots
         self.max_loras = max_loras
         self._lock = threading.RLock()
         self._entries = Entries(max_loras, max_cpu_loras)
         self._waiting: deque[_Waiting] = deque()
         self._loader = ThreadPoolExecutor(1, "trtllm_lite adapters")
         self._closed = False
+        self._makes_room = False  # a slot is to be emptied as soon as its adapter is not in use
         self._timer: threading.Timer | None = None
 
     def submit(self, handle: RequestHandle, lora: LoRARequest) -> None:
@@ -106,6 +115,15 @@ class Adapters:
                 self._advance()
             return found
 
+    def make_room(self) -> None:
+        """Give memory of slots back to the KV cache, from the least recently used adapter that is not in use.
+
+        If all are in use, that happens as soon as one is not.
+        """
+        with self._lock:
+            self._makes_room = self._slots is not None
+            self._empty_slot()
+
     def loaded(self) -> tuple[str, ...]:
         """Names of the adapters in memory, the least recently used first."""
         with self._lock:
@@ -149,8 +167,8 @@ class Adapters:
             elif entry.adapter is not None and not entry.is_moving:
                 if blocked or not self._entries.may_use(entry):
                     blocked = True
-                elif self._place is not None and entry.slot is None:
-                    self._begin_placing(entry)
+                elif self._slots is not None and entry.slot is None:
+                    blocked = not self._begin_placing(entry)
                 else:
                     self._waiting.remove(waiting)
                     self._run(handle, waiting, entry)
@@ -195,18 +213,39 @@ class Adapters:
                 self._drop(entry.lora, error)
             self._advance()
 
-    def _begin_placing(self, entry: Entry) -> None:
-        self._loader.submit(self._guarded, self._place_one, entry, self._entries.take_slot(entry))
+    def _begin_placing(self, entry: Entry) -> bool:
+        """Place an adapter; False if there is no slot yet, because one is being emptied."""
+        slot = self._entries.take_slot(entry)
+        if slot is None:
+            return False
+        self._loader.submit(self._guarded, self._place_one, entry, slot)
+        return True
 
     def _place_one(self, entry: Entry, slot: int) -> None:
-        assert self._place is not None
-        place = self._place
-        _, error = _tried(lambda: place(entry.adapter, slot), "placing")
+        assert self._slots is not None
+        slots = self._slots
+        _, error = _tried(lambda: slots.place(entry.adapter, slot), "placing")
         with self._lock:
             entry.is_moving = False
             if error is not None:
                 self._drop(entry.lora, error)
             self._advance()
+
+    def _empty_slot(self) -> None:
+        """Empty the slot of an adapter that is not in use, if the KV cache wants memory back."""
+        slot = self._entries.leave_slot() if self._makes_room and not self._closed else None
+        if slot is not None:
+            self._makes_room = False
+            self._loader.submit(self._guarded, self._empty_one, slot)
+
+    def _empty_one(self, slot: int) -> None:
+        assert self._slots is not None
+        gave = self._slots.release([slot])
+        with self._lock:
+            self._entries.emptied(slot)
+            self._makes_room = self._makes_room or not gave
+            self._advance()
+            self._empty_slot()
 
     def _drop(self, lora: LoRARequest, error: TrtllmLiteError) -> None:
         """Forget an adapter, and fail the requests that wait for it."""
@@ -228,6 +267,7 @@ class Adapters:
         with self._lock:
             entry.num_running -= 1
             self._advance()
+            self._empty_slot()
 
 
 def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | None]:

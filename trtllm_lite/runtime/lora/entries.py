@@ -34,6 +34,8 @@ class Entries:
 
     def __init__(self, max_loras: int, max_cpu_loras: int) -> None:
         self._max_loras, self._max_cpu_loras = max_loras, max_cpu_loras
+        self._filled: set[int] = set()  # slots that hold an adapter, also one that was dropped
+        self._leaving: set[int] = set()  # slots that are being emptied
         self._by_id: dict[int, Entry] = {}  # in order of use, the least recently used first
 
     def __len__(self) -> int:
@@ -70,12 +72,45 @@ class Entries:
         """Whether using ``entry`` would leave at most ``max_loras`` entries in use."""
         return entry.is_in_use or sum(one.is_in_use for one in self) < self._max_loras
 
-    def take_slot(self, entry: Entry) -> int:
-        """Give an entry that may be used a free slot of the device, or the slot of an entry that is not in use."""
-        taken = {one.slot: one for one in self if one.slot is not None}
-        slot = next((slot for slot in range(self._max_loras) if slot not in taken), None)
+    def take_slot(self, entry: Entry) -> int | None:
+        """Give an entry that may be used a free slot of the device, or the slot of an entry that is not in use.
+
+        None if there is none, because a slot is being emptied.
+        """
+        taken = self._by_slot()
+        free = (slot for slot in range(self._max_loras) if slot not in taken and slot not in self._leaving)
+        idle = (slot for slot, one in taken.items() if not one.is_in_use)
+        slot = next(free, None)
+        slot = next(idle, None) if slot is None else slot
         if slot is None:
-            slot, unused = next((slot, one) for slot, one in taken.items() if not one.is_in_use)
-            unused.slot = None
+            return None
+        if slot in taken:
+            taken[slot].slot = None
         entry.slot, entry.is_moving = slot, True
+        self._filled.add(slot)
         return slot
+
+    def leave_slot(self) -> int | None:
+        """Take its slot from an adapter that is not in use, the least recently used; None if there is none.
+
+        Slots of adapters that are no longer in memory come first. The slot is free after :meth:`emptied`.
+        """
+        taken = self._by_slot()
+        left = (slot for slot in sorted(self._filled - self._leaving) if slot not in taken)
+        idle = (slot for slot, one in taken.items() if not one.is_in_use)
+        slot = next(left, None)
+        slot = next(idle, None) if slot is None else slot
+        if slot is None:
+            return None
+        if slot in taken:
+            taken[slot].slot = None
+        self._leaving.add(slot)
+        return slot
+
+    def emptied(self, slot: int) -> None:
+        """Note that a slot which was left holds no adapter any more."""
+        self._leaving.remove(slot)
+        self._filled.discard(slot)
+
+    def _by_slot(self) -> dict[int, Entry]:
+        return {one.slot: one for one in self if one.slot is not None}

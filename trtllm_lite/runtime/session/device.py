@@ -9,7 +9,7 @@ from trtllm_lite.common.host_memory import available_host_memory
 from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.engine.manifest import Manifest, Target
 from trtllm_lite.errors import ArgumentError, DeviceError, LimitError
-from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.limits import AdapterSlots, RunnerOptions
 
 
 def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
@@ -44,9 +44,9 @@ def available_memory(
 ) -> int:
     """Bytes of a rank's device that are free for the KV cache; the least over all devices.
 
-    Weights and workspace of the engine, of the engine ``draft`` and of ``num_loras`` adapters are subtracted.
-    ``others`` are the manifests of all ranks but the first; ``elsewhere`` has the free bytes of the devices of ranks in
-    other processes; these ranks come first.
+    Weights and workspace of the engine and of the engine ``draft`` are subtracted. ``num_loras`` adapters must fit
+    beside them, but share the memory with the KV cache. ``others`` are the manifests of all ranks but the first;
+    ``elsewhere`` has the free bytes of the devices of ranks in other processes; these ranks come first.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if the memory does not suffice.
     """
@@ -75,7 +75,15 @@ def available_memory(
             f"{workspace:,} for the workspace, and the GPU has {free:,} free: lower max_loras, or build the engine "
             "again with a smaller --max_lora_rank"
         )
-    return int(free - weights - workspace - adapters)
+    return int(free - weights - workspace)
+
+
+def adapter_slots(core: Any, manifest: Manifest, num_loras: int, device_ids: Sequence[int] | None) -> AdapterSlots:
+    """The slots of ``num_loras`` adapters on the engine's GPU; none on a CPU, where adapters need no slots."""
+    if manifest.target.kind != "cuda" or manifest.lora is None or num_loras == 0:
+        return AdapterSlots()
+    slab_bytes = core.cuda_device_memory(0 if device_ids is None else device_ids[0])["slab"]
+    return AdapterSlots(num_loras, num_loras * manifest.lora.slot_bytes, slab_bytes)
 
 
 def make_executor(
@@ -87,11 +95,13 @@ def make_executor(
     num_blocks: int,
     features_of: Any = None,
     num_loras: int = 0,
+    adapter_bytes: int | None = None,
     device_ids: Sequence[int] | None = None,
 ) -> Any:
     """A ``_core.DeviceExecutor`` over the engines of all ranks; on a CPU it has ``num_threads`` threads (0: all cores).
 
-    On GPUs (those with the numbers ``device_ids``, or the first ones) it has ``num_loras`` slots for adapters.
+    On GPUs (those with the numbers ``device_ids``, or the first ones) it has ``num_loras`` slots for adapters, which
+    take ``adapter_bytes`` beside the KV cache (None: all that they need) and borrow the rest from it.
 
     The engine of a drafting head reads features that the executor ``features_of`` keeps.
 
@@ -114,6 +124,7 @@ def make_executor(
         network=network,
         features_of=features_of,
         num_loras=num_loras,
+        adapter_bytes=adapter_bytes,
         devices=device_ids or (),
     )
 

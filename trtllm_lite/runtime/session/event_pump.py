@@ -41,6 +41,8 @@ class EventPump:
         self._observed: dict[int, Request] = {}
         """Requests with an ``on_end`` function to call at their ends."""
         self._failure: EngineError | None = None
+        self.on_short_of_blocks: Callable[[], None] | None = None
+        """Called by the pump's thread when requests wait for blocks whose memory the loop has lent."""
         self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
         self._thread.start()
 
@@ -107,6 +109,8 @@ class EventPump:
         try:
             while (events := self.loop.poll(_POLL_SECONDS)) is not None:
                 self._deliver(*events)
+                if self.on_short_of_blocks is not None and self.loop.short_of_blocks:
+                    self.on_short_of_blocks()
         except BaseException as error:  # noqa: BLE001 - every waiting request must get the error
             reason = one_line(repr(error))
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))

@@ -1,5 +1,6 @@
 """Defines the limits of a loaded engine: those that it was built for, or tighter ones chosen at load time."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ class RunnerLimits:
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
     the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
     takes a place in the batch. ``num_host_blocks`` are for swapped-out requests; ``cache_groups`` says of each
-    cache group what :class:`KvGeometry` needs to know.
+    cache group what :class:`KvGeometry` needs to know. Adapters on a GPU take up to ``adapter_bytes`` beside the KV
+    cache, and borrow the memory of up to ``lent_blocks`` of its blocks.
     """
 
     max_batch_size: int
@@ -34,6 +36,8 @@ class RunnerLimits:
     num_host_blocks: int
     tokens_per_block: int
     cache_groups: tuple[tuple[str, int, int], ...] = (("full", 0, 1),)
+    adapter_bytes: int | None = None
+    lent_blocks: int = 0
 
     def blocks_for(self, num_tokens: int) -> int:
         """The maximum number of KV cache blocks that one sequence of ``num_tokens`` tokens takes."""
@@ -45,12 +49,33 @@ class RunnerLimits:
 
     @property
     def cache_len(self) -> int:
-        """Tokens of the longest sequence that the KV cache holds."""
-        return self._geometry.longest_sequence(self.num_blocks)
+        """Tokens of the longest sequence that the KV cache holds, however much of it is lent."""
+        return self._geometry.longest_sequence(self.num_blocks - self.lent_blocks)
 
     @property
     def _geometry(self) -> Any:
         return core().KvGeometry(self.tokens_per_block, self.cache_groups, self.max_num_tokens)
+
+
+@dataclass(frozen=True)
+class AdapterSlots:
+    """Slots for ``num_loras`` adapters on a GPU, of ``num_bytes`` in all; memory moves to them in slabs."""
+
+    num_loras: int = 0
+    num_bytes: int = 0
+    slab_bytes: int = 1
+
+    def share(self, unused_bytes: int, block_bytes: int) -> tuple[int, int]:
+        """The bytes of ``unused_bytes`` that slots take, and the blocks of the KV cache that they may borrow besides.
+
+        A block of which part is lent is lost to the cache.
+        """
+        wanted, unused = -(-self.num_bytes // self.slab_bytes), max(unused_bytes, 0) // self.slab_bytes
+        own = min(wanted, unused)
+        # A slab begins at a multiple of this many bytes after the beginning of a block.
+        step = math.gcd(self.slab_bytes, block_bytes)
+        blocks_of_slab = (self.slab_bytes - step + block_bytes - 1) // block_bytes + 1
+        return own * self.slab_bytes, (wanted - own) * blocks_of_slab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +145,15 @@ def runner_limits(
     available_bytes: int,
     draft: Manifest | None = None,
     others: Sequence[Manifest] = (),
+    slots: AdapterSlots | None = None,
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
     ``others`` are the manifests of all ranks but the first: on a CPU their blocks are in the same memory. A draft
     engine ``draft`` has as many blocks, in the same memory as well. ``available_bytes`` is the free memory of the
-    device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's limit,
-    ArgumentError for one that contradicts the engine.
+    device, of which free_gpu_memory_fraction is a share; ``slots`` of adapters take what the KV cache leaves of the
+    share, and borrow more from it. Raises LimitError for an option above the engine's limit, ArgumentError for one that
+    contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
@@ -144,11 +171,22 @@ def runner_limits(
         demand, of_draft = min(demand, draft.kv_cache.num_blocks), draft.kv_cache.bytes_per_block
     on_host = sum(of_ranks) + of_draft
     block_bytes = on_host if manifest.target.kind == "cpu" else max(of_ranks) + of_draft
+    num_blocks = _cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes, values["max_batch_size"])
+    adapters = {}
+    if slots is not None and slots.num_loras:
+        share = int(available_bytes * (options.kv_cache.free_gpu_memory_fraction or 1.0))
+        own, lent = slots.share(share - num_blocks * block_bytes, block_bytes)
+        if lent >= num_blocks:
+            raise LimitError(
+                f"the slots of {slots.num_loras} adapters take {slots.num_bytes:,} bytes, and {share:,} bytes of the "
+                "GPU's memory are for them and the KV cache: lower max_loras, or build the engine again with a smaller "
+                "--max_lora_rank"
+            )
+        adapters = {"adapter_bytes": own, "lent_blocks": lent}
     return RunnerLimits(
         **values,
-        num_blocks=_cache_blocks(
-            cache, block_bytes, demand, options.kv_cache, available_bytes, values["max_batch_size"]
-        ),
+        **adapters,
+        num_blocks=num_blocks,
         num_host_blocks=_host_cache_bytes(options.kv_cache) // on_host,
         tokens_per_block=cache.tokens_per_block,
         cache_groups=cache_groups,

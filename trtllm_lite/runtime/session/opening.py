@@ -12,8 +12,9 @@ from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.lora.slot_memory import SlotMemory
 from trtllm_lite.runtime.session.config import SpeculativeConfig
-from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
+from trtllm_lite.runtime.session.device import adapter_slots, available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
 from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids, engine_path, open_ranks
@@ -93,7 +94,8 @@ def _open(
     others = manifests[1:]
     elsewhere = () if gpu_stages is None else gpu_stages.free_memory()
     available = available_memory(native, manifest, draft, num_loras, options.device_ids, others, elsewhere)
-    limits = runner_limits(manifest, options, available, draft, others)
+    slots = adapter_slots(native, manifest, num_loras, options.device_ids)
+    limits = runner_limits(manifest, options, available, draft, others, slots)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
     max_seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -113,7 +115,8 @@ def _open(
             stages = open_stages(directory, manifest, limits.num_blocks, options.num_threads)
             executor = native.RemoteStages(engine, stages)
         else:
-            executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)
+            share = limits.adapter_bytes
+            executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras, adapter_bytes=share)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
             where["device_ids"] = options.device_ids and options.device_ids[:1]
@@ -168,9 +171,9 @@ def _adapters(
         weights = read_adapter(Path(lora.lora_path), projections, root)
         return native.Adapter(engine, weights.pairs, weights.key)
 
-    def place(adapter: Any, slot: int) -> None:
-        executor.place_adapter(adapter, slot=slot)
-
     max_loras = options.max_loras or DEFAULT_MAX_LORAS
-    has_slots = manifest.target.kind == "cuda"
-    return Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras, place if has_slots else None)
+    slots = SlotMemory(executor, pump.loop) if manifest.target.kind == "cuda" else None
+    adapters = Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras, slots)
+    if slots is not None:
+        pump.on_short_of_blocks = adapters.make_room
+    return adapters

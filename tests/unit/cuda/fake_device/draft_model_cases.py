@@ -125,8 +125,9 @@ def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, 
 def test_a_head_reads_what_its_model_keeps(tmp_path: Path) -> None:
     engine = save(tmp_path / "model.engine", make_toy_engine_with_features())
     head = save(tmp_path / "head.engine", make_toy_engine_with_features(borrows=True))
-    executor = CudaExecutor(engine)
-    draft = CudaExecutor(head, features_of=executor)
+    num_blocks = 4095  # with the spare block whole pages
+    executor = CudaExecutor(engine, num_blocks=num_blocks)
+    draft = CudaExecutor(head, num_blocks=num_blocks, features_of=executor)
     tokens, tables = [3, 20, 31, 7, 40, 2], np.array([[5, 1]], np.int32)
 
     def step(which: CudaExecutor, new: list[int], past: int) -> np.ndarray:

@@ -9,30 +9,37 @@
 namespace tl::cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kStrideUnit = 256;                   // bytes of the plan's adapter_stride
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // copying one piece to the device takes a tenth of a
                                                            // millisecond
 constexpr std::int64_t kRankMultiple = 8;                  // kernels read this many columns at once
 
-std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::size_t slot_bytes_of(const Plan& plan) {
+  return static_cast<std::size_t>(plan.symbols[Symbol::kAdapterStride]) * kStrideUnit;
+}
+
+// The number of slabs for which `own_bytes` suffice.
+int own_slabs(const MappedMemory& memory, std::size_t own_bytes) {
+  if (memory.num_slabs() == 0 || own_bytes >= memory.size()) return memory.num_slabs();
+  return static_cast<int>(own_bytes / memory.slab_bytes());
+}
 
 // Bytes of one row of a tensor [slots, rows, columns] of 16-bit elements.
 std::size_t row_bytes(const PlanTensor& slots) { return static_cast<std::size_t>(slots.shape[2].value) * 2; }
 
 }  // namespace
 
-AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slots)
-    : device_(device), plan_(plan), shapes_(low_rank_shapes(plan)), num_slots_(num_slots) {
-  std::size_t total = 0;
-  for (const PlanTensor& tensor : plan.tensors) {
-    offsets_.push_back(total);
-    if (tensor.kind != TensorKind::kAdapter) continue;
-    std::size_t bytes = 0;
-    if (__builtin_mul_overflow(static_cast<std::size_t>(max_bytes(plan, tensor)), num_slots, &bytes) ||
-        __builtin_add_overflow(total, round_up(bytes, kAlignment), &total)) {
-      throw LimitError("adapters: expected slots that fit in memory, found more than 2^64 bytes; lower max_loras");
-    }
-  }
+AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slots, std::size_t own_bytes)
+    : device_(device),
+      plan_(plan),
+      shapes_(low_rank_shapes(plan)),
+      num_slots_(num_slots),
+      slot_bytes_(slot_bytes_of(plan)),
+      memory_(device, static_cast<std::size_t>(num_slots) * slot_bytes_, MappedMemory::Tail::kSlab,
+              "adapters in " + std::to_string(num_slots) + " slots",
+              "lower max_loras, or build the engine with a smaller --max_lora_rank"),
+      num_own_(own_slabs(memory_, own_bytes)),
+      is_filled_(static_cast<std::size_t>(num_slots)) {
   for (const AdaptedProduct& product : plan.cuda->adapted) {
     for (const int matrix : {product.a, product.b}) {
       if (row_bytes(plan.tensors[static_cast<std::size_t>(matrix)]) <= kPieceBytes) continue;
@@ -41,9 +48,7 @@ AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slo
           "without --max_lora_rank");
     }
   }
-  memory_ = DeviceBuffer(device, total, "adapters in " + std::to_string(num_slots) + " slots",
-                         "lower max_loras, or build the engine with a smaller --max_lora_rank");
-  if (total == 0) return;
+  if (memory_.size() == 0) return;
   stream_ = make_stream();
   for (Piece& piece : pieces_) {
     piece = {PinnedBuffer(kPieceBytes, "copies of adapters", "free host memory"), make_event()};
@@ -51,8 +56,82 @@ AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slo
 }
 
 DevicePtr AdapterMemory::place(int tensor, int slot) const {
-  const auto index = static_cast<std::size_t>(tensor);
-  return address(index) + static_cast<DevicePtr>(slot) * static_cast<DevicePtr>(max_bytes(plan_, plan_.tensors[index]));
+  return address(static_cast<std::size_t>(tensor)) + static_cast<DevicePtr>(slot) * slot_bytes_;
+}
+
+std::pair<int, int> AdapterMemory::slabs_of(int slot) const {
+  const std::size_t begin = static_cast<std::size_t>(slot) * slot_bytes_, end = begin + slot_bytes_;
+  return {static_cast<int>(begin / memory_.slab_bytes()), static_cast<int>((end - 1) / memory_.slab_bytes()) + 1};
+}
+
+bool AdapterMemory::is_used(int slab) const {
+  for (int slot = 0; slot < num_slots_; ++slot) {
+    const auto [first, end] = slabs_of(slot);
+    if (is_filled_[static_cast<std::size_t>(slot)] && first <= slab && slab < end) return true;
+  }
+  return false;
+}
+
+void AdapterMemory::check_slot(int slot) const {
+  if (slot >= 0 && slot < num_slots_) return;
+  throw LimitError("slot of an adapter: expected 0 to " + std::to_string(num_slots_ - 1) + ", found " +
+                   std::to_string(slot) + "; raise max_loras");
+}
+
+int AdapterMemory::num_missing(int slot) const {
+  check_slot(slot);
+  const auto [first, end] = slabs_of(slot);
+  int num_missing = 0, num_unused = static_cast<int>(spare_.size()) + num_own_ - num_taken_;
+  for (int slab = 0; slab < memory_.num_slabs(); ++slab) {
+    const bool is_wanted = slab >= first && slab < end;
+    num_missing += is_wanted && !memory_.is_mapped(slab);
+    num_unused += !is_wanted && memory_.is_mapped(slab) && !is_used(slab);
+  }
+  return std::max(num_missing - num_unused, 0);
+}
+
+void AdapterMemory::add(Slab memory) {
+  spare_.push_back(std::move(memory));
+  num_spare_ = spare_.size();
+}
+
+std::optional<Slab> AdapterMemory::take_unused() {
+  std::optional<Slab> found;
+  if (!spare_.empty()) {
+    found = std::move(spare_.back());
+    spare_.pop_back();
+    num_spare_ = spare_.size();
+  }
+  for (int slab = 0; !found && slab < memory_.num_slabs(); ++slab) {
+    if (memory_.is_mapped(slab) && !is_used(slab)) found = memory_.unmap(slab);
+  }
+  return found;
+}
+
+void AdapterMemory::empty(std::span<const int> slots) {
+  for (const int slot : slots) {
+    check_slot(slot);
+    is_filled_[static_cast<std::size_t>(slot)] = false;
+  }
+}
+
+void AdapterMemory::prepare(int slot) {
+  is_filled_[static_cast<std::size_t>(slot)] = true;  // its memory is not unused
+  for (auto [slab, end] = slabs_of(slot); slab < end; ++slab) {
+    if (memory_.is_mapped(slab)) continue;
+    std::optional<Slab> memory = take_unused();
+    if (!memory && num_taken_ < num_own_) {
+      memory = Slab::allocate(device_, memory_.slab_bytes());
+      num_taken_ += memory.has_value();
+    }
+    if (!memory) throw_out_of_memory(device_, memory_.slab_bytes(), "adapters", "lower max_loras");
+    try {
+      memory_.map(slab, *memory);
+    } catch (...) {
+      add(std::move(*memory));
+      throw;
+    }
+  }
 }
 
 AdapterMemory::Piece& AdapterMemory::next_piece() {
@@ -92,14 +171,17 @@ void AdapterMemory::send(DevicePtr to, std::int64_t num_rows, std::size_t row_by
   }
 }
 
+void AdapterMemory::clear(DevicePtr address, std::size_t bytes) {
+  driver().check(driver().fill_bytes(address, 0, bytes, stream_.get()), "clearing memory");
+  driver().check(driver().stream_synchronize(stream_.get()), "clearing memory");
+}
+
 void AdapterMemory::fill(int slot, const Adapter& adapter) {
-  if (slot < 0 || slot >= num_slots_) {
-    throw LimitError("slot of an adapter: expected 0 to " + std::to_string(num_slots_ - 1) + ", found " +
-                     std::to_string(slot) + "; raise max_loras");
-  }
+  check_slot(slot);
   adapter.check_made_for(shapes_);
   const std::lock_guard lock(filling_);
   device_.make_current();
+  prepare(slot);
   const HalfPart* parts = adapter.half_parts();
   for (const AdaptedProduct& product : plan_.cuda->adapted) {
     fill_product(slot, product, parts);

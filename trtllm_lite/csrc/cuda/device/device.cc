@@ -92,6 +92,8 @@ DeviceMemory Device::memory() const {
   return memory;
 }
 
+int Device::attribute(int which) const { return attribute_of(ordinal_, which, name_); }
+
 std::string Device::arch() const { return arch_of(major_, minor_); }
 
 OwnedStream make_stream() {
@@ -111,13 +113,15 @@ DeviceBuffer::DeviceBuffer(const Device& device, std::size_t bytes, const std::s
   if (bytes == 0) return;
   DevicePtr pointer = 0;
   const Result result = driver().memory_alloc(&pointer, bytes);
-  if (result == kOutOfMemory) {
-    const DeviceMemory memory = device.memory();
-    throw LimitError(what + ": expected " + mebibytes(bytes) + " free on " + device.name() + ", found " +
-                     mebibytes(memory.free) + " of " + mebibytes(memory.total) + "; " + remedy);
-  }
+  if (result == kOutOfMemory) throw_out_of_memory(device, bytes, what, remedy);
   driver().check(result, "reserving " + mebibytes(bytes) + " for " + what);
   memory_ = Owner<DevicePtr, &Driver::memory_free>(pointer);
+}
+
+void throw_out_of_memory(const Device& device, std::size_t bytes, const std::string& what, const std::string& remedy) {
+  const DeviceMemory memory = device.memory();
+  throw LimitError(what + ": expected " + mebibytes(bytes) + " free on " + device.name() + ", found " +
+                   mebibytes(memory.free) + " of " + mebibytes(memory.total) + "; " + remedy);
 }
 
 PinnedBuffer::PinnedBuffer(std::size_t bytes, const std::string& what, const std::string& remedy) : bytes_(bytes) {

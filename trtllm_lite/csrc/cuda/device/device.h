@@ -56,6 +56,8 @@ class Device {
   int max_shared_bytes() const { return max_shared_bytes_; }  // the most that a block may request
   std::string arch() const;
   DeviceMemory memory() const;
+  // A CUdevice_attribute.
+  int attribute(int which) const;
 
  private:
   HomeProcess home_;
@@ -110,6 +112,10 @@ class DeviceBuffer {
   Owner<DevicePtr, &Driver::memory_free> memory_;
   std::size_t bytes_ = 0;
 };
+
+// Throws the LimitError of a device that has less than `bytes` free: for what (`what`), and what to do (`remedy`).
+[[noreturn]] void throw_out_of_memory(const Device& device, std::size_t bytes, const std::string& what,
+                                      const std::string& remedy);
 
 // Page-locked host memory, which the device accesses directly. Throws LimitError.
 class PinnedBuffer {

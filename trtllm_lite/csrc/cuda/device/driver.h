@@ -12,6 +12,7 @@ namespace tl::cuda {
 using Result = int;  // 0 is success
 using DevicePtr = std::uint64_t;
 using Ordinal = int;
+using PhysicalMemory = std::uint64_t;  // CUmemGenericAllocationHandle
 
 template <typename Tag>
 struct Opaque;
@@ -47,6 +48,32 @@ constexpr int kTensorMapNotInterleaved = 0;     // CUtensorMapInterleave
 constexpr int kTensorMapSwizzle128Bytes = 3;    // CUtensorMapSwizzle
 constexpr int kTensorMapPromoteTo256Bytes = 3;  // CUtensorMapL2promotion
 constexpr int kTensorMapZerosOutOfBounds = 0;   // CUtensorMapFloatOOBfill
+
+constexpr int kVirtualMemoryManagement = 102;  // CUdevice_attribute
+constexpr int kExportsFileDescriptors = 103;   // CUdevice_attribute
+constexpr int kPinnedMemory = 1;               // CUmemAllocationType
+constexpr int kFileDescriptor = 1;             // CUmemAllocationHandleType
+constexpr int kLocationDevice = 1;             // CUmemLocationType
+constexpr int kReadWrite = 3;                  // CUmemAccess_flags
+constexpr int kMinimumGranularity = 0;         // CUmemAllocationGranularity_flags
+
+// CUmemAllocationProp: physical memory of a device.
+struct PhysicalProperties {
+  int type = kPinnedMemory;
+  int exported_as = 0;  // CUmemAllocationHandleType
+  int location_type = kLocationDevice;
+  Ordinal device = 0;
+  void* windows_security = nullptr;
+  unsigned char flags[8] = {};
+};
+static_assert(sizeof(PhysicalProperties) == 32);
+
+// CUmemAccessDesc: what a device may do with mapped memory.
+struct MemoryAccess {
+  int location_type = kLocationDevice;
+  Ordinal device = 0;
+  int flags = kReadWrite;
+};
 
 // CUtensorMap: opaque bytes that the driver encodes.
 struct alignas(64) TensorMap {
@@ -108,6 +135,19 @@ static_assert(sizeof(Copy3d) == 200);
   X(memory_info, "cuMemGetInfo_v2", (std::size_t* free, std::size_t* total))                                          \
   X(memory_alloc, "cuMemAlloc_v2", (DevicePtr * pointer, std::size_t bytes))                                          \
   X(memory_free, "cuMemFree_v2", (DevicePtr pointer))                                                                 \
+  X(memory_granularity, "cuMemGetAllocationGranularity",                                                              \
+    (std::size_t* bytes, const PhysicalProperties* properties, int option))                                           \
+  X(address_reserve, "cuMemAddressReserve",                                                                           \
+    (DevicePtr * address, std::size_t bytes, std::size_t alignment, DevicePtr wanted, unsigned long long flags))      \
+  X(address_free, "cuMemAddressFree", (DevicePtr address, std::size_t bytes))                                         \
+  X(physical_create, "cuMemCreate",                                                                                   \
+    (PhysicalMemory * memory, std::size_t bytes, const PhysicalProperties* properties, unsigned long long flags))     \
+  X(physical_release, "cuMemRelease", (PhysicalMemory memory))                                                        \
+  X(memory_map, "cuMemMap",                                                                                           \
+    (DevicePtr address, std::size_t bytes, std::size_t offset, PhysicalMemory memory, unsigned long long flags))      \
+  X(memory_unmap, "cuMemUnmap", (DevicePtr address, std::size_t bytes))                                               \
+  X(memory_set_access, "cuMemSetAccess",                                                                              \
+    (DevicePtr address, std::size_t bytes, const MemoryAccess* access, std::size_t count))                            \
   X(host_alloc, "cuMemHostAlloc", (void** pointer, std::size_t bytes, unsigned flags))                                \
   X(host_free, "cuMemFreeHost", (void* pointer))                                                                      \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (DevicePtr to, const void* from, std::size_t bytes, Stream stream))       \

@@ -72,6 +72,8 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   const std::int64_t num_loras = plan.symbols[Symbol::kNumLoras];
   bounds.expect(Symbol::kNumLoras, plan.cuda && !plan.cuda->adapted.empty() ? 1 : 0, kMaxLoras,
                 "1 or more if adapters may change products, at most 256");
+  bounds.expect(Symbol::kAdapterStride, num_loras == 0 ? 0 : 1, num_loras == 0 ? 0 : kMaxExtent,
+                "1 or more if there are adapters");
   bounds.exactly(Symbol::kNumAdapterTokens, num_loras == 0 ? 0 : num_tokens, "num_tokens if there are adapters");
   bounds.exactly(Symbol::kNumAdapterLogits, num_loras == 0 ? 0 : plan.symbols[Symbol::kNumLogits],
                  "num_logits if there are adapters");

@@ -119,7 +119,14 @@ class TensorChecker {
     const bool matches = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumLoras &&
                          all_integers(std::span(tensor.shape).subspan(1));
     if (!matches) fail(tensor, "expected floating-point numbers or int32 [num_loras, integers…]");
-    expect_no_offset(tensor);
+    std::vector<std::int64_t> extents;
+    for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
+    const std::int64_t bytes = product(item_size(tensor.dtype), extents);
+    const std::int64_t slot_bytes = 256 * plan_.symbols[Symbol::kAdapterStride];
+    if (tensor.offset % 256 != 0 || bytes > slot_bytes || tensor.offset > slot_bytes - bytes) {
+      fail(tensor, "expected a place in a slot of adapter_stride (" + std::to_string(slot_bytes / 256) +
+                       ") times 256 bytes, at a multiple of 256");
+    }
   }
 
   void check_features(const PlanTensor& tensor) const {

@@ -1,8 +1,11 @@
 #include "schedule/loop/event_loop.h"
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "errors.h"
 
 namespace tl {
 namespace {
@@ -21,7 +24,7 @@ RequestLimits limits_of(const EventLoopConfig& config) {
           .max_input_len = config.max_input_len,
           .max_seq_len = config.scheduler.max_seq_len,
           .max_batch_size = config.scheduler.max_batch_size,
-          .num_blocks = config.cache.num_blocks,
+          .num_blocks = config.cache.num_kept_blocks(),
           .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
 }
 
@@ -69,6 +72,15 @@ PollStatus EventLoop::poll(EventBatch& out, Clock::duration timeout) {
   return status;
 }
 
+std::vector<int> EventLoop::lend_slabs(int num_slabs) {
+  std::future<std::vector<int>> slabs = inbox_.order_slabs(num_slabs);
+  try {
+    return slabs.get();
+  } catch (const std::future_error&) {  // the loop has ended
+    throw LimitError("this model was shut down and lends no more memory: load it again");
+  }
+}
+
 LoopStats EventLoop::stats() const {
   const std::lock_guard lock(stats_mutex_);
   return stats_;
@@ -84,6 +96,7 @@ void EventLoop::run() {
     }
     publish();
   }
+  lend_orders_.clear();
   events_.close();
 }
 
@@ -96,6 +109,8 @@ bool EventLoop::iterate() {
   scheduler_.expire(now_, staged_);
 
   const bool launched = launch_next();
+  hand_out_slabs();
+  staged_.short_of_blocks = scheduler_.take_short_of_blocks() || staged_.short_of_blocks;
   if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) {
     collect_oldest();
   } else if (in_flight_ == 0 && staged_.empty()) {
@@ -111,6 +126,27 @@ void EventLoop::take_mail() {
   inbox_.take(mail_);
   for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
+  for (const int slab : mail_.returned_slabs) scheduler_.give_back(slab);
+  for (LendOrder& order : mail_.lend_orders) {
+    try {
+      scheduler_.lend(order.num_slabs);
+      lend_orders_.push_back(std::move(order));
+    } catch (const LimitError&) {
+      order.slabs.set_exception(std::current_exception());
+    }
+  }
+}
+
+// Gives callers the slabs that the scheduler has lent, in the order of their calls.
+void EventLoop::hand_out_slabs() {
+  for (const int slab : scheduler_.take_lent()) lent_.push_back(slab);
+  while (!lend_orders_.empty() && std::ssize(lent_) >= lend_orders_.front().num_slabs) {
+    LendOrder order = std::move(lend_orders_.front());
+    lend_orders_.pop_front();
+    const auto end = lent_.begin() + order.num_slabs;
+    order.slabs.set_value(std::vector(lent_.begin(), end));
+    lent_.erase(lent_.begin(), end);
+  }
 }
 
 // Launches no step if the oldest of num_stages() steps in flight is awaited: without the rows of that step, the new one

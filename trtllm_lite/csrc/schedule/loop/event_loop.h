@@ -1,6 +1,7 @@
 // The thread that owns scheduler, KV cache and executor, and keeps the device busy.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,12 @@ class EventLoop {
   bool cancel(RequestId id) { return inbox_.cancel(id); }
   // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.
   PollStatus poll(EventBatch& out, Clock::duration timeout);
+  // Called from any thread. Takes memory from the KV cache for another use of the device: waits until no step reaches
+  // it, and returns the numbers of `num_slabs` slabs (KvManagerConfig::slabs). Requests go on meanwhile. Throws
+  // LimitError if the cache cannot spare so many, or the loop is shut down.
+  std::vector<int> lend_slabs(int num_slabs);
+  // Called from any thread; returns at once.
+  void return_slabs(const std::vector<int>& slabs) { inbox_.return_slabs(slabs); }
   LoopStats stats() const;
   // The log of steps, which any thread may use.
   StepLog& step_log() { return step_log_; }
@@ -59,6 +66,7 @@ class EventLoop {
   void run();
   bool iterate();
   void take_mail();
+  void hand_out_slabs();
   bool launch_next();
   StepBatch& in_flight(std::size_t number) { return batches_[(oldest_ + number) % batches_.size()]; }
   void collect_oldest();
@@ -85,6 +93,8 @@ class EventLoop {
   std::size_t owed_ = 0;            // steps launched whose results the executor still owes: at most in_flight_
   StepResult result_;
   Mail mail_;
+  std::deque<LendOrder> lend_orders_;
+  std::vector<int> lent_;  // slabs for the first of them
   EventBatch staged_;
   LoopStats work_stats_;
   Clock::time_point now_;

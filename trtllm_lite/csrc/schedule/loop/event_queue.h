@@ -27,6 +27,7 @@ class EventQueue {
       } else {
         append(pending_.tokens, staged.tokens);
         append(pending_.ends, staged.ends);
+        pending_.short_of_blocks = pending_.short_of_blocks || staged.short_of_blocks;
       }
     }
     staged.clear();

@@ -28,11 +28,14 @@ struct RequestEnd {
 struct EventBatch {
   std::vector<TokenEvent> tokens;
   std::vector<RequestEnd> ends;
+  // Requests wait for blocks whose memory is lent (EventLoop::lend_slabs).
+  bool short_of_blocks = false;
 
-  bool empty() const { return tokens.empty() && ends.empty(); }
+  bool empty() const { return tokens.empty() && ends.empty() && !short_of_blocks; }
   void clear() {
     tokens.clear();
     ends.clear();
+    short_of_blocks = false;
   }
 };
 

@@ -17,9 +17,27 @@ RequestId Inbox::submit(RequestSpec spec, Clock::time_point now) {
   outstanding_.emplace(request->id, Outstanding{.extra = extra});
   num_extra_ += extra;
   mail_.submissions.push_back(std::move(request));
+  announce_mail();
+  return last_id_;
+}
+
+void Inbox::announce_mail() {
   has_mail_.store(true, std::memory_order_release);
   arrived_.notify_one();
-  return last_id_;
+}
+
+std::future<std::vector<int>> Inbox::order_slabs(int num_slabs) {
+  const std::lock_guard lock(mutex_);
+  if (draining_) throw LimitError("this model was shut down and lends no more memory: load it again");
+  std::future<std::vector<int>> future = mail_.lend_orders.emplace_back(LendOrder{num_slabs, {}}).slabs.get_future();
+  announce_mail();
+  return future;
+}
+
+void Inbox::return_slabs(const std::vector<int>& slabs) {
+  const std::lock_guard lock(mutex_);
+  mail_.returned_slabs.insert(mail_.returned_slabs.end(), slabs.begin(), slabs.end());
+  announce_mail();
 }
 
 void Inbox::check_room(bool extra) const {
@@ -42,8 +60,7 @@ bool Inbox::cancel(RequestId id) {
   if (found == outstanding_.end()) return false;
   if (std::exchange(found->second.cancelled, true)) return true;
   mail_.cancellations.push_back(id);
-  has_mail_.store(true, std::memory_order_release);
-  arrived_.notify_one();
+  announce_mail();
   return true;
 }
 
@@ -51,8 +68,7 @@ void Inbox::shut_down(Shutdown how) {
   const std::lock_guard lock(mutex_);
   draining_ = true;
   if (how == Shutdown::kCancel) cancelling_ = true;
-  has_mail_.store(true, std::memory_order_release);
-  arrived_.notify_one();
+  announce_mail();
 }
 
 void Inbox::forget(const std::vector<RequestEnd>& ends) {
@@ -68,6 +84,8 @@ void Inbox::forget(const std::vector<RequestEnd>& ends) {
 void Inbox::take(Mail& mail) {
   mail.submissions.clear();
   mail.cancellations.clear();
+  mail.lend_orders.clear();
+  mail.returned_slabs.clear();
   const std::lock_guard lock(mutex_);
   std::swap(mail, mail_);
   has_mail_.store(false, std::memory_order_release);

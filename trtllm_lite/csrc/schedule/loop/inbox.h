@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -19,9 +20,17 @@ enum class Shutdown : std::uint8_t {
   kCancel,  // accepted requests end at once, as cancelled
 };
 
+// A caller that wants slabs of the KV cache's memory, and waits for them.
+struct LendOrder {
+  int num_slabs;
+  std::promise<std::vector<int>> slabs;
+};
+
 struct Mail {
   std::vector<std::unique_ptr<Request>> submissions;
   std::vector<RequestId> cancellations;
+  std::vector<LendOrder> lend_orders;
+  std::vector<int> returned_slabs;
 };
 
 // A request is outstanding from submit() until its end has been given to the consumer. At most max_requests requests
@@ -37,6 +46,10 @@ class Inbox {
   RequestId submit(RequestSpec spec, Clock::time_point now);
   // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
+  // Called from any thread. Asks for slabs of the KV cache's memory, or brings them back. Throws LimitError if the
+  // loop is shutting down.
+  std::future<std::vector<int>> order_slabs(int num_slabs);
+  void return_slabs(const std::vector<int>& slabs);
   // Called from any thread. A second call can only change kDrain to kCancel.
   void shut_down(Shutdown how);
   // Called by the consumer's thread, which has received these ends.
@@ -58,6 +71,7 @@ class Inbox {
     bool extra = false, cancelled = false;
   };
   void check_room(bool extra) const;
+  void announce_mail();
 
   std::unordered_map<RequestId, Outstanding> outstanding_;
   int num_extra_ = 0;  // extra ones among outstanding_
