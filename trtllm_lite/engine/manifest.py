@@ -314,6 +314,12 @@ class Manifest:
         return {**self.mapping.divided, **({"allreduce_strategy": self.allreduce_strategy} if is_chosen else {})}
 
     @property
+    def layers_block_bytes(self) -> int:
+        """Bytes of a block of a GPU's KV cache without features, which lie in an array of their own, in 16 bits."""
+        features = 0 if self.borrows_features else 2 * self.feature_size * self.kv_cache.tokens_per_block
+        return self.kv_cache.bytes_per_block - features
+
+    @property
     def engine_files(self) -> tuple[str, ...]:
         """The engine files of all ranks, which are in one directory."""
         return tuple(map(engine_file, range(self.mapping.num_ranks)))

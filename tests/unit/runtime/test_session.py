@@ -10,9 +10,10 @@ from trtllm_lite.engine.manifest import Lora, Memory, RankMapping, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
-from trtllm_lite.runtime.session.device import available_memory, device_options
+from trtllm_lite.runtime.session.device import adapter_slots, available_memory
 from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids
 from trtllm_lite.runtime.session.limits import (
+    AdapterSlots,
     RunnerOptions,
     check_host_memory,
     memory_for,
@@ -132,6 +133,21 @@ def test_a_gpu_too_small_for_the_engine():
     assert available_memory(gpu, adapted, num_loras=4) == 50  # adapters share it with the KV cache
     with pytest.raises(LimitError, match=r"slots of 6 adapters take 60 bytes .* 1,350 free: lower max_loras"):
         available_memory(gpu, adapted, num_loras=6)
+
+
+def test_adapters_take_what_the_cache_leaves_and_borrow_the_rest():
+    slots = AdapterSlots(4, num_bytes=950, slab_bytes=100)  # ten slabs
+    assert slots.share(5000, 3000, 30, 100) == (1000, 0)
+    assert slots.share(3650, 3000, 30, 100) == (600, 4)
+    assert slots.share(3000, 3000, 30, 100) == (0, 10)
+    assert slots.share(3000, 3000, 100, 30) == (0, 10 * 5)  # a slab reaches into five blocks at most
+    assert slots.share(20000, 20000, 20, 1000) == (0, 10)  # each slab may break another block
+    with pytest.raises(LimitError, match=r"slots of 4 adapters take 950 bytes, and 1,000 bytes .*: lower max_loras"):
+        slots.share(1000, 1000, 10, 100)  # the first slab stays
+    gpu = SimpleNamespace(cuda_device_memory=lambda _: {"free": 1, "total": 1, "slab": 64})
+    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), lora=Lora(8, (), slot_bytes=10))
+    assert adapter_slots(gpu, engine, 4, [1]) == AdapterSlots(4, 40, 64)
+    assert adapter_slots(gpu, fake_manifest(), 4, None) == AdapterSlots()
 
 
 @pytest.mark.parametrize(

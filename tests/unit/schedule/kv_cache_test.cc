@@ -421,7 +421,7 @@ TEST(random_operations_while_memory_is_lent) {
   for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
     auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
     if (seed % 4 == 3) groups.push_back(with_states(1 + static_cast<int>(seed % 6)));
-    Model model(seed, {.num_blocks = 30 + static_cast<int>(seed),
+    Model model(seed, {.num_blocks = 36 + static_cast<int>(seed),
                        .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
                        .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
                        .groups = groups,

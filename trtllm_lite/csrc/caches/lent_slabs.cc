@@ -14,9 +14,9 @@ LentSlabs::LentSlabs(const SlabLayout& layout, int num_blocks) : layout_(layout)
     throw std::invalid_argument("KV cache: expected lent slabs and blocks of 1 byte or more");
   }
   states_.resize(static_cast<std::size_t>(num_blocks * layout.block_bytes / layout.slab_bytes));
-  if (layout.max_lent > num_slabs()) {
-    throw std::invalid_argument("KV cache: expected at most " + std::to_string(num_slabs()) +
-                                " lent slabs, which its blocks fill, found " + std::to_string(layout.max_lent));
+  if (layout.max_lent >= num_slabs()) {
+    throw std::invalid_argument("KV cache: expected fewer lent slabs than the " + std::to_string(num_slabs()) +
+                                " that its blocks fill, found " + std::to_string(layout.max_lent));
   }
 }
 
@@ -37,7 +37,7 @@ int LentSlabs::num_present(int slab, const BlockPool& pool) const {
 std::optional<int> LentSlabs::choose(const BlockPool& pool) const {
   std::optional<int> best;
   std::pair least(std::numeric_limits<int>::max(), 0);
-  for (int slab = 0; slab < num_slabs(); ++slab) {
+  for (int slab = 1; slab < num_slabs(); ++slab) {
     if (states_[static_cast<std::size_t>(slab)] != State::kHome) continue;
     std::pair cost(0, 0);
     for (std::int32_t block = first(slab); block <= last(slab); ++block) {

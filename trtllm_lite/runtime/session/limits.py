@@ -65,17 +65,25 @@ class AdapterSlots:
     num_bytes: int = 0
     slab_bytes: int = 1
 
-    def share(self, unused_bytes: int, block_bytes: int) -> tuple[int, int]:
-        """The bytes of ``unused_bytes`` that slots take, and the blocks of the KV cache that they may borrow besides.
+    def share(self, memory_bytes: int, cache_bytes: int, num_blocks: int, block_bytes: int) -> tuple[int, int]:
+        """The bytes that slots take beside the KV cache, and the blocks that it may lend them besides.
 
-        A block of which part is lent is lost to the cache.
+        The KV cache has ``cache_bytes`` of ``memory_bytes``. Its layers have ``num_blocks`` blocks of ``block_bytes``,
+        one behind the other; a block of which part is lent is lost to the cache, and the first slab stays. Raises
+        LimitError if the cache cannot lend so much.
         """
-        wanted, unused = -(-self.num_bytes // self.slab_bytes), max(unused_bytes, 0) // self.slab_bytes
-        own = min(wanted, unused)
+        wanted, unused = -(-self.num_bytes // self.slab_bytes), max(memory_bytes - cache_bytes, 0) // self.slab_bytes
+        borrowed = max(wanted - unused, 0)
         # A slab begins at a multiple of this many bytes after the beginning of a block.
         step = math.gcd(self.slab_bytes, block_bytes)
-        blocks_of_slab = (self.slab_bytes - step + block_bytes - 1) // block_bytes + 1
-        return own * self.slab_bytes, (wanted - own) * blocks_of_slab
+        lent_blocks = borrowed * ((self.slab_bytes - step + block_bytes - 1) // block_bytes + 1)
+        if borrowed and (borrowed >= num_blocks * block_bytes // self.slab_bytes or lent_blocks >= num_blocks):
+            raise LimitError(
+                f"the slots of {self.num_loras} adapters take {self.num_bytes:,} bytes, and {memory_bytes:,} bytes of "
+                "the GPU's memory are for them and the KV cache: lower max_loras, or build the engine again with a "
+                "smaller --max_lora_rank"
+            )
+        return (wanted - borrowed) * self.slab_bytes, lent_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,14 +182,8 @@ def runner_limits(
     num_blocks = _cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes, values["max_batch_size"])
     adapters = {}
     if slots is not None and slots.num_loras:
-        share = int(available_bytes * (options.kv_cache.free_gpu_memory_fraction or 1.0))
-        own, lent = slots.share(share - num_blocks * block_bytes, block_bytes)
-        if lent >= num_blocks:
-            raise LimitError(
-                f"the slots of {slots.num_loras} adapters take {slots.num_bytes:,} bytes, and {share:,} bytes of the "
-                "GPU's memory are for them and the KV cache: lower max_loras, or build the engine again with a smaller "
-                "--max_lora_rank"
-            )
+        memory = int(available_bytes * (options.kv_cache.free_gpu_memory_fraction or 1.0))
+        own, lent = slots.share(memory, num_blocks * block_bytes, num_blocks, manifest.layers_block_bytes)
         adapters = {"adapter_bytes": own, "lent_blocks": lent}
     return RunnerLimits(
         **values,

@@ -17,7 +17,7 @@ from trtllm_lite.runtime.lora.slot_memory import SlotMemory
 SLAB = 16 * 4096  # sixteen pages of the fake device
 BLOCK_BYTES = 16
 BLOCKS_OF_SLAB = SLAB // BLOCK_BYTES
-NUM_BLOCKS = 5 * BLOCKS_OF_SLAB + MAX_SEQ_LEN // PAGE + 2
+NUM_BLOCKS = 6 * BLOCKS_OF_SLAB + MAX_SEQ_LEN // PAGE + 2
 # Slots of one and a half slabs: the second one reaches into both slabs of its neighbours.
 STRIDE = 3 * SLAB // 2 // 256
 
@@ -31,7 +31,7 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def make_executor(engine: Engine, adapter_bytes: int = 0) -> CudaExecutor:
-    """An executor with room for five slabs of blocks, and for all that three adapters borrow of it."""
+    """An executor with six slabs of blocks, of which three adapters borrow up to five."""
     return CudaExecutor(engine, num_blocks=NUM_BLOCKS, num_loras=NUM_LORAS, adapter_bytes=adapter_bytes)
 
 
