@@ -177,13 +177,13 @@ def test_a_plain_type_by_name_leaves_keys_and_values_as_they_are(tmp_path: Path)
     assert kv_cache_dtype_of(rounded.graph) == "int8"
 
 
-def test_one_type_for_all_layers(tmp_path: Path) -> None:
+def test_the_same_types_for_all_layers(tmp_path: Path) -> None:
     checkpoint = uncalibrated(open_checkpoint(converted(tmp_path)), Recipe(kv_cache_dtype="fp8"))
     attention = find_attentions(checkpoint.model.graph)[1]
     for scatter, rounding in zip(attention.scatters, attention.roundings, strict=True):
         assert rounding is not None
         scatter.replace_input_with(1, rounding.source)
-    message = r"layers.0.attention.attention as float8_e4m3fn, layers.1.\S+ as float32: a KV cache has one type"
+    message = r"layers.0.attention.attention as float8_e4m3fn, layers.1.\S+ as float32: a KV cache has the same types"
     with pytest.raises(BuildError, match=message):
         plan_memory(checkpoint)
 

@@ -56,15 +56,29 @@ class AttentionShape:
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
 
-class PagedCache:
-    """Key and value caches of ``dtype``, all NaN (or a large integer), that hand out shuffled blocks to sequences."""
+def poisoned(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """An array of NaN, or of a large integer."""
+    return np.full(shape, 126 if dtype is np.int8 else np.nan, dtype)
 
-    def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0, dtype: type = np.float32) -> None:
+
+class PagedCache:
+    """Caches of ``dtype`` (of keys, if values have their own type), which hand out shuffled blocks to sequences.
+
+    All elements are NaN, or a large integer.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        num_blocks: int,
+        seed: int = 0,
+        dtype: type = np.float32,
+        value_dtype: type | None = None,
+    ) -> None:
         self.shape = shape
         dims = (shape.head_dim, shape.tokens_per_block)
-        poison = 126 if dtype is np.int8 else np.nan
-        self.keys = np.full((num_blocks + 1, shape.num_kv_heads, *dims), poison, dtype)
-        self.values = np.full((num_blocks + 1, shape.num_kv_heads, *dims[::-1]), poison, dtype)
+        self.keys = poisoned((num_blocks + 1, shape.num_kv_heads, *dims), dtype)
+        self.values = poisoned((num_blocks + 1, shape.num_kv_heads, *dims[::-1]), value_dtype or dtype)
         self._nobodys, self._free = num_blocks, list(np.random.default_rng(seed).permutation(num_blocks))
         self._tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}

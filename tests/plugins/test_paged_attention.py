@@ -149,6 +149,24 @@ def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: ty
         np.testing.assert_allclose(y, expected["y"], atol=step_size if different.any() else 1e-5)
 
 
+@pytest.mark.parametrize("keys", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("values", EIGHT_BITS)
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+def test_values_of_eight_bits_beside_plain_keys(isa: str, name: str, keys: type, values: type) -> None:
+    """Keys have no scale, and a few of 16 bits are rounded to the other neighbour."""
+    shape = SHAPES[name]
+    tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=keys, value_dtype=values)
+    of_keys = ROUNDING[np.dtype(keys).name]
+    for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)], [(0, 1), (1, 1)]):
+        expected = reference("PagedAttention", tokens.inputs(cache, new_tokens), shape.attributes)
+        y = np.concatenate(step(tokens, cache, new_tokens, isa))
+        np.testing.assert_array_equal(cache.values.view(np.uint8), expected["value_cache_out"].view(np.uint8))
+        wide, exact = cache.keys.astype(np.float32), expected["key_cache_out"].astype(np.float32)
+        np.testing.assert_array_equal(np.isnan(wide), np.isnan(exact))
+        np.testing.assert_allclose(wide, exact, rtol=2 * of_keys, atol=1e-6)
+        np.testing.assert_allclose(y, expected["y"], atol=2 * of_keys)
+
+
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_eight_bits_are_rounded_as_onnxruntime_does(isa: str, dtype: type) -> None:
     """All magnitudes, midpoints, infinities and NaN are rounded like QuantizeLinear does, and then read again."""

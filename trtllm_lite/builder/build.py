@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from trtllm_lite import _core
 from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
-from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE, check_key_cache
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.encoders import check_encoder
 from trtllm_lite.builder.fitting import fit_limits
@@ -48,6 +48,7 @@ def build_engine(
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
+    key_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     backend: str = NATIVE,
     strip_plan: bool = False,
@@ -72,8 +73,9 @@ def build_engine(
     the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that), or
     else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
     keys and values unrounded, even if the network rounds them. With ``fp8`` and ``int8`` this build makes the network
-    round them, by one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every
-    machine. Memory peaks at a few times the largest weight.
+    round them, by one ``kv_cache_scale`` for all layers. ``key_cache_dtype`` is the type of keys alone beside values in
+    8 bits: ``auto`` is what the network says, a plain type stores keys unrounded. The same checkpoint and limits give
+    the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -93,13 +95,14 @@ def build_engine(
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     stored: dict[str, Any] = {"qformat": qformat, "group_size": group_size}
-    stored |= {"kv_cache_dtype": kv_cache_dtype, "kv_cache_scale": kv_cache_scale}
+    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
+    stored |= {**caches, "kv_cache_scale": kv_cache_scale}
     bounds = choose_limits(checkpoint, device_memory, target=targets, backend=backend, **stored, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
     recipe = _recipe(**stored)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
+    job = _fuse(checkpoint, bounds, recipe, caches, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {}, {str(node.name) for node in checkpoint.model.graph})
     stages = ranks_of(job)
@@ -162,6 +165,7 @@ def plan_memory(
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
+    key_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     backend: str = NATIVE,
     num_threads: int | None = None,
@@ -176,8 +180,9 @@ def plan_memory(
     chosen.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = _default_limits(checkpoint, chosen)(**limits)
-    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
+    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale, key_cache_dtype)
+    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
+    job = _fuse(checkpoint, bounds, recipe, caches, chosen, targets, False, Tuning(), _ignore, placeholder)
     firsts = [first for first, *_ in ranks_of(job)]
     memories = [chosen.memory(rank, num_threads) for rank in firsts]
     links: dict[str, int] = {}
@@ -241,9 +246,17 @@ def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given
     return None
 
 
-def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None) -> Recipe:
-    rounded = kv_cache_dtype if kv_cache_dtype in KV_CACHE_DTYPES else None
-    return Recipe(qformat, group_size=group_size, kv_cache_dtype=rounded, kv_cache_scale=kv_cache_scale)
+def _recipe(
+    qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None, key_cache_dtype: str
+) -> Recipe:
+    rounds = kv_cache_dtype in KV_CACHE_DTYPES
+    return Recipe(
+        qformat,
+        group_size=group_size,
+        kv_cache_dtype=kv_cache_dtype if rounds else None,
+        kv_cache_scale=kv_cache_scale,
+        key_cache_dtype=key_cache_dtype if rounds else AUTO_DTYPE,
+    )
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -259,7 +272,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     recipe: Recipe,
-    kv_cache_dtype: str,
+    caches: Mapping[str, str],
     backend: Backend,
     targets: tuple[str, ...],
     strip_plan: bool,
@@ -267,7 +280,11 @@ def _fuse(
     report: Progress,
     statistics: Callable[[str], Statistics],
 ) -> BuildJob:
-    """Make the job whose graph is the network fused by ``backend``. Raises BuildError."""
+    """Make the job whose graph is the network fused by ``backend``; ``caches``: the types of caches that are wanted.
+
+    Raises BuildError.
+    """
+    kv_cache_dtype, key_cache_dtype = caches["kv_cache_dtype"], caches["key_cache_dtype"]
     if limits.max_draft_len and backend.kind == "tensorrt":
         raise BuildError(
             f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "
@@ -286,7 +303,7 @@ def _fuse(
     if not is_encoder(checkpoint.model.graph):
         check_recurrent(checkpoint.model.graph, limits, backend.kind)
     if is_encoder(checkpoint.model.graph):
-        check_encoder(limits, kv_cache_dtype, backend.kind)
+        check_encoder(limits, kv_cache_dtype, key_cache_dtype, backend.kind)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
@@ -295,7 +312,10 @@ def _fuse(
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
+    if key_cache_dtype in PLAIN_DTYPES:
+        quantized = with_plain_kv_cache(quantized, of_keys=True)
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
+    check_key_cache(key_cache_dtype, fused.kv_cache_dtype)
     check_experts(fused.graph, limits.moe_ep_size)
     return BuildJob(
         checkpoint=checkpoint,
@@ -304,6 +324,7 @@ def _fuse(
         limits=replace(limits, cache_groups=fused.cache_groups),
         qformat=quantized_as(quantized),
         kv_cache_dtype=fused.kv_cache_dtype,
+        key_cache_dtype=key_cache_dtype,
         targets=targets,
         strip_plan=strip_plan,
         tuning=tuning,

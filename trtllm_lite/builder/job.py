@@ -45,7 +45,8 @@ class BuildJob:
     """One engine to be made: ``graph`` is the network of ``checkpoint``, fused by its backend (:class:`Fused`).
 
     ``qformat`` is the format of linear layers' weights in the graph; ``kv_cache_dtype`` is the type that the KV cache
-    has in the graph or should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
+    has in the graph or should have, or ``auto``; ``key_cache_dtype`` is the type that keys should have beside values in
+    8 bits, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
     engine (``strip_plan``) the runtime makes random ones. ``accuracy`` holds accuracy measurements made before the
     build. ``mapping`` says which ranks' part of the network the graph is.
     """
@@ -60,6 +61,7 @@ class BuildJob:
     strip_plan: bool
     tuning: Tuning
     report: Progress
+    key_cache_dtype: str = "auto"
     accuracy: Accuracy | None = None
     mapping: RankMapping = ONE_RANK
     lora_projections: tuple[ModuleRows, ...] = ()

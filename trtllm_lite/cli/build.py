@@ -288,7 +288,9 @@ def plan(
     device_memory = limits.pop("device_memory")
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
-    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "backend", "num_threads")}
+    given = {
+        name: limits.pop(name) for name in ("kv_cache_dtype", "key_cache_dtype", "target", "backend", "num_threads")
+    }
     check_num_threads(given["num_threads"], on_gpu=backend_of(given["target"], given["backend"])[0].kind != "cpu")
     source = uncalibrated(source_of(checkpoint_dir, model_config), recipe)
     least, bounds = None, choose_limits(source, **given, **limits)

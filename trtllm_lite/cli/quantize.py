@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "--kv_cache_dtype",
     type=click.Choice(KV_CACHE_DTYPES),
-    help="Round keys and values to 8 bits, with scales for each layer that calibration finds. [default: leave them]",
+    help="Round keys and values, or with --key_cache_dtype values alone, to 8 bits, with scales for each layer that "
+    "calibration finds. [default: leave them]",
 )
 @click.option(
     "--autoq_format",

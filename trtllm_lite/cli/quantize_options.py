@@ -21,6 +21,7 @@ QFORMATS = (
 )
 QFORMAT_TYPE = click.Choice(QFORMATS)
 CACHE_DTYPE_TYPE = click.Choice(["auto", *PLAIN_DTYPES, *KV_CACHE_DTYPES])
+KEY_DTYPE_TYPE = click.Choice(["auto", *PLAIN_DTYPES])
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; docs/quantize.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
 DEVICES = ("cpu", "cuda")
@@ -47,6 +48,14 @@ def recipe_options(function: Decorated) -> Decorated:
             "--kv_cache_scale",
             type=Finite(min=0, min_open=True),
             help="Divide all keys and values by this number before they become fp8 or int8, instead of calibrating.",
+        ),
+        click.option(
+            "--key_cache_dtype",
+            type=KEY_DTYPE_TYPE,
+            default="auto",
+            show_default=True,
+            help="Type of keys beside values in fp8 or int8. auto is the type of values. The others leave keys as they "
+            "are, which saves most of the accuracy that such a KV cache costs; on GPUs, the type of activations.",
         ),
     ]
     return together(*options)(function)
@@ -86,7 +95,10 @@ def calibration_options(function: Decorated) -> Decorated:
 
 
 def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
-    """The recipe; removes its options from ``options``, except kv_cache_dtype. Raises click.UsageError, BuildError."""
+    """The recipe; removes its options from ``options``, except those that name types of caches.
+
+    Raises click.UsageError, BuildError.
+    """
     from trtllm_lite.quantize.network import Recipe
 
     overrides = []
@@ -96,13 +108,15 @@ def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
             raise click.UsageError(f"--quantize_override {text}: expected PATTERN=QFORMAT")
         overrides.append((pattern, name))
     cache, scale = options["kv_cache_dtype"], options.pop("kv_cache_scale")
+    follows_network = cache in ("auto", *PLAIN_DTYPES)  # an engine whose caches have what the network stores
     return Recipe(
         qformat,
         options.pop("quantize_lm_head"),
         tuple(overrides),
         options.pop("group_size"),
-        cache if cache in KV_CACHE_DTYPES else None,
+        None if follows_network else cache,
         scale,
+        "auto" if follows_network else options["key_cache_dtype"],
     )
 
 

@@ -9,7 +9,7 @@ import click
 from trtllm_lite.cli.config_file import config_option
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
-from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_TYPE
+from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, KEY_DTYPE_TYPE, QFORMAT_TYPE
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -48,6 +48,13 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         default="auto",
         show_default=True,
         help="Type of the KV cache, as in `build --kv_cache_dtype`, for models that are not engines.",
+    ),
+    click.option(
+        "--key_cache_dtype",
+        type=KEY_DTYPE_TYPE,
+        default="auto",
+        show_default=True,
+        help="Type of keys beside values in 8 bits, as in `build --key_cache_dtype`, for models that are not engines.",
     ),
     click.option(
         "--tokens_per_block", type=COUNT, help="Tokens of a block of the KV cache, for models that are not engines."

@@ -144,6 +144,12 @@ class KvCache:
         return " and ".join(dtypes) or "none"
 
     @property
+    def key_dtype(self) -> str:
+        """The type of keys; ``none`` if the engine keeps no keys of attention heads."""
+        found = (cache.dtype for group in self.groups for cache in group.caches if cache.name == "key_cache")
+        return next(found, "none")
+
+    @property
     def state_bytes(self) -> int:
         """Bytes that the states of a sequence take in blocks; 0 without recurrent layers."""
         return sum(group.blocks for group in self.groups if group.kind == STATE) * self.bytes_per_block

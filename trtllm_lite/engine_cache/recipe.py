@@ -37,7 +37,8 @@ class Recipe:
     """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
 
     ``device_memory`` is the memory of each GPU in bytes; None if limits are not fitted to it. ``quantization`` has
-    those fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type.
+    those fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type,
+    and ``key_cache_dtype`` that of keys beside values in 8 bits.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Recipe:
     device_memory: int | None = None
     quantization: Mapping[str, Any] = field(default_factory=dict)
     kv_cache_dtype: str = "auto"
+    key_cache_dtype: str = "auto"
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -56,6 +58,7 @@ class Recipe:
             "tokens_per_block": self.tokens_per_block,
             **self.flags,
             "kv_cache_dtype": self.kv_cache_dtype,
+            "key_cache_dtype": self.key_cache_dtype,
             "target": self.target,
             "device_memory": self.device_memory,
         }

@@ -2,7 +2,8 @@
 
 Keys after RoPE and values pass through QuantizeLinear and DequantizeLinear, with one constant scale for keys and one
 for values, before an attention appends them to its caches. The caches hold the rounded numbers, so that chunked prefill
-gives the same results as prefill in one step.
+gives the same results as prefill in one step. Keys may stay as they are: their rounding costs more accuracy than that
+of values.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,22 +82,29 @@ def find_attentions(graph: ir.Graph) -> list[CachedAttention]:
     return found
 
 
-def kv_cache_dtype_of(graph: ir.Graph) -> str | None:
-    """The type, as users name it, to which the network rounds all keys and values; None if some are not rounded."""
-    roundings = [rounding for attention in find_attentions(graph) for rounding in attention.roundings]
-    found = {None if rounding is None else rounding.to for rounding in roundings}
+def kv_cache_dtype_of(graph: ir.Graph, *, of_values: bool = False) -> str | None:
+    """The type, as users name it, to which the network rounds all keys and values; None if some are not rounded.
+
+    ``of_values``: only values count.
+    """
+    roundings = [attention.roundings[int(of_values) :] for attention in find_attentions(graph)]
+    found = {None if rounding is None else rounding.to for layer in roundings for rounding in layer}
     return next((name for name, dtype in KV_CACHE_DTYPES.items() if found == {dtype}), None)
 
 
-def with_plain_kv_cache(network: ir.Model) -> ir.Model:
-    """``network`` without the rounding of keys and values; the same network if there is none."""
-    if not any(rounding for attention in find_attentions(network.graph) for rounding in attention.roundings):
+def with_plain_kv_cache(network: ir.Model, *, of_keys: bool = False) -> ir.Model:
+    """``network`` without the rounding of keys and values, or of keys alone; the same network if there is none."""
+
+    def roundings(graph: ir.Graph) -> list[tuple[ir.Node, Rounding | None]]:
+        layers = [list(zip(layer.scatters, layer.roundings, strict=True)) for layer in find_attentions(graph)]
+        return [one for layer in layers for one in layer[: 1 if of_keys else 2]]
+
+    if not any(rounding for _, rounding in roundings(network.graph)):
         return network
     plain = network.clone()
-    for attention in find_attentions(plain.graph):
-        for scatter, rounding in zip(attention.scatters, attention.roundings, strict=True):
-            if rounding is not None:
-                scatter.replace_input_with(1, rounding.source)
+    for scatter, rounding in roundings(plain.graph):
+        if rounding is not None:
+            scatter.replace_input_with(1, rounding.source)
     return plain
 
 
@@ -106,31 +114,37 @@ def keys_and_values(attentions: Sequence[CachedAttention]) -> dict[str, Observed
 
 
 def calibrated_scales(
-    attention: CachedAttention, to: str, statistics: Statistics, value_factors: Callable[[], NDArray[np.float32]]
-) -> tuple[float, float]:
+    attention: CachedAttention,
+    to: str,
+    statistics: Statistics,
+    value_factors: Callable[[], NDArray[np.float32]],
+    *,
+    of_keys: bool,
+) -> tuple[float | None, float]:
     """The scales by which the largest magnitudes of keys and of values become the largest number of ``to``.
 
-    The statistics of values are divided by ``value_factors``, which schemes move into other matrices. Raises BuildError
-    if all keys or all values are zero.
+    Keys have none unless ``of_keys``. The statistics of values are divided by ``value_factors``, which schemes move
+    into other matrices. Raises BuildError if all numbers of a kind are zero.
     """
     if statistics.abs_max.size == 1:  # the statistics are made up
         scale = float(statistics.abs_max[0]) / LARGEST[to]
-        return scale, scale
+        return scale if of_keys else None, scale
     keys, values = np.split(statistics.abs_max, 2)
     largest = float(np.max(keys)), float(np.max(values / value_factors()))
-    if not all(largest):
+    if not all(largest[0 if of_keys else 1 :]):
+        what = "keys or its values" if of_keys else "values"
         raise BuildError(
-            f"{attention.name}: its keys or its values are zero throughout the calibration text, and their largest "
-            "magnitude is to become a scale: calibrate with a longer text, or pass kv_cache_scale"
+            f"{attention.name}: its {what} are zero throughout the calibration text, and their largest magnitude is "
+            "to become a scale: calibrate with a longer text, or pass kv_cache_scale"
         )
-    return largest[0] / LARGEST[to], largest[1] / LARGEST[to]
+    return largest[0] / LARGEST[to] if of_keys else None, largest[1] / LARGEST[to]
 
 
-Scales = Callable[[CachedAttention], tuple[float, float]]  # scale of keys, and of values
+Scales = Callable[[CachedAttention], tuple[float | None, float]]  # scale of keys (None: they stay), and of values
 
 
 def round_kv_cache(graph: ir.Graph, attentions: Sequence[CachedAttention], to: str, scales: Scales) -> None:
-    """Let ``attentions`` of ``graph`` store keys and values as numbers of the dtype ``to``.
+    """Let ``attentions`` of ``graph`` store what has a scale as numbers of the dtype ``to``.
 
     Raises BuildError if an attention rounds its keys or values already.
     """
@@ -141,4 +155,5 @@ def round_kv_cache(graph: ir.Graph, attentions: Sequence[CachedAttention], to: s
                 "checkpoint that this one was made of"
             )
         for scatter, new, scale in zip(attention.scatters, attention.appended, scales(attention), strict=True):
-            scatter.replace_input_with(1, quantize_per_tensor(graph, new, to, scale))
+            if scale is not None:
+                scatter.replace_input_with(1, quantize_per_tensor(graph, new, to, scale))

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
+from trtllm_lite.common.vocabulary import AUTO, KV_CACHE_DTYPES, PLAIN_DTYPES
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.quantize.calibration.observed import Observed
@@ -39,7 +40,8 @@ class Recipe:
     share a scale in 4-bit schemes.
 
     With a ``kv_cache_dtype`` (fp8 or int8) keys and values are quantized, with ``kv_cache_scale`` for all layers if it
-    is given, else with a scale per layer that calibration finds.
+    is given, else with a scale per layer that calibration finds. With a ``key_cache_dtype`` other than ``auto``, which
+    is a plain type, only values are quantized.
     """
 
     qformat: str = FULL_PRECISION
@@ -48,6 +50,7 @@ class Recipe:
     group_size: int = GROUP_SIZE
     kv_cache_dtype: str | None = None
     kv_cache_scale: float | None = None
+    key_cache_dtype: str = AUTO
 
     def __post_init__(self) -> None:
         for name in (self.qformat, *(qformat for _, qformat in self.overrides)):
@@ -58,7 +61,18 @@ class Recipe:
                 f"kv_cache_dtype is {shown(self.kv_cache_dtype)}: expected {' or '.join(KV_CACHE_DTYPES)} where keys "
                 "and values are quantized"
             )
+        _check_key_type(self.key_cache_dtype, self.kv_cache_dtype)
         _check_scale(self.kv_cache_scale, self.kv_cache_dtype)
+
+    @property
+    def rounds_keys(self) -> bool:
+        """Whether keys are quantized where values are."""
+        return self.key_cache_dtype == AUTO
+
+    @property
+    def of_products(self) -> "Recipe":
+        """This recipe without the quantization of keys and values."""
+        return replace(self, kv_cache_dtype=None, kv_cache_scale=None, key_cache_dtype=AUTO)
 
     @property
     def changes_products(self) -> bool:
@@ -87,7 +101,7 @@ class Recipe:
         """The recipe that quantizes the products ``names`` as this one does, and nothing else."""
         own = ((name, self._qformat_of(name)) for name in names)
         overrides = (("*", FULL_PRECISION), *own)
-        return replace(self, overrides=overrides, kv_cache_dtype=None, kv_cache_scale=None)
+        return replace(self.of_products, overrides=overrides)
 
     def keeping(self, names: Sequence[str]) -> "Recipe":
         """This recipe with exceptions: the products ``names`` stay in full precision."""
@@ -95,7 +109,8 @@ class Recipe:
 
     def describe(self) -> str:
         """Describe the scheme, the overriding schemes, and the KV cache's type."""
-        cache = [] if self.kv_cache_dtype is None else [f"kv_cache_{self.kv_cache_dtype}"]
+        name = "kv_cache" if self.rounds_keys else "value_cache"
+        cache = [] if self.kv_cache_dtype is None else [f"{name}_{self.kv_cache_dtype}"]
         return ",".join([self.qformats, *cache])
 
     @property
@@ -106,7 +121,8 @@ class Recipe:
     def attentions(self, graph: ir.Graph) -> list[CachedAttention]:
         """The attentions whose keys and values are to be quantized; none if they are quantized in this way already."""
         asked = self.kv_cache_dtype is not None
-        is_done = self.kv_cache_scale is None and self.kv_cache_dtype == kv_cache_dtype_of(graph)
+        found = kv_cache_dtype_of(graph, of_values=not self.rounds_keys)
+        is_done = self.kv_cache_scale is None and self.kv_cache_dtype == found
         return find_attentions(graph) if asked and not is_done else []
 
     def choose(self, products: list[Product]) -> dict[Product, Scheme]:
@@ -133,6 +149,19 @@ class Recipe:
     def _qformat_of(self, path: str) -> str:
         usual = FULL_PRECISION if path == LM_HEAD and not self.quantize_lm_head else self.qformat
         return next((qformat for pattern, qformat in reversed(self.overrides) if fnmatchcase(path, pattern)), usual)
+
+
+def _check_key_type(key_cache_dtype: str, kv_cache_dtype: str | None) -> None:
+    if key_cache_dtype not in (AUTO, *PLAIN_DTYPES):
+        raise BuildError(
+            f"key_cache_dtype is {shown(key_cache_dtype)}: expected {AUTO}, for the type of values, or one of "
+            f"{', '.join(PLAIN_DTYPES)}, in which keys stay as they are"
+        )
+    if key_cache_dtype != AUTO and kv_cache_dtype is None:
+        raise BuildError(
+            f"key_cache_dtype is {key_cache_dtype}, and values are not rounded: pass kv_cache_dtype "
+            f"{' or '.join(KV_CACHE_DTYPES)} for values, or leave key_cache_dtype out"
+        )
 
 
 def _check_scale(scale: float | None, kv_cache_dtype: str | None) -> None:
@@ -232,10 +261,11 @@ def _round_kv_cache(work: Workpiece, recipe: Recipe, statistics: Callable[[str],
         return
     to, fixed = KV_CACHE_DTYPES[recipe.kv_cache_dtype], recipe.kv_cache_scale
 
-    def scales(attention: CachedAttention) -> tuple[float, float]:
+    def scales(attention: CachedAttention) -> tuple[float | None, float]:
         if fixed is not None:
-            return fixed, fixed
+            return fixed if recipe.rounds_keys else None, fixed
         found, (_, values) = statistics(attention.name), attention.appended
-        return calibrated_scales(attention, to, found, lambda: value_factors(work, values))
+        factors = partial(value_factors, work, values)
+        return calibrated_scales(attention, to, found, factors, of_keys=recipe.rounds_keys)
 
     round_kv_cache(work.graph, recipe.attentions(work.graph), to, scales)

@@ -136,6 +136,7 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
             host_cache_size=options["host_cache_size"],
             tokens_per_block=options["tokens_per_block"],
             dtype=options["kv_cache_dtype"],
+            key_cache_dtype=options["key_cache_dtype"],
         ),
         scheduler_config=SchedulerConfig(capacity_scheduler_policy=options["capacity_scheduler_policy"]),
     )

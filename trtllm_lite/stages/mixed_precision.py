@@ -47,7 +47,7 @@ def choose_formats(
         )
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to measure: pass a checkpoint")
-    recipes = {qformat: replace(base, qformat=qformat, kv_cache_dtype=None, kv_cache_scale=None) for qformat in formats}
+    recipes = {qformat: replace(base.of_products, qformat=qformat) for qformat in formats}
     sites = list(_sites(checkpoint, recipes))
     check_budget(sites, bits)
     with resumable(calibration), _statistics(checkpoint, recipes.values(), calibration, report) as statistics:

@@ -11,6 +11,7 @@ from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.common.files import atomic_directory, require_space
 from trtllm_lite.common.progress import Report
 from trtllm_lite.common.scratch import scratch_directory
+from trtllm_lite.common.vocabulary import AUTO
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
@@ -135,6 +136,7 @@ def quantize_checkpoint(
             "qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat, or a "
             "kv_cache_dtype"
         )
+    _check_keys(checkpoint, recipe)
     if not recipe.changes_products and not recipe.attentions(checkpoint.model.graph):
         raise BuildError(
             f"{checkpoint_dir} stores keys and values as {recipe.kv_cache_dtype} already, and nothing else is to be "
@@ -146,6 +148,16 @@ def quantize_checkpoint(
             _write(result.checkpoint, directory, report)
             load_network(directory)
         return result.decisions
+
+
+def _check_keys(checkpoint: Checkpoint, recipe: Recipe) -> None:
+    """Raise BuildError if keys are to have another type than the network's own, which a checkpoint leaves to them."""
+    own = checkpoint.config.dtype
+    if recipe.key_cache_dtype not in (AUTO, own):
+        raise BuildError(
+            f"key_cache_dtype is {recipe.key_cache_dtype}, and a quantized checkpoint leaves keys in its own type: "
+            f"pass key_cache_dtype {own} here, and another to `trtllm-lite build`"
+        )
 
 
 def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:

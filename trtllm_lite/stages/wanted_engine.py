@@ -88,12 +88,12 @@ class WantedEngine:
         conversion = Conversion(dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
         flags = self._flags(self.deterministic and target != CPU)  # CPU engines are always deterministic
         cache = options.kv_cache
-        rounded = cache.dtype if cache.dtype in KV_CACHE_DTYPES else None
-        quantization = {"qformat": self.qformat, "group_size": self.group_size, "kv_cache_dtype": rounded}
+        quantization: dict[str, Any] = {"qformat": self.qformat, "group_size": self.group_size}
+        if cache.dtype in KV_CACHE_DTYPES:
+            quantization |= {"kv_cache_dtype": cache.dtype, "key_cache_dtype": cache.key_cache_dtype}
         given = {name: value for name, value in quantization.items() if value is not None}
-        return Recipe(
-            target, conversion, limits, cache.tokens_per_block, flags, device_memory, given, kv_cache_dtype=cache.dtype
-        )
+        caches = {"kv_cache_dtype": cache.dtype, "key_cache_dtype": cache.key_cache_dtype}
+        return Recipe(target, conversion, limits, cache.tokens_per_block, flags, device_memory, given, **caches)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
         return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trtllm_lite import _core
-from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE, plain_dtype
 from trtllm_lite.builder.cache_groups import as_stored
 from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
@@ -75,17 +75,17 @@ class CpuBackend:
 
 
 def _as_stored(job: BuildJob) -> BuildJob:
-    """Return ``job`` with cache groups of the type of the KV cache, and the blocks that states take."""
-    limits, dtype = job.limits, _cache_dtype(job)
-    groups = as_stored(limits.cache_groups, limits.tokens_per_block, lambda _: dtype)
-    return replace(job, limits=replace(limits, cache_groups=groups))
+    """Return ``job`` with cache groups of the types of the KV cache, and the blocks that states take.
 
-
-def _cache_dtype(job: BuildJob) -> str:
-    """The type of the KV cache. Raises BuildError if the kernels have no cache of this type."""
-    dtype = FLOAT32 if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
-    if dtype not in (*PLAIN_DTYPES, *KV_CACHE_DTYPES.values()):
+    Raises BuildError if the kernels have no cache of a type.
+    """
+    limits, dtype = job.limits, job.kv_cache_dtype
+    if dtype not in (AUTO_DTYPE, *PLAIN_DTYPES, *KV_CACHE_DTYPES.values()):
         raise BuildError(
             f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))}, fp8 and int8"
         )
-    return dtype
+    plain = plain_dtype(job.key_cache_dtype, dtype)
+    groups = as_stored(
+        limits.cache_groups, limits.tokens_per_block, lambda in_graph: plain if in_graph == FLOAT32 else in_graph
+    )
+    return replace(job, limits=replace(limits, cache_groups=groups))

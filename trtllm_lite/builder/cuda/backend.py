@@ -93,6 +93,11 @@ def _check_cache(job: BuildJob) -> None:
             f"the KV cache is to be {shown(job.kv_cache_dtype)}, and the GPU kernels keep keys and values in the type "
             f"of activations, as fp8 or as int8: build with --kv_cache_dtype {dtype}, fp8 or int8"
         )
+    if job.key_cache_dtype not in (AUTO_DTYPE, dtype):
+        raise BuildError(
+            f"keys are to be {job.key_cache_dtype}, and the GPU kernels keep keys beside values in 8 bits in the type "
+            f"of activations: build with --key_cache_dtype {dtype}"
+        )
 
 
 def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:

@@ -2,8 +2,8 @@
 
 The contiguous caches past_key.i, past_value.i become paged ones, key_cache.i and value_cache.i, shared by all sequences
 and addressed through block tables; sequences are told apart by cu_seqlens. No padded value remains. If the network
-rounds keys and values, caches have the type and the scales of the rounding; otherwise they are float32, in place of
-which a backend may choose another type.
+rounds keys and values, or values alone, these caches have the type and the scale of the rounding; otherwise they are
+float32, in place of which a backend may choose another type.
 """
 
 from collections.abc import Iterable, Iterator
@@ -93,7 +93,10 @@ def _match(attention: ir.Node) -> _Match:
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
     _check_heads(query, key, value)
     types = [None if cache.rounding is None else cache.rounding.to for cache in (key_cache, value_cache)]
-    expect(types[0] == types[1], f"its keys are stored as {types[0] or 'they are'}, values as {types[1] or 'they are'}")
+    expect(
+        types[0] in (None, types[1]),
+        f"its keys are stored as {types[0] or 'they are'}, values as {types[1] or 'they are'}",
+    )
     scale = float(attribute(attention, "scale", 0.0) or query.head_dim**-0.5)
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
@@ -152,11 +155,12 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, shared: list[ir.Va
         "value_cache": [NUM_BLOCKS, heads, TOKENS_PER_BLOCK, head_dim],
     }
     roundings = match.key_cache.rounding, match.value_cache.rounding
-    dtype = ir.DataType.FLOAT if roundings[0] is None else ONNX[roundings[0].to]
+    dtypes = [ir.DataType.FLOAT if rounding is None else ONNX[rounding.to] for rounding in roundings]
     key_scale, value_scale = (1.0 if rounding is None else rounding.scale for rounding in roundings)
     layer = match.key_cache.layer
-    pasts = {kind: value_of(f"{kind}.{layer}", dtype, shape) for kind, shape in shapes.items()}
-    presents = {f"{kind}_out": value_of(f"{kind}_out.{layer}", dtype, shape) for kind, shape in shapes.items()}
+    typed = list(zip(shapes, dtypes, shapes.values(), strict=True))
+    pasts = {kind: value_of(f"{kind}.{layer}", dtype, shape) for kind, dtype, shape in typed}
+    presents = {f"{kind}_out": value_of(f"{kind}_out.{layer}", dtype, shape) for kind, dtype, shape in typed}
     output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
     inputs = {"qkv": match.qkv, "cos": query.cos, "sin": query.sin, **pasts}
     inputs |= {str(value.name): value for value in shared}

@@ -49,9 +49,9 @@ class KvCacheConfig:
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
     until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
     no other policy allows it.
-    ``tokens_per_block`` and ``dtype`` are properties of an engine: they say how to build it, and must agree with an
-    engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted only
-    with values that have no effect.
+    ``tokens_per_block``, ``dtype`` and ``key_cache_dtype``, the type of keys beside values in 8 bits, are properties
+    of an engine: they say how to build it, and must agree with an engine that exists; None and "auto" leave them open.
+    Other fields of TensorRT-LLM's class are accepted only with values that have no effect.
 
     Raises ArgumentError for an invalid value.
     """
@@ -63,6 +63,7 @@ class KvCacheConfig:
     host_cache_size: int | None = None
     tokens_per_block: int | None = None
     dtype: str = "auto"
+    key_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         check_flag("enable_block_reuse", self.enable_block_reuse)

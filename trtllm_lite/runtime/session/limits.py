@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES, STATE
+from trtllm_lite.common.vocabulary import AUTO, DEFAULT_MAX_LORAS, KV_CACHE_DTYPES, STATE
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
@@ -272,9 +272,16 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
             f"tokens_per_block is {config.tokens_per_block}, but this engine was built for {cache.tokens_per_block}: "
             "leave it out, or build the engine again with it"
         )
-    if KV_CACHE_DTYPES.get(config.dtype, config.dtype) not in ("auto", cache.dtype):
+    values = KV_CACHE_DTYPES.get(config.dtype, config.dtype)
+    wanted = values if AUTO in (config.key_cache_dtype, values) else f"{config.key_cache_dtype} and {values}"
+    if wanted not in (AUTO, cache.dtype):
         raise ArgumentError(
-            f"the KV cache's dtype is {shown(config.dtype)}, but this engine was built for {cache.dtype}: leave it out"
+            f"the KV cache's dtype is {shown(wanted)}, but this engine was built for {cache.dtype}: leave it out"
+        )
+    if config.key_cache_dtype not in (AUTO, cache.key_dtype):
+        raise ArgumentError(
+            f"key_cache_dtype is {shown(config.key_cache_dtype)}, but this engine keeps keys as {cache.key_dtype}: "
+            "leave it out, or build the engine again with it"
         )
 
 
