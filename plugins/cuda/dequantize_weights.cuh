@@ -78,7 +78,8 @@ struct PairNumbers {
     offset = pack2(rest, rest);
   }
   __device__ __forceinline__ u32 apply(u32 elements) const {
-    const u32 from_zero = kWeightForm == WeightForm::kInt8Blocks && !TL_OFFSETS ? elements : subtract2(elements, zero);
+    const u32 from_zero =
+        kWeightForm == WeightForm::kInt8Blocks && !TL_OFFSETS ? elements : subtract2<TL_FP16>(elements, zero);
     return multiply_add2(from_zero, scale, offset);
   }
 };

@@ -16,12 +16,7 @@ __device__ __forceinline__ u32 pack4_e4m3(float a, float b, float c, float d) {
   return static_cast<u32>(high) << 16 | low;
 }
 
-// Packs two numbers as float16, which holds E4M3 exactly; below, unpacks the low or high two bytes of `bytes`.
-__device__ __forceinline__ u32 pack2_float16(float lo, float hi) {
-  u32 bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
-  return bits;
-}
+// Unpacks the low and the high two bytes of `bytes` to float16, which holds E4M3 exactly.
 __device__ __forceinline__ void convert_e4m3(u32 bytes, u32& low, u32& high) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(low) : "h"(static_cast<u16>(bytes)));
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(static_cast<u16>(bytes >> 16)));

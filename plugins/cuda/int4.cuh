@@ -24,7 +24,7 @@ __device__ __forceinline__ u32 pair_mask() { return 0x000f000fu * blockDim.z; }
 // Converts pair kPair of `word` to two elements.
 template <bool kSigned, int kPair>
 __device__ __forceinline__ u32 convert_int4(u32 word, u32 mask) {
-  return subtract2(raised_int4<kSigned, kPair>(word, mask), kRaised<kSigned>);
+  return subtract2<TL_FP16>(raised_int4<kSigned, kPair>(word, mask), kRaised<kSigned>);
 }
 
 // a * b + c for two elements, with a single rounding.

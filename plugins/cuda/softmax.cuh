@@ -36,14 +36,15 @@ __device__ __forceinline__ void mask_scores_up_to(float (&scores)[kFragments][4]
   }
 }
 
-// Converts weights from the accumulator layout to A fragments.
-template <int kFragments>
+// Converts weights from the accumulator layout to A fragments of float16, or of bfloat16.
+template <bool kFp16 = TL_FP16, int kFragments>
 __device__ __forceinline__ void pack_weights(const float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4]) {
 #pragma unroll
   for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      weights[n / 2][half + n % 2 * 2] = pack2(scores[n][half * 2], scores[n][half * 2 + 1]);
+      const float lo = scores[n][half * 2], hi = scores[n][half * 2 + 1];
+      weights[n / 2][half + n % 2 * 2] = kFp16 ? pack2_float16(lo, hi) : pack2(lo, hi);
     }
   }
 }

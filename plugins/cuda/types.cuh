@@ -37,6 +37,12 @@ __device__ __forceinline__ u32 pack2(float lo, float hi) {
   return bits;
 }
 
+__device__ __forceinline__ u32 pack2_float16(float lo, float hi) {
+  u32 bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
+  return bits;
+}
+
 __device__ __forceinline__ u16 pack1(float value) { return static_cast<u16>(pack2(value, 0.0f)); }
 __device__ __forceinline__ float unpack1(u16 bits) { return unpack2(bits).x; }
 

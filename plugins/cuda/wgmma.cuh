@@ -74,11 +74,6 @@ __device__ __forceinline__ void pin(Sum (&d)[kFragments][4]) {
 #define TL_SUM "+f"
 #endif
 using TileSum = SumOf<static_cast<RowType>(TL_ROW_TYPE)>;
-#if TL_FP16
-#define TL_WGMMA_TYPES "f32.f16.f16"
-#else
-#define TL_WGMMA_TYPES "f32.bf16.bf16"
-#endif
 #define TL_F4(i) TL_SUM(d[i][0]), TL_SUM(d[i][1]), TL_SUM(d[i][2]), TL_SUM(d[i][3])
 #define TL_F8(i) TL_F4(i), TL_F4(i + 1)
 // TL_Fn, TL_Dn: the first n accumulators of d as asm operands, and their places in the instruction.
@@ -158,23 +153,30 @@ __device__ __forceinline__ void wgmma_shared(TileSum (&d)[kFragments][4], u64 a_
   }
 }
 
-// d += a * b. A [64, 16] is in registers; B [16, N] has the N elements of its rows contiguous.
-#define TL_WGMMA_REGISTERS(n, regs, outputs, a, b)                                                                    \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16." TL_WGMMA_TYPES " {" regs "}, {" a "}, " b ", 1, 1, 1, 1;" \
-               : outputs                                                                                              \
+// d += a * b, of float16 or of bfloat16. A [64, 16] is in registers; B [16, N] has the N elements of its rows
+// contiguous.
+#define TL_WGMMA_REGISTERS(n, types, regs, outputs, a, b)                                                        \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" regs "}, {" a "}, " b ", 1, 1, 1, 1;" \
+               : outputs                                                                                         \
                : "r"(a_rows[0]), "r"(a_rows[1]), "r"(a_rows[2]), "r"(a_rows[3]), "l"(b_matrix))
+#define TL_WGMMA_OF_TYPES(types)                                                   \
+  if constexpr (kFragments == 8) {                                                 \
+    TL_WGMMA_REGISTERS("64", types, TL_D32, TL_F32, "%32, %33, %34, %35", "%36");  \
+  } else if constexpr (kFragments == 10) {                                         \
+    TL_WGMMA_REGISTERS("80", types, TL_D40, TL_F40, "%40, %41, %42, %43", "%44");  \
+  } else if constexpr (kFragments == 12) {                                         \
+    TL_WGMMA_REGISTERS("96", types, TL_D48, TL_F48, "%48, %49, %50, %51", "%52");  \
+  } else {                                                                         \
+    TL_WGMMA_REGISTERS("128", types, TL_D64, TL_F64, "%64, %65, %66, %67", "%68"); \
+  }
 
-template <int kFragments>
+template <bool kFp16 = TL_FP16, int kFragments>
 __device__ __forceinline__ void wgmma_registers(float (&d)[kFragments][4], const u32 (&a_rows)[4], u64 b_matrix) {
   static_assert(kFragments == 8 || kFragments == 10 || kFragments == 12 || kFragments == 16);
-  if constexpr (kFragments == 8) {
-    TL_WGMMA_REGISTERS("64", TL_D32, TL_F32, "%32, %33, %34, %35", "%36");
-  } else if constexpr (kFragments == 10) {
-    TL_WGMMA_REGISTERS("80", TL_D40, TL_F40, "%40, %41, %42, %43", "%44");
-  } else if constexpr (kFragments == 12) {
-    TL_WGMMA_REGISTERS("96", TL_D48, TL_F48, "%48, %49, %50, %51", "%52");
+  if constexpr (kFp16) {
+    TL_WGMMA_OF_TYPES("f16.f16")
   } else {
-    TL_WGMMA_REGISTERS("128", TL_D64, TL_F64, "%64, %65, %66, %67", "%68");
+    TL_WGMMA_OF_TYPES("bf16.bf16")
   }
 }
 

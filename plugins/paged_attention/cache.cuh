@@ -11,7 +11,8 @@
 //
 // TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes with one scale for all keys and one
 // for all values. With a cache of bytes, attention computes in float16, which holds E4M3 and int8 exactly, and queries
-// more precisely than bfloat16 does.
+// more precisely than bfloat16 does. TL_KEY_TYPE is the RowType of keys, 16 bits or that of values: keys of 16 bits are
+// multiplied by queries in their type (TL_FP16), and weights by values of bytes in float16.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -20,14 +21,19 @@
 #ifndef TL_CACHE_TYPE
 #define TL_CACHE_TYPE 0
 #endif
+#ifndef TL_KEY_TYPE
+#define TL_KEY_TYPE TL_CACHE_TYPE
+#endif
 
 namespace tl {
 
-constexpr RowType kCacheType = static_cast<RowType>(TL_CACHE_TYPE);
-constexpr bool kByteCache = kCacheType != RowType::k16Bits;
-constexpr int kGroupTokens = 8, kCacheItemBytes = kByteCache ? 1 : 2;
+constexpr RowType kKeyType = static_cast<RowType>(TL_KEY_TYPE), kValueType = static_cast<RowType>(TL_CACHE_TYPE);
+constexpr bool kByteKeys = kKeyType != RowType::k16Bits, kByteValues = kValueType != RowType::k16Bits;
+static_assert(kKeyType == kValueType || !kByteKeys, "keys have 16 bits or the type of values");
+constexpr int kGroupTokens = 8, kKeyItemBytes = kByteKeys ? 1 : 2, kValueItemBytes = kByteValues ? 1 : 2;
+constexpr bool kHalfWeights = kByteValues || TL_FP16;  // whether weights and values are multiplied in float16
 
-template <int kDim, int kItemBytes = kCacheItemBytes>
+template <int kDim, int kItemBytes = 2>
 struct CacheLayout {
   static constexpr int kPiece = 16 / kItemBytes;  // elements of a piece
   static_assert(kDim % kPiece == 0);
@@ -78,17 +84,19 @@ __device__ __forceinline__ int block_row(int slot, int kv_head) {
 }
 
 // Stores an element of a key or value, or two neighbours, in a block; `factor` is the inverse of the scale of bytes.
+template <RowType kType>
 __device__ __forceinline__ void put_in_cache(void* block, int at, float value, float factor) {
-  if constexpr (kByteCache) {
-    const u32 bytes = pack4<kCacheType>(value * factor, 0.0f, 0.0f, 0.0f);
+  if constexpr (kType != RowType::k16Bits) {
+    const u32 bytes = pack4<kType>(value * factor, 0.0f, 0.0f, 0.0f);
     static_cast<unsigned char*>(block)[at] = static_cast<unsigned char>(bytes);
   } else {
     static_cast<u16*>(block)[at] = pack1(value);
   }
 }
+template <RowType kType>
 __device__ __forceinline__ void put_pair_in_cache(void* block, int at, float2 values, float factor) {
-  if constexpr (kByteCache) {
-    const u32 bytes = pack4<kCacheType>(values.x * factor, values.y * factor, 0.0f, 0.0f);
+  if constexpr (kType != RowType::k16Bits) {
+    const u32 bytes = pack4<kType>(values.x * factor, values.y * factor, 0.0f, 0.0f);
     static_cast<u16*>(block)[at / 2] = static_cast<u16>(bytes);
   } else {
     static_cast<u32*>(block)[at / 2] = pack2(values.x, values.y);
@@ -96,12 +104,12 @@ __device__ __forceinline__ void put_pair_in_cache(void* block, int at, float2 va
 }
 // Packs two elements of a query as attention reads them.
 __device__ __forceinline__ u32 pack_query(float lo, float hi) {
-  return kByteCache ? pack2_float16(lo, hi) : pack2(lo, hi);
+  return kByteKeys ? pack2_float16(lo, hi) : pack2(lo, hi);
 }
 
 // One warp's copies of up to kTokens consecutive tokens of a KV head to shared memory, in the layout of the cache. The
 // first token is at the beginning of a block, or at a multiple of kTokens. Blocks are kBlockBytes apart.
-template <int kDim, int kPage, int kTokens, int kItemBytes = kCacheItemBytes, u64 kBlockBytes = TL_BLOCK_BYTES>
+template <int kDim, int kPage, int kTokens, int kItemBytes = 2, u64 kBlockBytes = TL_BLOCK_BYTES>
 struct TokenCopy {
   using Layout = CacheLayout<kDim, kItemBytes>;
   static constexpr int kPageTokens = min_of(kPage, kTokens), kPages = kTokens / kPageTokens;

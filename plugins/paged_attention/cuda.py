@@ -15,7 +15,8 @@ def lower(op: Lowering) -> list[Command]:
     num_kv_heads, head_dim = _token_shape(op)
     block = (num_kv_heads, op.tokens_per_block, head_dim)
     keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
-    heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
+    heads = _heads(op, keys.dtype, values.dtype)
+    key_scale, value_scale = op.attribute("key_scale"), op.attribute("value_scale")
     mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
     late = (op.attribute("floor_scale"), op.attribute("floor_offset"), float(op.attribute("attn_scale")))
     chunked = op.attribute("chunked") > 0
@@ -47,14 +48,14 @@ def _token_shape(op: Lowering) -> tuple[int, int]:
     return num_kv_heads, head_dim
 
 
-def _heads(op: Lowering, cache_dtype: str) -> Heads:
+def _heads(op: Lowering, key_dtype: str, value_dtype: str) -> Heads:
     rotary_dim = 0
     if op.has("cos"):  # RoPE rotates two elements for each column of its table
         columns = op.extents("cos")[-1]
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
     extents = (op.attribute("num_heads"), *_token_shape(op), op.tokens_per_block)
-    return Heads(*extents, op.dtype, cache_dtype, op.block_bytes, rotary_dim, op.scales("y"))
+    return Heads(*extents, op.dtype, value_dtype, op.block_bytes, rotary_dim, op.scales("y"), key_dtype)
 
 
 def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
@@ -120,8 +121,8 @@ def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:
     if launch is None:
         op.refuse(
             f"attention with a head_dim of {heads.head_dim} needs more shared memory than {op.device.arch} has "
-            f"({op.device.shared_bytes:,} bytes a block), or the KV cache is {heads.cache_dtype} and the kernels that "
-            "read such a cache are for sm_90a: build for another target, or with a --kv_cache_dtype of 16 bits"
+            f"({op.device.shared_bytes:,} bytes a block), or values are {heads.cache_dtype} and the kernels that read "
+            "such a cache are for sm_90a: build for another target, or with a --kv_cache_dtype of 16 bits"
         )
     return launch
 

@@ -1,8 +1,8 @@
 // Paged grouped-query attention of one new token per sequence, whose key and value are in the cache already.
 //
-// Bytes: the keys and values, once: sum of lengths * 2 * kv_heads * head_dim * 2. FLOPs: 4 * heads * head_dim per
-// cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120 us at 4.47
-// TB/s).
+// Bytes: the keys and values, once: sum of lengths * 2 * kv_heads * head_dim * 2 (in 16 bits). FLOPs: 4 * heads *
+// head_dim per cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120
+// us at 4.47 TB/s).
 //
 // One wave of blocks divides all pairs of a sequence and a KV head (split.cuh). A team of warps works on a pair. Each
 // warp streams its own 32 tokens of a chunk through a private ring of bulk copies, which continues across chunks and
@@ -71,7 +71,7 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
       const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
       if (row >= kGroup) continue;
       const u64 at = first_element + row * kDim + d * 16;
-      if constexpr (kByteCache) {  // even elements, and odd ones
+      if constexpr (kByteValues) {  // even elements, and odd ones
         output.put(at + lane % 4 * 4,
                    make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
       } else {

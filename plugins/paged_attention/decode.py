@@ -7,7 +7,7 @@ from .launches import Heads, Scores, one_if
 from .new_tokens import NewTokens
 
 _TILE_TOKENS, _MAX_STAGES = 32, 8  # tokens of a stage, and the most stages, of a warp's ring
-_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128, of eight if the cache is bytes
+_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128, of eight if all is bytes
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 
 
@@ -57,7 +57,7 @@ def _kernel(heads: Heads, defines: dict[str, int], device: Device, few_rows: boo
         table = (2 * defines["TL_MAX_SEQS"] + 1) * 4 + 32
         results = max(warps * _result_floats(heads), 2 * defines["TL_MAX_GRID"] * heads.group) * 4 + 32
         barriers = warps * _MAX_STAGES * 8 + 128
-        stage = warps * 2 * _TILE_TOKENS * heads.head_dim * heads.cache_bytes
+        stage = warps * _TILE_TOKENS * heads.head_dim * heads.pair_bytes
         if shared_bytes - table - results - barriers >= 2 * stage:
             reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
             how = (32 * warps, shared_bytes, defines | {"TL_WARPS": warps}, reason)

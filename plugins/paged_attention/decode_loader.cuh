@@ -17,8 +17,9 @@ constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : TL_WARPS == 4
 static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
 
 using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
-using Copy = TokenCopy<kDim, TL_PAGE, kTileTokens>;
-constexpr u32 kStageBytes = 2 * Copy::kBytes;
+using KeyCopy = TokenCopy<kDim, TL_PAGE, kTileTokens, kKeyItemBytes>;
+using ValueCopy = TokenCopy<kDim, TL_PAGE, kTileTokens, kValueItemBytes>;
+constexpr u32 kStageBytes = KeyCopy::kBytes + ValueCopy::kBytes;
 
 struct DecodeArguments {
   void* output;  // see output.cuh
@@ -62,7 +63,7 @@ struct Ring {
   u32 parity = 0;
 
   __device__ __forceinline__ u32 keys() const { return data + stage * kStageBytes; }
-  __device__ __forceinline__ u32 values() const { return keys() + Copy::kBytes; }
+  __device__ __forceinline__ u32 values() const { return keys() + KeyCopy::kBytes; }
   __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
   __device__ __forceinline__ void advance() {
     if (++stage < stages) return;
@@ -78,7 +79,7 @@ struct Loader {
   Cursor<Table> cursor;
   Ring ring;
   int left, warp, lane, chunk_tokens;
-  int blocks[Copy::kPages] = {};
+  int blocks[KeyCopy::kPages] = {};
 
   __device__ __forceinline__ int token() const {
     return cursor.first_token + cursor.chunk * chunk_tokens + warp * kTileTokens;
@@ -87,7 +88,7 @@ struct Loader {
     if (left == 0) return;
     const int* table = a.block_tables + static_cast<u64>(cursor.seq()) * a.max_blocks;
 #pragma unroll
-    for (int i = 0; i < Copy::kPages; ++i) {
+    for (int i = 0; i < KeyCopy::kPages; ++i) {
       const int at = token() + i * TL_PAGE;
       if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
     }
@@ -101,13 +102,14 @@ struct Loader {
     if (left == 0) return;
     if (token() < cursor.length) {
       const int cached = min_of(cursor.length - 1 - token(), kTileTokens);
-      const Copy copy{cursor.head(), token(), cached, blocks, lane};
-      copy.clear_behind(ring.values());
+      const KeyCopy keys{cursor.head(), token(), cached, blocks, lane};
+      const ValueCopy values{cursor.head(), token(), cached, blocks, lane};
+      values.clear_behind(ring.values());
       if (copying_lane()) {
-        expect_bytes(ring.full(), copy.key_bytes() + copy.value_bytes());
+        expect_bytes(ring.full(), keys.key_bytes() + values.value_bytes());
         if (cached > 0) {
-          copy.keys(ring.keys(), a.key_cache, ring.full());
-          copy.values(ring.values(), a.value_cache, ring.full());
+          keys.keys(ring.keys(), a.key_cache, ring.full());
+          values.values(ring.values(), a.value_cache, ring.full());
         }
       }
       stage_commit(ring.full());
@@ -121,8 +123,11 @@ struct Loader {
 // The key and value of a sequence's new token for a KV head, in registers of the warp that attends to them: 16-byte
 // pieces as in CacheLayout, the key's first.
 struct NewToken {
-  using Layout = CacheLayout<kDim>;
-  static constexpr int kPieces = kDim / Layout::kPiece, kOfLane = ceil_div(2 * kPieces, 32);
+  using Keys = KeyCopy::Layout;
+  using Values = ValueCopy::Layout;
+  static constexpr int kOfKey = kDim / Keys::kPiece, kPieces = kOfKey + kDim / Values::kPiece;
+  static constexpr int kOfLane = ceil_div(kPieces, 32);
+  static constexpr bool kAlike = kKeyItemBytes == kValueItemBytes;
   uint4 pieces[kOfLane] = {};
 
   // Calls use(piece, is_value, p) for each piece of this lane; p is its number in the key or value.
@@ -131,22 +136,26 @@ struct NewToken {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int at = lane + i * 32;
-      if (at < 2 * kPieces) use(pieces[i], at >= kPieces, at % kPieces);
+      if (at < kPieces) use(pieces[i], at >= kOfKey, kAlike ? at % kOfKey : at >= kOfKey ? at - kOfKey : at);
     }
   }
   // Loads the key and value from a row of a block of keys and of one of values.
   __device__ __forceinline__ void load(const char* keys, const char* values, int row, int lane) {
     each(pieces, lane, [&](uint4& piece, bool is_value, int p) {
       const char* from = is_value ? values : keys;
-      piece = *reinterpret_cast<const uint4*>(from + Layout::element(row, p) * kCacheItemBytes);
+      const int place =
+          kAlike || is_value ? Values::element(row, p) * kValueItemBytes : Keys::element(row, p) * kKeyItemBytes;
+      piece = *reinterpret_cast<const uint4*>(from + place);
     });
   }
   // Stores the key and value in a stage whose copies have arrived. Later copies into the stage are ordered after these
   // stores.
   __device__ __forceinline__ void store_in_stage(char* stage, int token, int lane) const {
     each(pieces, lane, [&](const uint4& piece, bool is_value, int p) {
-      char* to = stage + is_value * Copy::kBytes;
-      *reinterpret_cast<uint4*>(to + Layout::element(token, p) * kCacheItemBytes) = piece;
+      char* to = stage + is_value * KeyCopy::kBytes;
+      const int place =
+          kAlike || is_value ? Values::element(token, p) * kValueItemBytes : Keys::element(token, p) * kKeyItemBytes;
+      *reinterpret_cast<uint4*>(to + place) = piece;
     });
     fence_async_copies();
     __syncwarp();

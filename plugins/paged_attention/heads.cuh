@@ -40,27 +40,33 @@ struct HeadChunk {
   __device__ __forceinline__ int feature(int element) const { return head * TL_HEAD_DIM + element; }
 };
 
-// The destination of a token's head; `to` is where its elements begin. Queries of the cache's type are laid out like a
-// group of one token, so that the same stores serve all.
+using KeyLayout = CacheLayout<TL_HEAD_DIM, kKeyItemBytes>;
+using ValueLayout = CacheLayout<TL_HEAD_DIM, kValueItemBytes>;
+
+// The destination of a token's head; `to` is where its elements begin. Queries of the type of keys are laid out like a
+// group of one token, so that the same stores serve both.
 struct HeadTarget {
-  using Layout = CacheLayout<TL_HEAD_DIM>;
   void* to;
   int token, tokens;  // index in its group, and tokens of the group
   float factor;
-  bool is_wide;  // a query in 16 bits, with a cache of bytes
+  bool is_wide;  // a query in 16 bits, with keys of bytes; or, if only values are bytes, a query or key
 
   __device__ __forceinline__ void put(int element, float2 two) const {
-    if (kByteCache && is_wide) {
+    if (kByteKeys && is_wide) {
       static_cast<u32*>(to)[element / 2] = pack_query(two.x, two.y);
+    } else if (!kByteKeys && kByteValues && is_wide) {
+      put_pair_in_cache<kKeyType>(to, KeyLayout::offset(element, token, tokens), two, factor);
     } else {
-      put_pair_in_cache(to, Layout::offset(element, token, tokens), two, factor);
+      put_pair_in_cache<kValueType>(to, ValueLayout::offset(element, token, tokens), two, factor);
     }
   }
   __device__ __forceinline__ void put(int element, float one) const {
-    if (kByteCache && is_wide) {
+    if (kByteKeys && is_wide) {
       static_cast<u16*>(to)[element] = static_cast<u16>(pack_query(one, 0.0f));
+    } else if (!kByteKeys && kByteValues && is_wide) {
+      put_in_cache<kKeyType>(to, KeyLayout::offset(element, token, tokens), one, factor);
     } else {
-      put_in_cache(to, Layout::offset(element, token, tokens), one, factor);
+      put_in_cache<kValueType>(to, ValueLayout::offset(element, token, tokens), one, factor);
     }
   }
 };
@@ -77,12 +83,13 @@ struct HeadTargets {
   __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
     const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
     const int row = block_row<TL_PAGE>(slot, (head - TL_HEADS) % TL_KV_HEADS);
-    const u64 begin =
-        is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
-                 : slot / TL_PAGE * static_cast<u64>(TL_BLOCK_BYTES) + HeadTarget::Layout::begin(row) * kCacheItemBytes;
+    const int place = kByteKeys == kByteValues || !is_key ? ValueLayout::begin(row) * kValueItemBytes
+                                                          : KeyLayout::begin(row) * kKeyItemBytes;
+    const u64 begin = is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
+                               : slot / TL_PAGE * static_cast<u64>(TL_BLOCK_BYTES) + place;
     void* base = is_query ? q : is_key ? key_cache : value_cache;
     return {static_cast<char*>(base) + begin, is_query ? 0 : slot % kGroupTokens, is_query ? 1 : kGroupTokens,
-            is_key ? key_factor : value_factor, is_query};
+            is_key ? key_factor : value_factor, kByteKeys ? is_query : is_key};
   }
 };
 

@@ -42,6 +42,7 @@ class Heads:
     block_bytes: int  # from a block of the layer's keys or values to the next
     rotary_dim: int  # leading elements of a query or key head that RoPE rotates; 0: no RoPE
     y_scales: RowScales | None = None  # the scale of results that are quantized
+    key_dtype: str | None = None  # of keys, if it is not ``cache_dtype``
 
     @property
     def group(self) -> int:
@@ -54,19 +55,24 @@ class Heads:
         return 1.0 if self.y_scales is None else 1 / self.y_scales.value
 
     @property
-    def cache_bytes(self) -> int:
-        """Bytes of an element of the cache."""
-        return DTYPES[self.cache_dtype].bits // 8
+    def pair_bytes(self) -> int:
+        """Bytes of an element of a key and one of a value."""
+        return sum(DTYPES[dtype].bits // 8 for dtype in (self.key_dtype or self.cache_dtype, self.cache_dtype))
 
     @property
     def cache_type(self) -> int:
-        """The RowType of the cache, for macros; 0 is 16 bits."""
+        """The RowType of values, for macros; 0 is 16 bits."""
         return ROW_TYPES.get(self.cache_dtype, 0)
 
     @property
+    def key_type(self) -> int:
+        """The RowType of keys."""
+        return ROW_TYPES.get(self.key_dtype or self.cache_dtype, 0)
+
+    @property
     def query_dtype(self) -> str:
-        """The type in which attention computes."""
-        return "float16" if self.cache_type else self.dtype
+        """The type in which queries are multiplied by keys."""
+        return "float16" if self.key_type else self.dtype
 
     def rope_defines(self) -> dict[str, int]:
         """Macros of the kernels that apply RoPE."""
@@ -85,6 +91,7 @@ class Heads:
             "TL_PAGE": self.tokens_per_block,
             "TL_BLOCK_BYTES": self.block_bytes,
             "TL_CACHE_TYPE": self.cache_type,
+            "TL_KEY_TYPE": self.key_type,
         }
 
     def problems(self) -> list[str]:
@@ -99,7 +106,7 @@ class Heads:
         if self.cache_type and self.head_dim not in _BYTE_DIMS:
             dims = ", ".join(map(str, _BYTE_DIMS))
             found.append(
-                f"head_dim is {self.head_dim} and the KV cache {self.cache_dtype}, expected one of {dims}, or "
+                f"head_dim is {self.head_dim} and values are {self.cache_dtype}, expected one of {dims}, or "
                 f"--kv_cache_dtype {self.dtype}"
             )
         return found

@@ -18,7 +18,7 @@
 
 namespace tl {
 
-static_assert(!kByteCache, "this kernel reads caches of 16-bit elements only");
+static_assert(!kByteKeys && !kByteValues, "this kernel reads caches of 16-bit elements only");
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
 constexpr int kTiles = kDim <= 128 ? 2 : 1;  // bounded by registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;

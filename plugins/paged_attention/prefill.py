@@ -19,7 +19,10 @@ WIDE_TOKENS = 1024
 
 @dataclass(frozen=True)
 class WideCache:
-    """Copies in float16 of the cache blocks, of bytes, that long prompts see in one layer: see wide_cache.cuh."""
+    """Copies in float16 of the cache blocks, of bytes, that long prompts see in one layer: see wide_cache.cuh.
+
+    There is none of keys that have 16 bits.
+    """
 
     keys: Buffer | None = None
     values: Buffer | None = None
@@ -42,22 +45,23 @@ def wide_cache(name: str, heads: Heads, num_tokens: int, max_blocks_per_seq: int
     page = heads.tokens_per_block
     block = (heads.num_kv_heads, page, heads.head_dim)
     prompts = -(-num_tokens // page) + num_tokens // WIDE_TOKENS  # the last block of each may be partly filled
-    block_bytes = 2 * 2 * heads.num_kv_heads * page * heads.head_dim
+    kinds = ("keys", "values") if heads.key_type else ("values",)
+    block_bytes = len(kinds) * 2 * heads.num_kv_heads * page * heads.head_dim
     num_blocks = min(max(max_blocks_per_seq, prompts), _MAX_WIDE_BYTES // block_bytes)
-    keys, values = (Buffer(f"{name}.wide_{kind}", "float16", (num_blocks, *block)) for kind in ("keys", "values"))
-    return WideCache(keys, values, num_blocks)
+    made = {kind: Buffer(f"{name}.wide_{kind}", "float16", (num_blocks, *block)) for kind in kinds}
+    return WideCache(made.get("keys"), made["values"], num_blocks)
 
 
 def widening(heads: Heads, scores: Scores) -> Kernel:
     """The kernel of :func:`widen`."""
-    macros = {"TL_KV_HEADS", "TL_HEAD_DIM", "TL_PAGE", "TL_BLOCK_BYTES", "TL_CACHE_TYPE", "TL_FP16", "TL_CHUNKED"}
+    macros = {"TL_KV_HEADS", "TL_HEAD_DIM", "TL_PAGE", "TL_BLOCK_BYTES", "TL_CACHE_TYPE", "TL_KEY_TYPE", "TL_CHUNKED"}
     defines = {name: value for name, value in (heads.defines() | scores.defines()).items() if name in macros}
-    defines["TL_WIDE_TOKENS"] = WIDE_TOKENS
+    defines |= {"TL_FP16": 1, "TL_WIDE_TOKENS": WIDE_TOKENS}
     return kernel("paged_attention/widen.cuh", "widen_cache", _WIDENING_THREADS, 0, defines)
 
 
 def widen(wide: WideCache, cache: Cache, *, heads: Heads, scores: Scores) -> Launch:
-    """Convert what long prompts see from the cache of bytes to ``wide``."""
+    """Convert what long prompts see of bytes in the cache to ``wide``."""
     specialised = widening(heads, scores)
     grid = (symbol("num_sms", WIDENING_BLOCKS), one_if("num_prefill_seqs"))
     numbers = (symbol("num_prefill_seqs"), cache.table_stride, scores.window, wide.num_blocks)
@@ -112,7 +116,8 @@ def wgmma_extents(heads: Heads, of: RowKind) -> tuple[int, int]:
     """Bytes of shared memory, and threads, of the wgmma kernel (kSharedBytes and kThreads of prefill_producer.cuh)."""
     step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
     tile = step * heads.head_dim
-    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
+    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much, whether
+    # keys are bytes or not.
     consumers, stages = 2, 5 * 2 * tile
     if of == "decode":
         consumers, stages = 1, (2 * 2 + (2 if heads.cache_type else 0)) * tile

@@ -15,7 +15,7 @@ struct LaneShare {
   static constexpr int kPieces = kDim / 16, kPerRun = Raw::kRunBytes / 16, kWidePerRun = Layout::kRunBytes / 16;
   static constexpr int kGroups = kPieces % 4 == 0 ? 1 : 2, kTokens = kGroups * kGroupTokens;
   static constexpr int kCount = kTokens * kPieces / 32;  // pieces of a lane
-  static_assert(!kByteCache || kTokens * kPieces % 32 == 0);
+  static_assert(!kByteValues || kTokens * kPieces % 32 == 0);
   u32 from[kCount], to[kCount][2];
   bool later[kCount];
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void convert_tiles(const Shared& shared) {
     int kind, t;
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(kind), "=r"(t) : "r"(shared.order(use)) : "memory");
     if (kind == kNoKind) return;
-    const bool is_key = kind == kKeys;
+    const bool is_key = kByteKeys && kind == kKeys;
     const u32 empty = is_key ? shared.empty<kKeys>(t) : shared.empty<kValues>(t);
     barrier_wait(empty, (is_key ? Shared::parity<kKeys>(t) : Shared::parity<kValues>(t)) ^ 1);
     const u32 from = shared.raw(use), to = is_key ? shared.keys(t) : shared.values(t);

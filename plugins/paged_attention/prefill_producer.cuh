@@ -19,22 +19,24 @@ constexpr int kRows = kConsumers * 64, kTokens = kOneToken ? 1 : kRows / kGroup;
 constexpr int kBlocksPerSm = kOneToken && kDim <= 128 ? 2 : 1;
 constexpr int kQueryRows = kOneToken ? 16 : 64;  // rows of a consumer that are copied and weighed
 constexpr int kStep = kDim <= 128 ? 128 : 64;    // keys per step; bounded by registers
-// Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of a cache of
-// bytes first arrive in raw stages.
+// Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of bytes first
+// arrive in raw stages.
 enum Kind { kKeys, kValues, kNoKind };
-constexpr int kStages[] = {kOneToken ? 1 : 2, kOneToken ? 1 : kByteCache ? 2 : 3};
-constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
+constexpr int kStages[] = {kOneToken ? 1 : 2, kOneToken ? 1 : kByteValues ? 2 : 3};
+constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteValues ? 2 : 0;
 constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
-using Copy = TokenCopy<kDim, TL_PAGE, kStep>;
+using KeyCopy = TokenCopy<kDim, TL_PAGE, kStep, kKeyItemBytes>;
+using ValueCopy = TokenCopy<kDim, TL_PAGE, kStep, kValueItemBytes>;
 using WideCopy = TokenCopy<kDim, TL_PAGE, kStep, 2, TL_KV_HEADS * TL_PAGE * kDim * 2>;
 using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
-constexpr int kQueries = kDim <= 128 && !(kOneToken && kByteCache) ? 2 : 1;  // items whose queries fit in shared memory
-constexpr int kItems = 4;                                                    // items announced ahead
+constexpr int kQueries =
+    kDim <= 128 && !(kOneToken && kByteValues) ? 2 : 1;  // items whose queries fit in shared memory
+constexpr int kItems = 4;                                // items announced ahead
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
-constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;
+constexpr u32 kItemOffset = kRawOffset + kRawStages * ValueCopy::kBytes;
 constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
 constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
@@ -49,7 +51,7 @@ static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 struct WgmmaArguments {
   PrefillArguments common;
   u32* taken;      // number of requests for an item by all blocks, beyond their first items
-  WideCache wide;  // without blocks unless the cache is bytes
+  WideCache wide;  // without blocks unless values are bytes
 };
 
 // The shared memory: queries of each item and consumer | stages of keys | stages of values | raw stages of bytes |
@@ -91,7 +93,7 @@ struct Shared {
 
   // The barriers of use r of the ring of raw stages: full when its bytes have arrived, empty when they have been
   // dequantized.
-  __device__ __forceinline__ u32 raw(int r) const { return base + kRawOffset + r % kRawStages * Copy::kBytes; }
+  __device__ __forceinline__ u32 raw(int r) const { return base + kRawOffset + r % kRawStages * ValueCopy::kBytes; }
   __device__ __forceinline__ u32 order(int r) const { return base + kOrderOffset + r % kRawStages * kOrderBytes; }
   __device__ __forceinline__ u32 landed(int r) const {
     return base + kBarrierOffset + (kAllStages + kItems + r % kRawStages) * 16;
@@ -101,12 +103,22 @@ struct Shared {
 
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kAllStages + kItems + kRawStages; ++i) {
-      const bool is_tile = i < kAllStages, is_raw = i >= kAllStages + kItems;
-      barrier_init(base + kBarrierOffset + i * 16, is_tile && kByteCache ? kConvertingWarps : 1);
+      const bool is_raw = i >= kAllStages + kItems;
+      const bool is_converted = i < kAllStages && (i < kStages[kKeys] ? kByteKeys : kByteValues);
+      barrier_init(base + kBarrierOffset + i * 16, is_converted ? kConvertingWarps : 1);
       barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kConvertingWarps : kConsumers * 4);
     }
     barrier_init_fence();
   }
+};
+
+template <int kKind>
+struct CopyOf {
+  using Type = ValueCopy;
+};
+template <>
+struct CopyOf<kKeys> {
+  using Type = KeyCopy;
 };
 
 // A work item: kTokens tokens of a sequence and one KV head.
@@ -172,7 +184,7 @@ struct Producer {
     Item item{Rows<kTokens>(a, seq, block), head};
     item.first_key = item.rows.template first_key<kStep>(a.window);
     item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
-    if constexpr (kByteCache && !kOneToken) {
+    if constexpr (kByteValues && !kOneToken) {
       item.wide_place = SeenBlocks{a.cu_seqlens, a.past_lens, a.window}.wide_place(seq, all.wide.blocks, lane);
     }
     return item;
@@ -188,19 +200,25 @@ struct Producer {
 
   // Lane i returns the cache block of the i-th page from key `key` on.
   __device__ __forceinline__ int page_ids(const Item& item, int key) const {
-    const int token = key + lane % Copy::kPages * TL_PAGE;
-    if (kByteCache && !kOneToken && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
+    const int token = key + lane % KeyCopy::kPages * TL_PAGE;
+    if (kByteKeys && !kOneToken && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
     return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
                                     : 0;
   }
   // Copies keys or values from `token` on into tile t.
   template <int kKind>
   __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) {
-    int blocks[Copy::kPages];
+    using Copied = typename CopyOf<kKind>::Type;
+    constexpr bool kConverted = kKind == kKeys ? kByteKeys : kByteValues;
+    int blocks[KeyCopy::kPages];
 #pragma unroll
-    for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
+    for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
     const int present = min_of(item.rows.keys() - token, kStep);
-    if (kByteCache && !kOneToken && item.wide_place != kNotWide) {
+    if (kConverted && !kOneToken && item.wide_place != kNotWide) {
+      if constexpr (!kByteKeys) {  // `ids` are those of keys, which have no copy
+#pragma unroll
+        for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = item.wide_place + token / TL_PAGE + page;
+      }
       // The barrier waits for as many arrivals as if the tile were converted.
       wait_empty<kKind>(t);
       if (lane > 0 && lane < kConvertingWarps) barrier_arrive(shared.full<kKind>(t));
@@ -208,9 +226,9 @@ struct Producer {
                          shared.full<kKind>(t), kKind == kKeys ? all.wide.keys : all.wide.values);
       return;
     }
-    const Copy copy{item.head, token, present, blocks, lane};
+    const Copied copy{item.head, token, present, blocks, lane};
     const void* cache = kKind == kKeys ? a.key_cache : a.value_cache;
-    if constexpr (kByteCache) {
+    if constexpr (kConverted) {
       barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
       if (lane == 0) put_order(kKind, t);
       __syncwarp();
@@ -283,7 +301,7 @@ struct Producer {
       tile += item.tiles;
       item = next;
     }
-    if constexpr (kByteCache) end_orders();
+    if constexpr (kByteValues) end_orders();
   }
 };
 

@@ -127,7 +127,7 @@ struct Consumer {
         const u64 values = Layout::kSwizzled ? matrix_descriptor(at, Layout::kMatrixBytes, Layout::kGroupBytes)
                                              : submatrix_descriptor(at, Layout::kGroupBytes, Layout::kMatrixBytes);
         auto& columns = reinterpret_cast<float (&)[kPart][4]>(output[part * kPart]);
-        wgmma_registers(columns, weights[k], values);
+        wgmma_registers<kHalfWeights>(columns, weights[k], values);
       }
     }
     wgmma_commit();
@@ -210,7 +210,7 @@ struct Consumer {
     begin_rows(now.rows);
     weigh<0>(now, 0, now.first_key);
     if (now.tiles == 1) end_scores(0);
-    pack_weights(scores, weights);
+    pack_weights<kHalfWeights>(scores, weights);
     Item ended;
     int n = 0, tile = 0;
 #pragma unroll 1
@@ -243,7 +243,7 @@ struct Consumer {
       } else {
         RowState::rescale(output, correction);
       }
-      pack_weights(scores, weights);
+      pack_weights<kHalfWeights>(scores, weights);
     }
     issue_output(tile);
     finish_output(tile);
@@ -287,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, tl::kBlocksPerSm)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (threadIdx.x < 32) {
       Producer{a, a.common, shared, static_cast<int>(threadIdx.x)}.run();
-    } else if constexpr (kByteCache) {
+    } else if constexpr (kByteValues) {
       convert_tiles(shared);
     }
   } else {

@@ -117,7 +117,11 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
         const float factor = is_value ? value_factor : key_factor;
         const u64 shown = static_cast<u64>(token) * 2 * TL_KV_HEADS + (head - TL_HEADS);
         const auto put = [&](int d, float2 two) {
-          put_pair_in_cache(block, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
+          if (kKeyType == kValueType || is_value) {
+            put_pair_in_cache<kValueType>(block, ValueLayout::place(row, d), two, factor);
+          } else {
+            put_pair_in_cache<kKeyType>(block, KeyLayout::place(row, d), two, factor);
+          }
           if (TL_STORED) reinterpret_cast<u32*>(stored + shown * TL_HEAD_DIM)[d / 2] = pack2(two.x, two.y);
         };
         store(quads[n], put, c, s, !is_value, lane);

@@ -8,6 +8,7 @@
 // In a cache of bytes, a register of ldmatrix has four elements instead of two, which are converted to float16. For
 // keys they are neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16; queries are loaded to match.
 // For values they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
+// Keys may have 16 bits beside values of bytes: each product has its own type.
 #pragma once
 
 #include "cuda/softmax.cuh"
@@ -50,10 +51,10 @@ struct RowOctet {
   // Row r of the queries is at `from + r * kDim`; rows past num_rows are zero.
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
     if (lane / 4 >= num_rows) return;
-    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (kByteCache ? 2 : 1);
+    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (kByteKeys ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      const int at = kByteCache ? k / 2 * 16 + k % 2 : k * 8, behind = kByteCache ? 8 : 4;
+      const int at = kByteKeys ? k / 2 * 16 + k % 2 : k * 8, behind = kByteKeys ? 8 : 4;
       query[k][0] = words[at];
       query[k][1] = words[at + behind];
     }
@@ -106,7 +107,8 @@ struct RowOctet {
         pair[j] = exp2_fast(pair[j] * scale - maximum[j]);
         sum[j] += pair[j];
       }
-      weights[half / 2][half % 2] = transpose_matrix(pack2(pair[0], pair[1]));
+      const u32 packed = kHalfWeights ? pack2_float16(pair[0], pair[1]) : pack2(pair[0], pair[1]);
+      weights[half / 2][half % 2] = transpose_matrix(packed);
     }
   }
 };
@@ -114,6 +116,7 @@ struct RowOctet {
 // kOctets = 2 if there are more than eight rows.
 template <int kDim, int kOctets>
 struct TileState {
+  using Keys = CacheLayout<kDim, kKeyItemBytes>;
   RowOctet<kDim> rows[kOctets];
 
   __device__ __forceinline__ void reset() {
@@ -132,33 +135,52 @@ struct TileState {
 
   // The index of the values' element that a lane's output[d / 2][d % 2 * 2 ..] sums.
   __device__ __forceinline__ static int element(int d, int lane) {
-    return kByteCache ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
+    return kByteValues ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }
 
   // Attends to 32 tokens. `keys`, `values`: shared-memory addresses, laid out as in the cache. Only keys low < j <=
   // high are seen.
   __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
-    if constexpr (kByteCache) {
-      add_bytes(keys, values, low, high, scale, lane);
+    // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
+    const u32 key_row = keys + lane / 8 % 2 * Keys::kGroupBytes + Keys::row_bytes(lane % 8, lane / 16);
+    const ByteRows byte_values(values, lane);
+    ValueLoads loads(values, lane);
+    float scores[kOctets][2][4] = {};
+    if constexpr (kByteKeys) {
+      multiply_keys_of_bytes(key_row, scores);
     } else {
-      add_16_bits(keys, values, low, high, scale, lane);
+      multiply_keys(key_row, scores);
+    }
+    u32 weights[kOctets][2][2];
+    if constexpr (kByteValues) {
+      weigh(scores, weights, low, high, scale, lane);
+      multiply_values_of_bytes(byte_values, weights);
+    } else {
+      loads.load(0);
+      weigh(scores, weights, low, high, scale, lane);
+      multiply_values(loads, weights);
     }
   }
 
-  // Like add(), for bytes: a load of four 8x8 matrices gives 16 keys by 32 elements, or 32 values by 16 elements.
-  __device__ __forceinline__ void add_bytes(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
-    using Layout = CacheLayout<kDim>;
+  __device__ __forceinline__ void weigh(float (&scores)[kOctets][2][4], u32 (&weights)[kOctets][2][2], int low,
+                                        int high, ScoreScale scale, int lane) {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      scale.cap(scores[o]);
+      if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
+      rows[o].weigh(scores[o], weights[o], scale.factor());
+    }
+  }
+
+  // Adds the products of queries and keys to scores. A load of four 8x8 matrices gives 16 keys by 32 elements.
+  __device__ __forceinline__ void multiply_keys_of_bytes(u32 key_row, float (&scores)[kOctets][2][4]) const {
     static_assert(kDim % 32 == 0);
-    const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
-    const u32 value_rows[2] = {values + lane / 8 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, 0),
-                               values + lane / 8 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, 1)};
-    float scores[kOctets][2][4] = {};
 #pragma unroll
     for (int k = 0; k < kDim / 32; ++k) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 bytes[4], a[2][4];
-        load_matrix_x4(bytes, Layout::pair_address(key_row, k) + half * 2 * Layout::kGroupBytes);
+        load_matrix_x4(bytes, Keys::pair_address(key_row, k) + half * 2 * Keys::kGroupBytes);
 #pragma unroll
         for (int i = 0; i < 4; ++i) convert_bytes(bytes[i], a[0][i], a[1][i]);
 #pragma unroll
@@ -171,17 +193,25 @@ struct TileState {
         }
       }
     }
-    u32 weights[kOctets][2][2];
-#pragma unroll
-    for (int o = 0; o < kOctets; ++o) {
-      scale.cap(scores[o]);
-      if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
-      rows[o].weigh(scores[o], weights[o], scale.factor());
-    }
+  }
+
+  // Where a lane loads values of bytes: even and odd pieces of a row.
+  struct ByteRows {
+    using Layout = CacheLayout<kDim, 1>;
+    u32 pieces[2];
+
+    __device__ __forceinline__ ByteRows(u32 values, int lane)
+        : pieces{values + lane / 8 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, 0),
+                 values + lane / 8 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, 1)} {}
+  };
+
+  // Adds the products of weights and values to the output. A load of four 8x8 matrices gives 32 values by 16 elements.
+  __device__ __forceinline__ void multiply_values_of_bytes(const ByteRows& values,
+                                                           const u32 (&weights)[kOctets][2][2]) {
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
       u32 bytes[4], a[2][4];  // keys 0-15 and 16-31: even elements, odd elements, and both for the later eight keys
-      load_matrix_x4_transposed(bytes, Layout::pair_address(value_rows[d % 2], d / 2));
+      load_matrix_x4_transposed(bytes, ByteRows::Layout::pair_address(values.pieces[d % 2], d / 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         convert_bytes(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
@@ -190,33 +220,23 @@ struct TileState {
       for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          mma(rows[o].output[d], a[half], weights[o][half][0], weights[o][half][1]);
+          mma<true>(rows[o].output[d], a[half], weights[o][half][0], weights[o][half][1]);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void add_16_bits(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
-    using Layout = CacheLayout<kDim>;
-    // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
-    const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
-    const u32 value_row = values + lane / 16 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 8 % 2);
-    // Loads run ahead of the products that use them, because the latency of one warp matters.
-    constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 4);
+  // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters.
+  static constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 4);
+
+  // Adds the products of queries and keys to scores.
+  __device__ __forceinline__ void multiply_keys(u32 key_row, float (&scores)[kOctets][2][4]) const {
     u32 a[kBatch][2][4];  // both halves of the tile
-    const auto load_values = [&](int first) {
-#pragma unroll
-      for (int i = 0; i < kBatch * 2; ++i) {
-        const u32 at = Layout::pair_address(value_row, first + i / 2) + i % 2 * 2 * Layout::kGroupBytes;
-        if (first + i / 2 < kSteps) load_matrix_x4_transposed(a[i / 2][i % 2], at);
-      }
-    };
-    float scores[kOctets][2][4] = {};
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {
 #pragma unroll
       for (int i = 0; i < kBatch * 2; ++i) {
-        const u32 at = Layout::pair_address(key_row, first + i / 2) + i % 2 * 2 * Layout::kGroupBytes;
+        const u32 at = Keys::pair_address(key_row, first + i / 2) + i % 2 * 2 * Keys::kGroupBytes;
         if (first + i / 2 < kSteps) load_matrix_x4(a[i / 2][i % 2], at);
       }
 #pragma unroll
@@ -227,21 +247,34 @@ struct TileState {
         mma(scores[o][i % 2], a[k][i % 2], query[0], query[1]);
       }
     }
-    load_values(0);
-    u32 weights[kOctets][2][2];
+  }
+
+  // Some 16-bit elements of all values of a tile, for both halves of its keys.
+  struct ValueLoads {
+    using Layout = CacheLayout<kDim>;
+    u32 value_row, a[kBatch][2][4];
+
+    __device__ __forceinline__ ValueLoads(u32 values, int lane)
+        : value_row(values + lane / 16 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 8 % 2)) {}
+    __device__ __forceinline__ void load(int first) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) {
-      scale.cap(scores[o]);
-      if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
-      rows[o].weigh(scores[o], weights[o], scale.factor());
+      for (int i = 0; i < kBatch * 2; ++i) {
+        const u32 at = Layout::pair_address(value_row, first + i / 2) + i % 2 * 2 * Layout::kGroupBytes;
+        if (first + i / 2 < kSteps) load_matrix_x4_transposed(a[i / 2][i % 2], at);
+      }
     }
+  };
+
+  // Adds the products of weights and values to the output; the first values have been loaded.
+  __device__ __forceinline__ void multiply_values(ValueLoads& loads, const u32 (&weights)[kOctets][2][2]) {
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {
-      if (first > 0) load_values(first);
+      if (first > 0) loads.load(first);
 #pragma unroll
       for (int i = 0; i < kBatch * 2 * kOctets; ++i) {
         const int d = i % kBatch, half = i / kBatch % 2, o = i / kBatch / 2;
-        if (first + d < kSteps) mma(rows[o].output[first + d], a[d][half], weights[o][half][0], weights[o][half][1]);
+        if (first + d >= kSteps) continue;
+        mma(rows[o].output[first + d], loads.a[d][half], weights[o][half][0], weights[o][half][1]);
       }
     }
   }

@@ -1,9 +1,9 @@
 // Converts the keys and values that many new tokens see from a cache of bytes to float16, before prefill_wgmma.cuh: see
-// wide_cache.cuh.
+// wide_cache.cuh. Keys of 16 bits beside values of bytes stay where they are.
 //
-// Bytes: 3 for each element of these keys and values. Floor: bytes / bandwidth. Launch: 256 threads, any grid; a warp
+// Bytes: 3 for each element that is converted. Floor: bytes / bandwidth. Launch: 256 threads, any grid; a warp
 // converts the keys or the values of a KV head of a block at a time. Macros: TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE,
-// TL_BLOCK_BYTES, TL_CACHE_TYPE, TL_FP16 (1), TL_WIDE_TOKENS, and those of seen_keys.cuh.
+// TL_BLOCK_BYTES, TL_CACHE_TYPE, TL_KEY_TYPE, TL_FP16 (1), TL_WIDE_TOKENS, and those of seen_keys.cuh.
 #include "paged_attention/convert.cuh"
 #include "paged_attention/sequence_search.cuh"
 #include "paged_attention/wide_cache.cuh"
@@ -15,7 +15,8 @@ using Wide = CacheLayout<TL_HEAD_DIM, 2>;
 constexpr int kPieces = TL_HEAD_DIM / 16;  // of a token: 16 bytes, which become two pieces of float16
 constexpr int kLanePieces = TL_PAGE * kPieces / 32;
 constexpr int kBatch = kLanePieces <= 8 ? kLanePieces : gcd_of(kLanePieces, 8);  // pieces that a lane loads together
-static_assert(kByteCache && TL_PAGE * kPieces % 32 == 0);
+constexpr int kKinds = kByteKeys ? 2 : 1;
+static_assert(kByteValues && TL_PAGE * kPieces % 32 == 0);
 
 // The offset in bytes of element d of token `token` from a block's first token.
 template <class Layout>
@@ -75,11 +76,11 @@ extern "C" __global__ void __launch_bounds__(256)
   const SeenBlocks seen{cu_seqlens, past_lens, window};
   SequenceSearch search;
   for (int unit = uniform((blockIdx.x * blockDim.x + threadIdx.x) / 32);; unit += warps) {
-    const int index = unit / (2 * TL_KV_HEADS), head = unit / 2 % TL_KV_HEADS;
+    const int index = unit / (kKinds * TL_KV_HEADS), head = unit / kKinds % TL_KV_HEADS;
     const auto found = search.find(index, num_seqs, lane, [&](int s) { return seen.wide(s); });
     if (found.seq < 0 || index - found.block + seen.wide(found.seq) > wide_blocks) return;
     const int block = block_tables[static_cast<u64>(found.seq) * max_blocks + seen.first(found.seq) + found.block];
-    const bool is_key = unit % 2 == 0;
+    const bool is_key = kByteKeys && unit % 2 == 0;
     const u64 to = static_cast<u64>(index) * TL_KV_HEADS + head;
     widen(reinterpret_cast<char*>(is_key ? wide_keys : wide_values) + to * (TL_PAGE * Wide::kTokenBytes),
           cache_block(is_key ? key_cache : value_cache, block) + head * (TL_PAGE * Raw::kTokenBytes), lane);

@@ -65,27 +65,35 @@ def test_results_in_bytes(scales: RowScales) -> None:
         check_prefill(shape, BATCHES["odd sizes"], torch.float16, wgmma=wgmma, **how)
 
 
+KEYS = pytest.mark.parametrize("plain_keys", [False, True], ids=["keys of bytes", "keys of 16 bits"])
+
+
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_caches_of_bytes(cache_dtype: torch.dtype) -> None:
+def test_caches_of_bytes(cache_dtype: torch.dtype, plain_keys: bool) -> None:
     """Rows of 128 bytes are swizzled, those of 96 bytes are not; results have either type of activations."""
     for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
         shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
+        how["plain_keys"] = plain_keys
         check_decode(shape, LENGTHS[lengths], dtype, **how)
         check_prefill(shape, BATCHES["chunks"], dtype, wgmma=True, **how)
 
 
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_prefill_of_bytes_that_were_widened(cache_dtype: torch.dtype) -> None:
+def test_prefill_of_bytes_that_were_widened(cache_dtype: torch.dtype, plain_keys: bool) -> None:
     """Short sequences, and those that no longer fit, stand between and behind the long ones."""
     batch = [(300, 1), (3, 70), (31, 32), (160, 40), (0, 64), (33, 64), (0, 5)]
     for head_dim, page, window, blocks in ((128, 32, 0, 12), (96, 16, 0, 12), (64, 128, 50, 3), (64, 32, 50, 40)):
-        how = {"cache_dtype": cache_dtype, "wide_blocks": blocks, "wide_tokens": 40, "machine": Emulator(seed=head_dim)}
+        how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator(seed=head_dim)}
+        how |= {"wide_blocks": blocks, "wide_tokens": 40}
         check_prefill(attention_shape(4, 2, head_dim, page), batch, torch.bfloat16, window, wgmma=True, **how)
 
 
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_writing_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    how = {"cache_dtype": cache_dtype, "machine": Emulator()}
+def test_writing_caches_of_bytes(cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator()}
     check_rope_cache(attention_shape(3, 1, 96, 32), 19, norm=True, rotary_dim=64, **how)
     check_qkv_linear(ModelShape(576, 1536, 2, 1, 128, 1000, page=32), 4, 3, torch.bfloat16, **how)
 
@@ -121,7 +129,9 @@ def test_decode_sinks_of_one_pair_by_many_blocks() -> None:
     """Only one of the blocks that share a pair of a sequence and a KV head adds the sink."""
     how = {"sinks": True, "machine": Emulator(num_sms=26)}
     check_decode(attention_shape(4, 1, 16, 32), [1000, 200], torch.float16, warps=1, **how)
-    check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, cache_dtype=torch.int8, **how)
+    how["cache_dtype"] = torch.int8
+    for plain_keys in (False, True):
+        check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, plain_keys=plain_keys, **how)
 
 
 @pytest.mark.parametrize("first_position", [1, 40])
@@ -141,7 +151,9 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.float16, window, **how)
     check_decode(attention_shape(4, 1, 64, 16), LENGTHS["ragged"], torch.float16, window, 2.0, sinks=True, **how)
     how |= {"cache_dtype": torch.int8, "temperature": (5, 0, 0.7)}
-    check_decode(attention_shape(4, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, **how)
+    for plain_keys in (False, True):
+        shape = attention_shape(4, 2, 64, 32)
+        check_decode(shape, LENGTHS["ragged"], torch.bfloat16, window, plain_keys=plain_keys, **how)
 
 
 def test_decode_of_sequences_of_drafts() -> None:
@@ -215,7 +227,9 @@ def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
     how["temperature"] = (5, 0, 0.7)
     check_prefill(shape, [(100, 130)], torch.float16, window, 2.0, sinks=True, **how)
     if wgmma:
-        check_prefill(shape, [(100, 130)], torch.bfloat16, window, cache_dtype=torch.float8_e4m3fn, **how)
+        how["cache_dtype"] = torch.float8_e4m3fn
+        for plain_keys in (False, True):
+            check_prefill(shape, [(100, 130)], torch.bfloat16, window, plain_keys=plain_keys, **how)
 
 
 @pytest.mark.each_value
@@ -279,4 +293,6 @@ def test_rows_get_the_same_bits_in_any_company(wgmma: bool, window: int, page: i
         chunks = {"chunked": True, "temperature": TEMPERATURE}
         check_rows_alone(shape, 245, 20, torch.bfloat16, 128, wgmma=wgmma, **chunks, machine=Emulator())
     if wgmma and not window:
-        check_rows_alone(shape, 60, 9, torch.bfloat16, wgmma=True, cache_dtype=torch.int8, machine=Emulator())
+        how = {"wgmma": True, "cache_dtype": torch.int8, "machine": Emulator()}
+        for plain_keys in (False, True):
+            check_rows_alone(shape, 60, 9, torch.bfloat16, plain_keys=plain_keys, **how)

@@ -101,9 +101,13 @@ def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.block], ids=str)
-@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn], ids=str)
-def test_qkv_by_swap_ab(form: Form, cache_dtype: torch.dtype | None) -> None:
-    how = {"cache_dtype": cache_dtype, "machine": Emulator(num_sms=4)}
+@pytest.mark.parametrize(
+    ("cache_dtype", "plain_keys"),
+    [(None, False), (torch.float8_e4m3fn, False), (torch.int8, True)],
+    ids=["16 bits", "bytes", "values of bytes"],
+)
+def test_qkv_by_swap_ab(form: Form, cache_dtype: torch.dtype | None, plain_keys: bool) -> None:
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator(num_sms=4)}
     config = TileConfig(64, 128, 1, 1, 1, "", swap_ab=True)
     check_qkv(_shape(3, 1, 128, bias=True), config, 37, 64, torch.bfloat16, form, **how)
     config = TileConfig(64, 64, 1, 1, 2, "", swap_ab=True)
@@ -112,8 +116,9 @@ def test_qkv_by_swap_ab(form: Form, cache_dtype: torch.dtype | None) -> None:
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4, FORMS[3]], ids=str)
+@pytest.mark.parametrize("plain_keys", [False, True])
 @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
-def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None) -> None:
+def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None, plain_keys: bool) -> None:
     shape = _shape(4, 2, 64 if cache_dtype is None else 128, bias=cache_dtype is not None)
-    how = {"cache_dtype": cache_dtype, "machine": Emulator()}
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator()}
     check_qkv(shape, TileConfig(64, 64, 1, 1, 1, ""), 37, 64, torch.bfloat16, kind, **how)

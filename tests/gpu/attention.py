@@ -8,7 +8,7 @@ import torch
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import CACHE_SCALES, block_bytes, poisoned
+from tests.gpu.paged import CacheTypes, poisoned
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
 from trtllm_lite.plugins.paged_attention.launches import Heads, RowKind, Scores
@@ -39,22 +39,23 @@ def _arguments(
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
-def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | None, y_scales: RowScales | None) -> Heads:
-    extents, stored = (shape.heads, shape.kv_heads, shape.head_dim, shape.page), cache_dtype or dtype
-    return Heads(*extents, NAMES[dtype], NAMES[stored], block_bytes(*extents[1:], stored), 0, y_scales)
+def _heads(shape: ModelShape, dtype: torch.dtype, types: CacheTypes, y_scales: RowScales | None) -> Heads:
+    extents = (shape.heads, shape.kv_heads, shape.head_dim, shape.page)
+    names = (NAMES[dtype], NAMES[types.values])
+    return Heads(*extents, *names, types.block_bytes(*extents[1:]), 0, y_scales, NAMES[types.keys])
 
 
 def _scores(
     shape: ModelShape,
     softcap: float,
-    cache_dtype: torch.dtype | None,
+    types: CacheTypes,
     first_position: int,
     sinks: torch.Tensor | None,
     chunked: bool,
     temperature: tuple[int, int, float] | None,
 ) -> Scores:
     """The macros and arguments of scores, for any window."""
-    key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
+    key_scale, value_scale = types.scales
     scores = Buffer("sinks", "float32", (shape.heads,)) if sinks is not None else None
     more = (value_scale, first_position, scores, chunked, *(temperature or (0, 0, 0.0)))
     return Scores(shape.head_dim**-0.5 * key_scale, 0, softcap, *more)
@@ -91,22 +92,24 @@ class DecodeAttention:
         max_seqs: int = 256,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
+        plain_keys: bool = False,
         num_new_tokens: int = 1,
         machine: Machine = GPU,
     ) -> None:
-        """Sinks are float32 [heads]; ``cache_dtype`` is the type of an 8-bit cache.
+        """Sinks are float32 [heads]; ``cache_dtype`` is the type of an 8-bit cache, if ``plain_keys`` of values alone.
 
         ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
-        self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
+        types = CacheTypes.of(dtype, cache_dtype, plain_keys)
+        self.scores = _scores(shape, softcap, types, first_position, sinks, chunked, temperature)
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages fit for 4 warps, and for 8 if rows have half the bytes
-        short = shape.head_dim * (1 if cache_dtype else 2) <= 128
+        short = shape.head_dim * types.pair_bytes <= 256
         warps = warps or (8 if many and short else 4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
+        defines = _heads(shape, dtype, types, y_scales).defines()
         defines |= self.scores.defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
         defines["TL_NEW_TOKENS"] = num_new_tokens
@@ -147,7 +150,9 @@ class WidenCache:
     ) -> None:
         """There is room for ``num_blocks``; a long prompt has ``num_tokens`` new tokens."""
         blocks = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
-        self.keys, self.values = (poisoned(*blocks, dtype=torch.float16, device=machine.device) for _ in range(2))
+        kinds = 2 if heads.key_type else 1  # keys of 16 bits have no copy
+        copies = [poisoned(*blocks, dtype=torch.float16, device=machine.device) for _ in range(kinds)]
+        self.keys, self.values = copies[0] if kinds == 2 else None, copies[-1]
         self.grid = machine.num_sms * WIDENING_BLOCKS
         kernel = widening(heads, scores)
         defines = dict(kernel.defines) | {"TL_WIDE_TOKENS": num_tokens}
@@ -164,7 +169,7 @@ class WidenCache:
         programmatic: bool,
     ) -> None:
         tensors = (self.keys, self.values, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
-        numbers = (len(past_lens), block_tables.shape[1], window, len(self.keys))
+        numbers = (len(past_lens), block_tables.shape[1], window, len(self.values))
         self.kernel(*tensors, *numbers, grid=self.grid, programmatic=programmatic)
 
 
@@ -187,6 +192,7 @@ class PrefillAttention:
         mma_step: int = 64,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
+        plain_keys: bool = False,
         wide_blocks: int = 0,
         wide_tokens: int = WIDE_TOKENS,
         of: RowKind = "prefill",
@@ -196,15 +202,16 @@ class PrefillAttention:
 
         ``of``: with wgmma, the kernel is that of sequences of any number of new tokens, or of one new token each.
 
-        ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads. Of sequences of
-        ``wide_tokens`` new tokens, up to ``wide_blocks`` of its blocks are converted before. ``chunked``: windows are
-        chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
+        ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads, if ``plain_keys`` of
+        values alone. Of sequences of ``wide_tokens`` new tokens, up to ``wide_blocks`` of its blocks are converted
+        before. ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
+        types = CacheTypes.of(dtype, cache_dtype, plain_keys)
         self.shape, self.machine = shape, machine
-        self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
+        self.scores = _scores(shape, softcap, types, first_position, sinks, chunked, temperature)
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
-        heads = _heads(shape, dtype, cache_dtype, y_scales)
+        heads = _heads(shape, dtype, types, y_scales)
         rows, threads = 128 if self.wgmma or shape.head_dim <= 128 else 64, 128
         if self.wgmma:
             shared_bytes, threads = wgmma_extents(heads, of)
@@ -240,11 +247,11 @@ class PrefillAttention:
         wide = (self.widen.keys, self.widen.values) if self.widen else ()
         if self.widen and widens:
             self.widen(key_cache, value_cache, cu_seqlens, past_lens, block_tables, window, programmatic)
-        places = [tensor.data_ptr() for tensor in wide] or [None, None]
-        taken = (self.taken.data_ptr(), *places, len(wide[0]) if wide else 0) if self.wgmma else ()
+        places = [None if tensor is None else tensor.data_ptr() for tensor in wide] or [None, None]
+        taken = (self.taken.data_ptr(), *places, len(wide[1]) if wide else 0) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), *numbers, *taken)
         arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.scores, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
         grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
-        memory = (*_with(tensors, self.sinks), *wide)
+        memory = (*_with(tensors, self.sinks), *(tensor for tensor in wide if tensor is not None))
         self.kernel(arguments, grid=grid, programmatic=programmatic, memory=memory)

@@ -11,7 +11,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape, QkvLinear
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import CACHE_SCALES, PagedCache, bits, block_bytes, in_range, poisoned, unpacked
+from tests.gpu.paged import CacheTypes, PagedCache, beginnings, bits, in_range, poisoned, unpacked
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.paged_attention.launches import Heads
 from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS
@@ -56,19 +56,21 @@ def check_decode(
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     **options: int,
 ) -> None:
     """``lengths`` of sequences include their new tokens; ``options`` are those of :class:`DecodeAttention`.
 
-    ``cache_dtype``: the type of an 8-bit cache.
+    ``cache_dtype``: the type of an 8-bit cache, if ``plain_keys`` of values alone.
     """
     _skip_unless_read(cache_dtype, machine)
-    cache = PagedCache(shape, lengths, cache_dtype or dtype, machine.device)
-    query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
+    types = CacheTypes.of(dtype, cache_dtype, plain_keys)
+    cache = PagedCache(shape, lengths, types, machine.device)
+    query = _query(len(lengths), shape, types.queries, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     mask |= {"chunked": chunked, "temperature": temperature}
-    how = {**mask, "cache_dtype": cache_dtype, "machine": machine, **options}
+    how = {**mask, "cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
     expected = torch.stack(
@@ -104,11 +106,12 @@ def check_prefill(
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     wide_blocks: int = 0,
     wide_tokens: int = WIDE_TOKENS,
     machine: Machine = GPU,
 ) -> None:
-    """``batch``: past and new tokens of each sequence; ``cache_dtype``: the type of an 8-bit cache.
+    """``batch``: past and new tokens of each sequence; ``cache_dtype`` and ``plain_keys`` as in :func:`check_decode`.
 
     ``wide_blocks`` and ``wide_tokens`` as in :class:`PrefillAttention`: exactly the blocks that wide_cache.cuh names
     must be converted.
@@ -117,15 +120,16 @@ def check_prefill(
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
-    how |= {"wide_blocks": wide_blocks, "wide_tokens": wide_tokens}
+    how |= {"plain_keys": plain_keys, "wide_blocks": wide_blocks, "wide_tokens": wide_tokens}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
-    cache = PagedCache(shape, [past + new for past, new in batch], cache_dtype or dtype, machine.device)
+    types = CacheTypes.of(dtype, cache_dtype, plain_keys)
+    cache = PagedCache(shape, [past + new for past, new in batch], types, machine.device)
     new = torch.tensor([new for _, new in batch])
     cu_seqlens = torch.cat([torch.zeros(1), new.cumsum(0)]).int().to(machine.device)
     past_lens = torch.tensor([past for past, _ in batch], device=machine.device, dtype=torch.int32)
-    query = _query(int(new.sum()), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
+    query = _query(int(new.sum()), shape, types.queries, softcap, machine.device)
     parts = query.split([new for _, new in batch])
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, **mask) for seq, part in enumerate(parts)])
     tables = cache.give_back([past for past, _ in batch], window, chunked)
@@ -141,6 +145,8 @@ def check_prefill(
     if attention.widen:
         long = _long_prompts(batch, shape.page, window, wide_blocks, wide_tokens)
         for wide, kept in ((attention.widen.keys, cache.key_cache), (attention.widen.values, cache.value_cache)):
+            if wide is None:
+                continue
             assert int((~wide.isnan()).flatten(1).all(1).sum()) == sum(map(len, long.values()))
             for seq, columns in long.items():  # attention reads the copies
                 blocks = tables[seq, columns.start : columns.stop].long()
@@ -180,16 +186,18 @@ def check_rows_alone(
     chunked: bool = False,
     temperature: tuple[int, int, float] | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     machine: Machine = GPU,
 ) -> None:
     """Each new token of a sequence gets the same bits beside the others, in chunks, and as a decode row."""
     _skip_unless_read(cache_dtype, machine)
     how = {"chunked": chunked, "temperature": temperature, "cache_dtype": cache_dtype, "machine": machine}
+    how["plain_keys"], types = plain_keys, CacheTypes.of(dtype, cache_dtype, plain_keys)
     attention = PrefillAttention(shape, dtype, wgmma=wgmma, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
-    cache = PagedCache(shape, [past + new], cache_dtype or dtype, machine.device)
-    query = _query(new, shape, torch.float16 if cache_dtype else dtype, 0.0, machine.device)
+    cache = PagedCache(shape, [past + new], types, machine.device)
+    query = _query(new, shape, types.queries, 0.0, machine.device)
     tables = cache.give_back([past], window, chunked)
     results = []
     of_decode_rows = PrefillAttention(shape, dtype, wgmma=wgmma, of="decode", **how)
@@ -250,11 +258,13 @@ def check_rope_cache(
     norm: bool,
     rotary_dim: int | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     machine: Machine = GPU,
 ) -> None:
     """Check the rotation of ``rows`` bfloat16 tokens, and their keys and values in random slots of a poisoned cache.
 
-    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: the type of an 8-bit cache.
+    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype`` and ``plain_keys`` as in
+    :func:`check_decode`.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
@@ -263,11 +273,12 @@ def check_rope_cache(
     angles = torch.rand(rows, rotated_dim // 2, device=device) * 6.3
     slots = torch.randperm(blocks * page, device=device)[:rows].int()
     norms = torch.randn(2, dim, device=device)
-    held, scales = cache_dtype or dtype, CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
-    q = torch.full((rows, heads, dim), POISON, device=device, dtype=torch.float16 if cache_dtype else dtype)
-    keys, values = (poisoned(blocks, kv_heads, page, dim, dtype=held, device=device) for _ in range(2))
-    stride = block_bytes(kv_heads, dim, page, held)
-    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], stride, rotated_dim).rope_defines()
+    types = CacheTypes.of(dtype, cache_dtype, plain_keys)
+    q, scales = torch.full((rows, heads, dim), POISON, device=device, dtype=types.queries), types.scales
+    keys, values = types.poisoned(blocks, kv_heads, page, dim, device=device)
+    names, stride = (NAMES[dtype], NAMES[types.values]), types.block_bytes(kv_heads, dim, page)
+    of_layer = Heads(heads, kv_heads, dim, page, *names, stride, rotated_dim, key_dtype=NAMES[types.keys])
+    defines = of_layer.rope_defines()
     defines |= {"TL_WARPS": 8, "TL_NORM": int(norm), "TL_STORED": int(norm)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
@@ -282,9 +293,10 @@ def check_rope_cache(
     low, high = wide[..., :rotated_dim].chunk(2, dim=-1)
     rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., rotated_dim:]], dim=-1)
     assert_close(q, rotated[:, :heads])
-    assert_stored(keys, slots, rotated[:, heads : heads + kv_heads], scales[0])
+    written = [beginnings(cache, kv_heads, page, dim) for cache in (keys, values)]
+    assert_stored(written[0], slots, rotated[:, heads : heads + kv_heads], scales[0])
     unrotated = qkv[:, heads + kv_heads :]
-    found = assert_stored(values, slots, unrotated.double(), scales[1])
+    found = assert_stored(written[1], slots, unrotated.double(), scales[1])
     if cache_dtype:  # the numbers include midpoints between two bytes, and numbers beyond the largest
         expected = rounded(unrotated.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
         assert torch.equal(bits(found.flatten(1)), bits(expected))
@@ -313,11 +325,12 @@ def check_qkv_linear(
     *,
     rotary_dim: int | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     machine: Machine = GPU,
 ) -> None:
     """Check ``rows`` tokens, by a kernel for at most ``tokens``, in random slots of a poisoned cache.
 
-    ``cache_dtype``: the type of an 8-bit cache.
+    ``cache_dtype`` and ``plain_keys`` as in :func:`check_decode`.
     """
     device, num_blocks = machine.device, 5
     x = torch.randn(rows, shape.hidden, device=device).to(dtype)
@@ -326,12 +339,11 @@ def check_qkv_linear(
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
     angles = torch.rand(rows, (shape.head_dim if rotary_dim is None else rotary_dim) // 2, device=device) * 6.3
     slots = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
-    q_dtype, held = torch.float16 if cache_dtype else dtype, cache_dtype or dtype
-    q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
-    cache, scales = (num_blocks, shape.kv_heads, shape.page, shape.head_dim), CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
-    keys, values = (poisoned(*cache, dtype=held, device=device) for _ in range(2))
+    types, block = CacheTypes.of(dtype, cache_dtype, plain_keys), (shape.kv_heads, shape.page, shape.head_dim)
+    q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=types.queries)
+    keys, values = types.poisoned(num_blocks, *block, device=device)
     step = {"cos": angles.cos(), "sin": angles.sin(), "slots": slots}
-    how = {"rotary_dim": rotary_dim, "cache_dtype": cache_dtype, "cache_scales": scales}
+    how = {"rotary_dim": rotary_dim, "cache_dtype": cache_dtype, "plain_keys": plain_keys, "cache_scales": types.scales}
     linear = QkvLinear(shape, tokens, dtype, **how, machine=machine)
     linear(q, keys, values, x, weight, norm_weight=norm_weight, bias=bias, epsilon=EPSILON, **step)
 
@@ -340,5 +352,5 @@ def check_qkv_linear(
     qkv = seen.double() @ weight.double().T + (0 if bias is None else bias.double())
     expected = rotated(shape, qkv, step["cos"], step["sin"])
     assert_close(q, expected[0])
-    for written, reference, scale in zip((keys, values), expected[1:], scales, strict=True):
-        assert_stored(written, slots, reference, scale)
+    for written, reference, scale in zip((keys, values), expected[1:], types.scales, strict=True):
+        assert_stored(beginnings(written, *block), slots, reference, scale)

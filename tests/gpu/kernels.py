@@ -177,24 +177,31 @@ class QkvLinear:
         norm: bool = True,
         rotary_dim: int | None = None,
         cache_dtype: torch.dtype | None = None,
+        plain_keys: bool = False,
         cache_scales: tuple[float, float] = (1.0, 1.0),
         config: GemvConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
-        """Options of the cache: ``cache_dtype`` is an 8-bit type, with ``cache_scales`` of keys and of values."""
+        """Options of the cache: ``cache_dtype`` is an 8-bit type, with ``cache_scales`` of keys and of values.
+
+        ``plain_keys``: only values are of this type.
+        """
         self.factors = [1 / scale for scale in cache_scales]
         config = config or gemv_config(shape.hidden, tokens)
         defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
+        row_types = {None: 0, torch.float8_e4m3fn: 1, torch.int8: 2}
+        stored = dtype if plain_keys else cache_dtype or dtype  # blocks of values may be followed by bytes of nobody
         defines |= {
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
             "TL_HEAD_DIM": shape.head_dim,
             "TL_ROTARY_DIM": shape.head_dim if rotary_dim is None else rotary_dim,
             "TL_PAGE": shape.page,
-            "TL_BLOCK_BYTES": shape.kv_heads * shape.head_dim * shape.page * (cache_dtype or dtype).itemsize,
+            "TL_BLOCK_BYTES": shape.kv_heads * shape.head_dim * shape.page * stored.itemsize,
             "TL_NORM": int(norm),
             "TL_BIAS": int(shape.qkv_bias),
-            "TL_CACHE_TYPE": {None: 0, torch.float8_e4m3fn: 1, torch.int8: 2}[cache_dtype],
+            "TL_CACHE_TYPE": row_types[cache_dtype],
+            "TL_KEY_TYPE": row_types[None if plain_keys else cache_dtype],
         }
         shared_bytes = config.shared_bytes
         self.kernel = machine.kernel("paged_attention/qkv.cuh", "qkv_linear", config.threads, shared_bytes, defines)

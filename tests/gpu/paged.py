@@ -1,5 +1,8 @@
 """A paged KV cache with random contents, and attention over it in float64."""
 
+import math
+from dataclasses import dataclass
+
 import torch
 
 from tests.gpu.checks import POISON
@@ -54,17 +57,75 @@ def in_range(tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tokens.clamp(info.min, info.max)
 
 
+def beginnings(whole: torch.Tensor, *block: int) -> torch.Tensor:
+    """Blocks of shape ``block`` at the beginnings of the rows of ``whole``: see :meth:`CacheTypes.apart`."""
+    return whole.flatten(1)[:, : math.prod(block)].unflatten(1, block)
+
+
+@dataclass(frozen=True)
+class CacheTypes:
+    """The types of a layer's keys and values."""
+
+    keys: torch.dtype
+    values: torch.dtype
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, in_bytes: torch.dtype | None = None, plain_keys: bool = False) -> "CacheTypes":
+        """Types for activations of ``dtype``: values, and keys unless they are plain, are of the type ``in_bytes``."""
+        values = in_bytes or dtype
+        return cls(dtype if plain_keys else values, values)
+
+    @property
+    def both(self) -> tuple[torch.dtype, torch.dtype]:
+        """The types of keys and of values."""
+        return self.keys, self.values
+
+    @property
+    def queries(self) -> torch.dtype:
+        """The type of queries."""
+        return torch.float16 if self.keys.itemsize == 1 else self.keys
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The scales of keys and of values."""
+        return CACHE_SCALES.get(self.keys, (1.0, 1.0))[0], CACHE_SCALES.get(self.values, (1.0, 1.0))[1]
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of an element of a key and one of a value."""
+        return self.keys.itemsize + self.values.itemsize
+
+    def block_bytes(self, kv_heads: int, head_dim: int, page: int) -> int:
+        """Bytes from a block of keys to the next, or of values, which may be followed by bytes of nobody."""
+        return max(block_bytes(kv_heads, head_dim, page, dtype) for dtype in self.both)
+
+    def poisoned(self, *shape: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Caches of keys and of values of ``shape`` [blocks, kv_heads, page, head_dim], without tokens."""
+        keys, values = (self.apart(poisoned(*shape, dtype=dtype, device=device)) for dtype in self.both)
+        return keys, values
+
+    def apart(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Blocks [blocks, kv_heads, page, head_dim] as far apart as :meth:`block_bytes` says, with poison between."""
+        _, kv_heads, page, head_dim = blocks.shape
+        length = self.block_bytes(kv_heads, head_dim, page) // blocks.itemsize
+        if length == blocks[0].numel():
+            return blocks
+        whole = poisoned(len(blocks), length, dtype=blocks.dtype, device=str(blocks.device))
+        bits(whole)[:, : blocks[0].numel()] = bits(blocks).flatten(1)
+        return whole
+
+
 class PagedCache:
     """Sequences of the given lengths in randomly ordered blocks; slots that hold no token are poisoned."""
 
-    def __init__(self, shape: ModelShape, lengths: list[int], dtype: torch.dtype, device: str = "cuda") -> None:
-        self.shape, self.lengths, self.dtype = shape, lengths, dtype
+    def __init__(self, shape: ModelShape, lengths: list[int], types: CacheTypes, device: str = "cuda") -> None:
+        self.shape, self.lengths = shape, lengths
         blocks = [-(-length // shape.page) for length in lengths]
         self.block_tables = torch.full((len(lengths), max(blocks) + 1), -1, dtype=torch.int32)
         order = torch.randperm(sum(blocks) + 2)[: sum(blocks)]
-        self.scales = CACHE_SCALES.get(dtype, (1.0, 1.0))
+        self.scales = types.scales
         cache = (sum(blocks) + 2, shape.kv_heads, shape.page, shape.head_dim)
-        self.keys, self.values = (poisoned(*cache, dtype=dtype, device=device) for _ in range(2))
+        self.keys, self.values = (poisoned(*cache, dtype=dtype, device=device) for dtype in types.both)
         self.unused = next(block for block in range(cache[0]) if block not in order)
         used = 0
         for seq, (count, length) in enumerate(zip(blocks, lengths, strict=True)):
@@ -73,11 +134,12 @@ class PagedCache:
             self.block_tables[seq, :count] = mine.int()
             slots = torch.arange(length)
             for tensor, scale in zip((self.keys, self.values), self.scales, strict=True):
+                dtype = tensor.dtype
                 tokens = in_range(torch.randn(length, shape.kv_heads, shape.head_dim, device=device) / scale, dtype)
                 stored = (tokens.round() if dtype == torch.int8 else tokens).to(dtype)
                 bits(tensor)[mine[slots // shape.page].to(device), :, (slots % shape.page).to(device)] = bits(stored)
         self.block_tables = self.block_tables.to(device)
-        self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
+        self.key_cache, self.value_cache = (types.apart(packed(tokens)) for tokens in (self.keys, self.values))
 
     def give_back(self, past_lens: list[int], window: int, chunked: bool = False) -> torch.Tensor:
         """The block tables of a step, in which entries that no window reaches name a poisoned block.

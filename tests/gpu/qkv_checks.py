@@ -12,7 +12,7 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
-from tests.gpu.paged import CACHE_SCALES, block_bytes, poisoned
+from tests.gpu.paged import CacheTypes, beginnings
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.few_rows import FewRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
@@ -85,32 +85,33 @@ def check_qkv(
     *,
     rotary_dim: int | None = None,
     cache_dtype: torch.dtype | None = None,
+    plain_keys: bool = False,
     machine: Machine = GPU,
 ) -> None:
     """Check queries, and random slots of a poisoned cache, for ``rows`` of ``capacity`` rows, by tiles or one cluster.
 
-    ``cache_dtype``: type of an 8-bit cache. ``rotary_dim`` elements of a head are rotated (default: all). There is a
-    bias if the shape has one.
+    ``cache_dtype``: type of an 8-bit cache, if ``plain_keys`` of values alone. ``rotary_dim`` elements of a head are
+    rotated (default: all). There is a bias if the shape has one.
     """
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
     rotated_dim = shape.head_dim if rotary_dim is None else rotary_dim
     angles = torch.rand(capacity, rotated_dim // 2, device=device) * 6.3
     slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another cache group, and of this one
     slots[1, :rows] = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
-    held, q_dtype = cache_dtype or dtype, torch.float16 if cache_dtype else dtype
-    q = torch.full((capacity, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
-    extents = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
-    caches = [poisoned(*extents, dtype=held, device=device) for _ in range(2)]
+    types = CacheTypes.of(dtype, cache_dtype, plain_keys)
+    q = torch.full((capacity, shape.heads, shape.head_dim), POISON, device=device, dtype=types.queries)
+    caches = types.poisoned(num_blocks, shape.kv_heads, shape.page, shape.head_dim, device=device)
     cos, sin = angles.cos(), angles.sin()
 
     product = _product(memory, kind, shape.qkv_features, _Rows(rows, capacity, shape.hidden, dtype, device))
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
     tables = (memory("cos", cos), memory("sin", sin)) if rotated_dim else (None, None)
     block = (shape.kv_heads, shape.head_dim, shape.page)
-    heads = Heads(shape.heads, *block, NAMES[dtype], NAMES[held], block_bytes(*block, held), rotated_dim)
+    names, stride = (NAMES[dtype], NAMES[types.values]), types.block_bytes(*block)
+    heads = Heads(shape.heads, *block, *names, stride, rotated_dim, key_dtype=NAMES[types.keys])
     keys, values = (memory(name, cache) for name, cache in zip(("keys", "values"), caches, strict=True))
     unread = Buffer("unread", "int32", (1,))
-    cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *CACHE_SCALES.get(held, ()))
+    cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *types.scales)
     tokens = NewTokens(memory("q", q), cache, tables, heads)
     operands, more = (product.x, product.weight, symbol("rows")), {"bias": memory.optional("bias", bias)}
     if isinstance(config, SplitKConfig):
@@ -124,10 +125,11 @@ def check_qkv(
 
     expected = product.expected if bias is None else product.expected + bias.double()
     queries, *written = rotated(shape, expected, cos[:rows], sin[:rows])
-    coarsest = _coarsest(kind, dtype if isinstance(kind, Form) else q_dtype)
+    coarsest = _coarsest(kind, dtype if isinstance(kind, Form) else types.queries)
     assert_close(q[:rows], queries, coarsest)
     assert torch.isnan(q[rows:]).all(), "rows past the last one were written"
-    for stored, reference, scale in zip(caches, written, CACHE_SCALES.get(held, (1.0, 1.0)), strict=True):
+    for cache_of_kind, reference, scale in zip(caches, written, types.scales, strict=True):
+        stored = beginnings(cache_of_kind, shape.kv_heads, shape.page, shape.head_dim)
         assert_stored(stored, slots[1, :rows], reference, scale, coarsest)
 
 

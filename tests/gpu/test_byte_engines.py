@@ -23,12 +23,14 @@ CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]
 
 
 class RoundingCache(DynamicCache):
-    """A cache whose keys and values are rounded to ``rounded_to`` under SCALE."""
+    """A cache whose values, and keys unless they are plain, are rounded to ``rounded_to`` under SCALE."""
 
     rounded_to: str
+    plain_keys: bool
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *rest: Any, **more: Any) -> tuple[torch.Tensor, ...]:
-        return super().update(self._rounded(keys), self._rounded(values), *rest, **more)
+        stored = keys if self.plain_keys else self._rounded(keys)
+        return super().update(stored, self._rounded(values), *rest, **more)
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         if self.rounded_to == "int8":
@@ -41,22 +43,28 @@ class CachedCase(Case):
     """A case whose reference reads a :class:`RoundingCache`."""
 
     rounded_to: str
+    plain_keys: bool
 
     def reference_logits(self, tokens: np.ndarray) -> np.ndarray:
         ids = torch.from_numpy(tokens).long()[None]
         with torch.no_grad():
             cache = RoundingCache(config=self.reference.config)
-            cache.rounded_to = self.rounded_to
+            cache.rounded_to, cache.plain_keys = self.rounded_to, self.plain_keys
             return self.reference(ids, past_key_values=cache, use_cache=True).logits[0].numpy()
 
 
+@pytest.mark.parametrize("plain_keys", [False, True], ids=["keys of bytes", "keys of 16 bits"])
 @pytest.mark.parametrize("rounded_to", KV_CACHE_DTYPES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("family", "head_dim"), CACHES)
-def test_keys_and_values_in_eight_bits(family: str, dtype: str, head_dim: int, rounded_to: str, tmp_path: Path) -> None:
-    made = make_case(family, dtype, tmp_path, kv_cache=(rounded_to, SCALE), head_dim=head_dim)
-    assert made.runner.session.manifest.kv_cache.dtype == KV_CACHE_DTYPES[rounded_to]
-    case = CachedCase(dtype, made.runner, made.reference, rounded_to)
+def test_keys_and_values_in_eight_bits(
+    family: str, dtype: str, head_dim: int, rounded_to: str, plain_keys: bool, tmp_path: Path
+) -> None:
+    how = {"kv_cache": (rounded_to, SCALE), "plain_keys": plain_keys, "head_dim": head_dim}
+    made = make_case(family, dtype, tmp_path, **how)
+    types = dict.fromkeys([dtype if plain_keys else KV_CACHE_DTYPES[rounded_to], KV_CACHE_DTYPES[rounded_to]])
+    assert made.runner.session.manifest.kv_cache.dtype == " and ".join(types)
+    case = CachedCase(dtype, made.runner, made.reference, rounded_to, plain_keys)
     for batch_size in (20, 9, 1):
         check_logits(case, prompts()[:batch_size], BYTE_TOLERANCES)
 

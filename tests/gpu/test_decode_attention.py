@@ -52,10 +52,14 @@ def test_sinks(heads: int, kv_heads: int, head_dim: int, lengths: list[int], win
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, dtype, window, sinks=True)
 
 
+KEYS = pytest.mark.parametrize("plain_keys", [False, True], ids=["keys of bytes", "keys of 16 bits"])
+
+
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_sinks_over_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    shape = attention_shape(64, 8, 64, 32)
-    check_decode(shape, LENGTHS["ragged"], torch.bfloat16, 128, sinks=True, cache_dtype=cache_dtype)
+def test_sinks_over_caches_of_bytes(cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    shape, how = attention_shape(64, 8, 64, 32), {"cache_dtype": cache_dtype, "plain_keys": plain_keys}
+    check_decode(shape, LENGTHS["ragged"], torch.bfloat16, 128, sinks=True, **how)
 
 
 @pytest.mark.parametrize("window", [0, 64])
@@ -77,13 +81,15 @@ def test_chunks_at_temperatures(
     check_decode(shape, [64, 65, 128, *lengths], dtype, window, 2.0, sinks=True, **late)
 
 
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 @pytest.mark.parametrize("window", [0, 64, 8192])
-def test_chunks_over_caches_of_bytes(window: int, cache_dtype: torch.dtype) -> None:
+def test_chunks_over_caches_of_bytes(window: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
     """The size is Llama 4's; sequences end in the first chunk, at its end, after it, and in the third chunk."""
     shape, late = attention_shape(40, 8, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     for lengths in (LENGTHS["ragged"], [8191, 8192, 8193, 16400, 5]):
-        check_decode(shape, lengths, torch.bfloat16, window, cache_dtype=cache_dtype, **late)
+        how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, **late}
+        check_decode(shape, lengths, torch.bfloat16, window, **how)
         check_decode(shape, lengths, torch.bfloat16, window, **late)
 
 
@@ -111,11 +117,14 @@ def test_results_in_bytes(scales: RowScales) -> None:
         check_decode(LLAMA_8B, lengths, torch.bfloat16, y_scales=scales)
 
 
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
+def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys}
     for dtype, lengths in ((torch.bfloat16, LENGTHS["ragged"]), (torch.float16, LENGTHS["many"])):
-        check_decode(attention_shape(16, 4, head_dim, 32), lengths, dtype, cache_dtype=cache_dtype)
+        check_decode(attention_shape(16, 4, head_dim, 32), lengths, dtype, **how)
+    check_decode(attention_shape(16, 1, head_dim, 16), LENGTHS["ragged"], torch.bfloat16, **how)
 
 
 def test_sequences_of_drafts() -> None:

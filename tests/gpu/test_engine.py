@@ -103,11 +103,13 @@ def make_case(
     tiled: bool = False,
     qformat: str = FULL_PRECISION,
     kv_cache: tuple[str, float] | None = None,
+    plain_keys: bool = False,
     **overrides: Any,
 ) -> Case:
     """Build a small model of ``family`` below ``directory``; ``overrides`` are fields of its HF config.
 
-    ``tiled``: use tiled products wherever possible. ``kv_cache``: the KV cache's type, fp8 or int8, and its scale.
+    ``tiled``: use tiled products wherever possible. ``kv_cache``: the KV cache's type, fp8 or int8, and its scale, if
+    ``plain_keys`` of values alone.
     """
     wide = {"intermediate_size": 128} if tiled else {}
     shape = in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
@@ -117,6 +119,7 @@ def make_case(
     how = {"qformat": qformat, "target": "sm_90", "input_timing_cache": cache}
     if kv_cache is not None:
         how |= {"kv_cache_dtype": kv_cache[0], "kv_cache_scale": kv_cache[1]}
+        how["key_cache_dtype"] = dtype if plain_keys else "auto"
     build_engine(directory / "checkpoint", directory / "engine", **LIMITS, **how)
     return Case(dtype, ModelRunner.from_dir(directory / "engine"), model.float())
 

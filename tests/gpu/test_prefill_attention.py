@@ -67,13 +67,18 @@ def test_chunks_at_temperatures(
     check_prefill(shape, BATCHES["chunks"], dtype, window, 2.0, sinks=True, **how)
 
 
+KEYS = pytest.mark.parametrize("plain_keys", [False, True], ids=["keys of bytes", "keys of 16 bits"])
+
+
+@KEYS
 @pytest.mark.parametrize("cache_dtype", [None, *CACHE_SCALES], ids=lambda dtype: NAMES.get(dtype, "16 bits"))
-def test_chunks_of_llama_4(cache_dtype: torch.dtype | None) -> None:
+def test_chunks_of_llama_4(cache_dtype: torch.dtype | None, plain_keys: bool) -> None:
     """Steps end with the first chunk, begin after it, or begin in one chunk and end in the next."""
     shape, late = attention_shape(10, 2, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     batch = [(8192 - 64, 64), (8192, 200), (8192 - 100, 300), (3, 5)]
     for window in (0, 8192):
-        check_prefill(shape, batch, torch.bfloat16, window, wgmma=True, cache_dtype=cache_dtype, **late)
+        how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, **late}
+        check_prefill(shape, batch, torch.bfloat16, window, wgmma=True, **how)
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
@@ -123,19 +128,34 @@ def test_results_in_bytes(scales: RowScales, wgmma: bool) -> None:
     check_prefill(attention_shape(8, 2, 128, 32), BATCHES["odd sizes"], torch.bfloat16, wgmma=wgmma, y_scales=scales)
 
 
+@KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
+def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    how = {"wgmma": True, "cache_dtype": cache_dtype, "plain_keys": plain_keys}
     for dtype, batch in ((torch.bfloat16, BATCHES["mixed with decoding"]), (torch.float16, BATCHES["many steps"])):
-        check_prefill(attention_shape(8, 2, head_dim, 32), batch, dtype, wgmma=True, cache_dtype=cache_dtype)
+        check_prefill(attention_shape(8, 2, head_dim, 32), batch, dtype, **how)
 
 
+@KEYS
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_caches_of_bytes_that_were_widened(head_dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    """Short sequences, and those that no longer fit, stand between and behind the long ones."""
+    how = {"wgmma": True, "cache_dtype": cache_dtype, "plain_keys": plain_keys, "wide_tokens": 200}
+    batch = [(300, 1), (3, 700), (31, 32), (1600, 400), (0, 640), (33, 64), (0, 5)]
+    for page, window, blocks in ((32, 0, 90), (128, 500, 30)):
+        check_prefill(attention_shape(8, 2, head_dim, page), batch, torch.bfloat16, window, wide_blocks=blocks, **how)
+
+
+@KEYS
 @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (16, 1, 64), (8, 8, 96), (6, 2, 256)])
 def test_rows_have_the_same_bits_in_every_launch(
-    heads: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | None
+    heads: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | None, plain_keys: bool
 ) -> None:
-    shape, how = attention_shape(heads, kv_heads, head_dim, 128), {"wgmma": True, "cache_dtype": cache_dtype}
+    shape = attention_shape(heads, kv_heads, head_dim, 128)
+    how = {"wgmma": True, "cache_dtype": cache_dtype, "plain_keys": plain_keys}
     for past, new, window in ((0, 300, 0), (1000, 70, 0), (130, 50, 128), (245, 20, 17)):
         check_rows_alone(shape, past, new, torch.bfloat16, window, **how)
     check_rows_alone(shape, 3000, 20, torch.float16, 1024, chunked=True, temperature=(100, 0, 0.7), **how)

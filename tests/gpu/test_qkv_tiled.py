@@ -27,4 +27,5 @@ def test_every_candidate(shape: ModelShape, kind: torch.dtype, rows: int) -> Non
     assert configs
     for number, config in enumerate(configs):
         cache_dtype = (None, torch.float8_e4m3fn, torch.int8)[number % 3]
-        check_qkv(shape, config, rows, capacity, torch.bfloat16, kind, cache_dtype=cache_dtype)
+        how = {"cache_dtype": cache_dtype, "plain_keys": number % 2 == 1}
+        check_qkv(shape, config, rows, capacity, torch.bfloat16, kind, **how)

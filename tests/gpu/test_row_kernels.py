@@ -7,6 +7,8 @@ from tests.gpu.attention_checks import attention_shape, check_rope_cache
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Kernel
 from tests.gpu.kernels import dtype_flag
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES
 from tests.gpu.row_checks import (
     check_cache_slots,
     check_channel_magnitudes,
@@ -154,6 +156,14 @@ def test_rotary_table(half_dim: int) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (4, 1, 80), (2, 1, 256)])
 def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) -> None:
     check_rope_cache(attention_shape(heads, kv_heads, dim, 32), rows, norm=norm)
+
+
+@pytest.mark.parametrize("plain_keys", [False, True])
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (2, 1, 256)])
+def test_rope_cache_of_bytes(heads: int, kv_heads: int, dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    how = {"norm": True, "cache_dtype": cache_dtype, "plain_keys": plain_keys}
+    check_rope_cache(attention_shape(heads, kv_heads, dim, 32), 129, **how)
 
 
 @pytest.mark.parametrize(("dim", "rotary_dim"), [(80, 0), (96, 72), (256, 64)])

@@ -21,10 +21,12 @@ from tests.unit.builder.cuda_kernels import (
     tiled_product,
 )
 
+KINDS = ("TL_KEY_TYPE", "TL_CACHE_TYPE")  # macros of the row types of keys and of values
 
-def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
-    """Every token of a cache: [blocks, kv_heads, page, dim]."""
-    dtype = BYTE_TYPES.get(macros["TL_CACHE_TYPE"]) or half_type(macros)
+
+def _cache(macros: Macros, kind: str, pointer: Pointer) -> np.ndarray:
+    """Every token of the cache whose type the macro ``kind`` is: [blocks, kv_heads, page, dim]."""
+    dtype = BYTE_TYPES.get(macros[kind]) or half_type(macros)
     return blocks_at(pointer, dtype, macros["TL_BLOCK_BYTES"], *_block_shape(macros))
 
 
@@ -33,13 +35,13 @@ def _block_shape(macros: Macros) -> tuple[int, ...]:
 
 
 def _wide(macros: Macros) -> Macros:
-    """``macros`` of the blocks that ``widen_cache`` makes, which lie behind each other."""
-    return {**macros, "TL_CACHE_TYPE": 0, "TL_BLOCK_BYTES": 2 * int(np.prod(_block_shape(macros)))}
+    """``macros`` of the blocks of float16 that ``widen_cache`` makes, which lie behind each other."""
+    block_bytes = 2 * int(np.prod(_block_shape(macros)))
+    return {**macros, **dict.fromkeys(KINDS, 0), "TL_FP16": 1, "TL_BLOCK_BYTES": block_bytes}
 
 
-def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
-    """Rows rounded as the cache stores them."""
-    kind = macros["TL_CACHE_TYPE"]
+def _stored(kind: int, rows: np.ndarray, factor: float) -> np.ndarray:
+    """Rows rounded as a cache of the row type ``kind`` stores them."""
     return _in_bytes(kind, rows, factor) if kind else rows
 
 
@@ -67,10 +69,11 @@ def _append(
         c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
         low, high, rest = np.split(rotated, [pairs, 2 * pairs], axis=-1)
         rotated = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
-    at(query, np.float16 if macros["TL_CACHE_TYPE"] else half, rows, heads, dim)[...] = rotated[:, :heads]
+    at(query, np.float16 if macros["TL_KEY_TYPE"] else half, rows, heads, dim)[...] = rotated[:, :heads]
     places = at(slots, np.int32, rows)
-    _cache(macros, keys)[places // page, :, places % page] = _stored(macros, rotated[:, heads:], factors[0])
-    _cache(macros, values)[places // page, :, places % page] = _stored(macros, qkv[:, heads + kv_heads :], factors[1])
+    new = (rotated[:, heads:], qkv[:, heads + kv_heads :])
+    for kind, cache, heads_of, factor in zip(KINDS, (keys, values), new, factors, strict=True):
+        _cache(macros, kind, cache)[places // page, :, places % page] = _stored(macros[kind], heads_of, factor)
 
 
 @kernel
@@ -181,8 +184,8 @@ def rope_cache(
         assert not macros["TL_CACHE_TYPE"]
         places = at(slots, np.int32, len(rows))
         kept = [
-            _cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
-            for cache in (keys, values)
+            _cache(macros, kind, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
+            for kind, cache in zip(KINDS, (keys, values), strict=True)
         ]
         at(stored, half_type(macros), len(rows), 2 * kv_heads, macros["TL_HEAD_DIM"])[...] = np.concatenate(kept, 1)
 
@@ -215,22 +218,23 @@ class _Scores:
         return own, tuple(more[cap + tuned :])
 
 
+_Blocks = tuple[np.ndarray, np.ndarray]  # all blocks of a cache, and the numbers of a sequence's blocks there
+
+
 def _attend(
     macros: Macros,
-    caches: tuple[Pointer, Pointer],
+    caches: tuple[_Blocks, _Blocks],
     query: np.ndarray,
-    table: np.ndarray,
     past: int,
     how: _Scores,
     sinks: Pointer | None,
 ) -> np.ndarray:
-    """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
+    """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``caches``."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
     length = past + len(query)
-    blocks = table[: -(-length // page)]
     keys, values = (
-        _cache(macros, cache)[blocks].transpose(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length].astype(np.float64)
-        for cache in caches
+        cache[table[: -(-length // page)]].transpose(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length].astype("f8")
+        for cache, table in caches
     )
     grouped = query.reshape(len(query), kv_heads, heads // kv_heads, dim).astype(np.float64)
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
@@ -293,7 +297,7 @@ def paged_attention_decode(
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
-    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * (1 if macros["TL_CACHE_TYPE"] else 2)
+    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * dim * sum(1 if macros[kind] else 2 for kind in KINDS)
     assert grid[1:] == (1, 1)
     result = -(-heads // kv_heads * (dim + 2) // 4) * 4
     at(partials, np.float32, 2 * grid[0] * result)[...] = np.nan
@@ -302,10 +306,11 @@ def paged_attention_decode(
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     page, places = macros["TL_PAGE"], at(slots, np.int32, num_seqs)
+    of_keys, of_values = (_cache(macros, kind, cache) for kind, cache in zip(KINDS, (keys, values), strict=True))
     for seq in range(num_seqs):
-        caches = (keys, values)
+        caches = (of_keys, tables[seq]), (of_values, tables[seq])
         assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not the new token's slot"
-        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), how, sinks)
+        found = _attend(macros, caches, queries[seq], int(past[seq]), how, sinks)
         results[seq] = found * how.value_scale
     _put(macros, output, results[:, 0], y_factor)
 
@@ -333,7 +338,7 @@ def _wide_places(
 def widen_cache(
     macros: Macros,
     grid: Grid,
-    wide_keys: Pointer,
+    wide_keys: Pointer | None,
     wide_values: Pointer,
     keys: Pointer,
     values: Pointer,
@@ -352,9 +357,11 @@ def widen_cache(
         if place is None:
             continue
         first, begin, count = place
-        for wide, cache in ((wide_keys, keys), (wide_values, values)):
-            seen = _cache(macros, cache)[tables[seq][first : first + count]]
-            _cache(_wide(macros), wide)[begin : begin + count] = seen
+        for kind, wide, cache in zip(KINDS, (wide_keys, wide_values), (keys, values), strict=True):
+            assert (wide is None) == (macros[kind] == 0)
+            if wide is not None:
+                seen = _cache(macros, kind, cache)[tables[seq][first : first + count]]
+                _cache(_wide(macros), kind, wide)[begin : begin + count] = seen
 
 
 @kernel
@@ -389,11 +396,14 @@ def paged_attention_prefill(
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     places = _wide_places(macros, ends, past, how.window, wide_blocks) if wide_blocks else [None] * num_seqs
     for seq in range(num_seqs):
-        mine, read, caches, table = slice(ends[seq], ends[seq + 1]), macros, (keys, values), tables[seq]
-        if places[seq]:
-            first, begin, count = places[seq]
-            read, caches = _wide(macros), (wide_keys, wide_values)
-            table = np.concatenate([np.full(first, begin), np.arange(begin, begin + count)])  # unseen blocks: any
-        found = _attend(read, caches, queries[mine], table, int(past[seq]), how, sinks)
+        mine, caches = slice(ends[seq], ends[seq + 1]), []
+        for kind, cache, wide in zip(KINDS, (keys, values), (wide_keys, wide_values), strict=True):
+            if places[seq] and macros[kind]:
+                first, begin, count = places[seq]
+                table = np.concatenate([np.full(first, begin), np.arange(begin, begin + count)])  # unseen blocks: any
+                caches.append((_cache(_wide(macros), kind, wide), table))
+            else:
+                caches.append((_cache(macros, kind, cache), tables[seq]))
+        found = _attend(macros, (caches[0], caches[1]), queries[mine], int(past[seq]), how, sinks)
         results[mine] = found * how.value_scale
     _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))

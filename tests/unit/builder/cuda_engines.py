@@ -88,15 +88,21 @@ CUDA_VARIANTS = {
 }
 
 
-def recipe(qformat: str, cache: str | None = None) -> Recipe:
+def recipe(qformat: str, cache: str | None = None, plain_keys: bool = False) -> Recipe:
     """The quantization recipe of test networks, whose rows are short."""
-    return Recipe(qformat, group_size=32, kv_cache_dtype=cache, kv_cache_scale=None if cache is None else CACHE_SCALE)
+    return Recipe(
+        qformat,
+        group_size=32,
+        kv_cache_dtype=cache,
+        kv_cache_scale=None if cache is None else CACHE_SCALE,
+        key_cache_dtype="bfloat16" if plain_keys else "auto",
+    )
 
 
-def quantized(shape: Shape, qformat: str, cache: str | None = None) -> ir.Model:
+def quantized(shape: Shape, qformat: str, cache: str | None = None, plain_keys: bool = False) -> ir.Model:
     """The quantized network, with made-up statistics if its scheme needs some."""
     model = network(shape)
-    return quantize_network(model, recipe(qformat, cache), made_up(model))[0]
+    return quantize_network(model, recipe(qformat, cache, plain_keys), made_up(model))[0]
 
 
 def lowered(
@@ -105,11 +111,15 @@ def lowered(
     tiled: bool = False,
     qformat: str = FULL_PRECISION,
     cache: str | None = None,
+    plain_keys: bool = False,
     **limits: int,
 ) -> Lowered:
-    """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
+    """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels.
+
+    ``plain_keys``: only values are rounded to the type ``cache``.
+    """
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
-    return lowered_model(quantized(shape or cuda_shape(), qformat, cache), dtype, targets, tiled, **limits)
+    return lowered_model(quantized(shape or cuda_shape(), qformat, cache, plain_keys), dtype, targets, tiled, **limits)
 
 
 def lowered_model(model: ir.Model, dtype: str, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Lowered:

@@ -129,24 +129,27 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
 
 
 @pytest.mark.parametrize("heads", [{}, {"layer_kv_heads": (1, 4), "layer_head_dims": (64, 128)}], ids=["", "mixed"])
+@pytest.mark.parametrize("plain_keys", [False, True])
 @pytest.mark.parametrize("cache", KV_CACHE_DTYPES)
 def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(
-    cache: str, heads: dict[str, tuple[int, ...]]
+    cache: str, plain_keys: bool, heads: dict[str, tuple[int, ...]]
 ) -> None:
     shape = replace(CUDA_VARIANTS["wgmma"], **heads)
-    card = CudaInterpreter(lowered(shape, cache=cache))
-    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, cache)
+    card = CudaInterpreter(lowered(shape, cache=cache, plain_keys=plain_keys))
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, cache, plain_keys)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         check_step(card, state, lens, program, model, BYTE_TOLERANCES)
 
 
-def test_long_prompts_read_a_cache_that_was_widened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain_keys", [False, True])
+def test_long_prompts_read_a_cache_that_was_widened_once(plain_keys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step has one long prompt beside short ones; what is long, and what are many rows, is scaled down."""
     monkeypatch.setattr(prefill, "WIDE_TOKENS", 50)
     monkeypatch.setattr(lowering, "CONVERT_ONCE", 64)
     shape = replace(CUDA_VARIANTS["wgmma"], max_seq=160)
-    card = CudaInterpreter(lowered(shape, cache="fp8", max_input_len=150, max_seq_len=160, max_num_tokens=100))
-    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, "fp8")
+    limits = {"max_input_len": 150, "max_seq_len": 160, "max_num_tokens": 100}
+    card = CudaInterpreter(lowered(shape, cache="fp8", plain_keys=plain_keys, **limits))
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, "fp8", plain_keys)
     for lens in ([1, 3, 60], [1, 55, 40], [1, 9, 50]):
         check_step(card, state, lens, "mixed", model, BYTE_TOLERANCES)
         assert card.ran.count("widen_cache") == shape.layers

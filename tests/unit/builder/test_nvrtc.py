@@ -12,12 +12,15 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not install
 from tests.rounds import rounds
 from trtllm_lite.builder import nvrtc
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
+from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
+from trtllm_lite.plugins.paged_attention.prefill import wgmma_extents, widening
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
 
 ARCHS = (["sm_80", "sm_89"], ["sm_90a", "sm_100a", "sm_120a"])  # sources have one form for each of these groups
@@ -235,12 +238,38 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
     assert cubin.image.startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("cache_type", [0, 1])
-def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(cache_type: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key_type", "cache_type"), [(0, 0), (1, 1), (0, 2)])
+def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(
+    key_type: int, cache_type: int, tmp_path: Path
+) -> None:
     root, source = Path(__file__).parents[3] / "plugins", "paged_attention/prefill_wgmma.cuh"
-    one_token = {"TL_ONE_TOKEN": 1, "TL_CACHE_TYPE": cache_type, "TL_FP16": 1}
+    one_token = {"TL_ONE_TOKEN": 1, "TL_KEY_TYPE": key_type, "TL_CACHE_TYPE": cache_type, "TL_FP16": 1}
     cubin = compile_kernel(root / source, KERNELS[source] | one_token, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cache_dtype", KV_CACHE_DTYPES.values())
+def test_attention_over_values_of_bytes_beside_plain_keys_compiles(
+    cache_dtype: str, dtype: str, tmp_path: Path
+) -> None:
+    """Every kernel of a layer whose keys have 16 bits has as much shared memory as the builder says."""
+    root, device = Path(__file__).parents[3] / "plugins", Device("sm_90a", 227 * 1024)
+    heads = Heads(32, 8, 128, 32, dtype, cache_dtype, 32 * 98_304, 128, key_dtype=dtype)
+    scores, (shared_bytes, _) = Scores(0.1, 0, 0.0), wgmma_extents(heads, "prefill")
+    sizes = {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": 1024, "TL_ONE_TOKEN": 0}
+    attends, stores = heads.defines() | scores.defines(), heads.rope_defines()
+    kernels = {
+        "decode.cuh": attends | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
+        "prefill_wgmma.cuh": attends | sizes,
+        "rope_cache.cuh": stores | {"TL_WARPS": 8, "TL_NORM": 1, "TL_STORED": 1},
+        "widen.cuh": dict(widening(heads, scores).defines),
+        **{name: KERNELS[f"paged_attention/{name}"] | stores for name in ("qkv.cuh", "qkv_tiled.cuh")},
+    }
+    for name, defines in kernels.items():
+        source = root / "paged_attention" / name
+        cubin = compile_kernel(source, defines, device.arch, include_root=root, cache_dir=tmp_path)
+        assert cubin.image.startswith(b"\x7fELF")
 
 
 @pytest.mark.each_value
