@@ -141,9 +141,9 @@ def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype, plain_keys: bo
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_caches_of_bytes_that_were_widened(head_dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
-    """Short sequences, and those that no longer fit, stand between and behind the long ones."""
+    """Short sequences, and those that no longer fit, stand between and behind the long ones, which fill blocks."""
     how = {"wgmma": True, "cache_dtype": cache_dtype, "plain_keys": plain_keys, "wide_tokens": 200}
-    batch = [(300, 1), (3, 700), (31, 32), (1600, 400), (0, 640), (33, 64), (0, 5)]
+    batch = [(300, 1), (68, 700), (31, 32), (1520, 400), (0, 640), (33, 64), (0, 5)]
     for page, window, blocks in ((32, 0, 90), (128, 500, 30)):
         check_prefill(attention_shape(8, 2, head_dim, page), batch, torch.bfloat16, window, wide_blocks=blocks, **how)
 
