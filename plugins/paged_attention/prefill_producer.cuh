@@ -112,15 +112,6 @@ struct Shared {
   }
 };
 
-template <int kKind>
-struct CopyOf {
-  using Type = ValueCopy;
-};
-template <>
-struct CopyOf<kKeys> {
-  using Type = KeyCopy;
-};
-
 // A work item: kTokens tokens of a sequence and one KV head.
 struct Item {
   Rows<kTokens> rows;
@@ -208,8 +199,8 @@ struct Producer {
   // Copies keys or values from `token` on into tile t.
   template <int kKind>
   __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) {
-    using Copied = typename CopyOf<kKind>::Type;
     constexpr bool kConverted = kKind == kKeys ? kByteKeys : kByteValues;
+    using Copied = TokenCopy<kDim, TL_PAGE, kStep, kConverted ? 1 : 2>;
     int blocks[KeyCopy::kPages];
 #pragma unroll
     for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);

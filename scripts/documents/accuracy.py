@@ -16,6 +16,8 @@ ROWS = {
     "fp8_gptq": ("`fp8_gptq`", "1%"),
     "kv_int8": ("KV cache `int8`", ""),
     "kv_fp8": ("KV cache `fp8`", "0.5%"),
+    "kv_int8_keys_16": ("KV cache `int8`, keys in 16 bits", ""),
+    "kv_fp8_keys_16": ("KV cache `fp8`, keys in 16 bits", "0.5%"),
     "int4_wo": ("`int4_wo`, groups of 64", ""),
     "int4_awq": ("`int4_awq`, groups of 64", "less than `int4_wo`"),
     "int4_gptq": ("`int4_gptq`, groups of 64", "less than `int4_wo`"),

@@ -84,7 +84,34 @@ def test_the_bytes_of_each(keys: str, tmp_path: Path) -> None:
     assert used is not None
     (group,) = used.groups
     assert group.token_bytes == sum(found.values())
+    assert {cache.name: cache.num_bytes for cache in group.caches} == found
     assert group.dtypes == (cache.key_dtype, "float8_e4m3fn")
+
+
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_plans_for_gpus(dtype: str, tmp_path: Path) -> None:
+    """Keys of 16 bits beside values of 8 take three quarters of what a KV cache of 16 bits takes."""
+    checkpoint = open_checkpoint(converted(tmp_path, dtype="bfloat16", **SIZES_OF_GPUS))
+    how = {"target": "sm_90", "max_batch_size": 2, "max_seq_len": 64}
+    caches = {"kv_cache_dtype": dtype, "kv_cache_scale": 1, "key_cache_dtype": "bfloat16"}
+    plain, mixed = plan_memory(checkpoint, **how), plan_memory(checkpoint, **how, **caches)
+    assert 4 * mixed.kv_cache == 3 * plain.kv_cache
+    assert 4 * mixed.cache_use.num_bytes == 3 * plain.cache_use.num_bytes
+    (group,) = mixed.cache_use.groups
+    each = {"key_cache": ("bfloat16", 2), "value_cache": (KV_CACHE_DTYPES[dtype], 1)}
+    elements = group.token_bytes // 3
+    for cache in group.caches:
+        stored, item_bytes = each[cache.name]
+        assert (cache.dtype, cache.num_bytes) == (stored, item_bytes * elements)
+        assert cache.describe() in group.describe()
+
+
+def test_latents_have_no_keys_of_their_own(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(converted(tmp_path, "deepseek_v3"))
+    with pytest.raises(BuildError, match=r"kv_cache_dtype is fp8, and layers\.0\.attention.* keeps a latent cache"):
+        plan_memory(checkpoint, kv_cache_dtype="fp8", kv_cache_scale=1, key_cache_dtype="bfloat16")
+    with pytest.raises(BuildError, match="key_cache_dtype is bfloat16, and values are not rounded to 8 bits"):
+        plan_memory(checkpoint, key_cache_dtype="bfloat16")
 
 
 def test_scales_of_values_are_those_with_rounded_keys(tmp_path: Path) -> None:
@@ -138,7 +165,8 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
     run("build", *source, "--output_dir", tmp_path / "one_step", *cache, *text)
     one, two = (tmp_path / name / "rank0.engine" for name in ("one_step", "two_steps"))
     assert one.read_bytes() == two.read_bytes()
-    assert "float32 and float8_e4m3fn" in run("inspect", tmp_path / "one_step").stdout
+    shown = " ".join(run("inspect", tmp_path / "one_step").stdout.split())
+    assert "value_cache float8_e4m3fn (" in shown
     run("plan", *source, *cache)
     again = ["quantize", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "again", *cache]
     result = CliRunner().invoke(cli, [str(word) for word in again])
@@ -167,6 +195,10 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     rounded = uncalibrated(checkpoint, values)
     with pytest.raises(BuildError, match="stores rounded keys or values already: leave kv_cache_dtype out"):
         plan_memory(rounded, kv_cache_dtype="fp8")
+    with pytest.raises(
+        BuildError, match=r"values are float8_e4m3fn and the kernels .* are for sm_90a: build for another"
+    ):
+        plan_memory(rounded, target="sm_80")
     with pytest.raises(BuildError, match=r"keys are to be float16, and the GPU kernels .* --key_cache_dtype bfloat16"):
         plan_memory(rounded, target="sm_90", key_cache_dtype="float16")
 

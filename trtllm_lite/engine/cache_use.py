@@ -5,7 +5,23 @@ from dataclasses import dataclass
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.common.units import counted, format_bytes
 from trtllm_lite.common.vocabulary import STATE
-from trtllm_lite.engine.manifest import KvCache
+from trtllm_lite.engine.manifest import CacheGroup, KvCache
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """The type of what all layers of a group keep under a name, such as ``key_cache``, and the bytes of a token there.
+
+    Of states they are the bytes of a sequence.
+    """
+
+    name: str
+    dtype: str
+    num_bytes: int
+
+    def describe(self) -> str:
+        """A description: name, type, bytes."""
+        return f"{self.name} {self.dtype} ({format_bytes(self.num_bytes)})"
 
 
 @dataclass(frozen=True)
@@ -13,8 +29,8 @@ class GroupUse:
     """What a sequence of full length uses of one cache group; ``num_blocks`` are its blocks during generation.
 
     ``token_bytes``: what a token takes in a block, of which ``idle_bytes`` hold nothing, because other groups have more
-    or larger layers; both are 0 for states, which do not grow. ``dtypes``: the types of what it keeps; ``blocks``: the
-    blocks that an entry of its block table takes.
+    or larger layers; both are 0 for states, which do not grow. ``dtypes``: the types of what it keeps, and ``caches``
+    the bytes of each; ``blocks``: the blocks that an entry of its block table takes.
     """
 
     name: str
@@ -23,6 +39,7 @@ class GroupUse:
     blocks: int
     num_layers: int
     dtypes: tuple[str, ...]
+    caches: tuple[CacheBytes, ...]
     token_bytes: int
     idle_bytes: int
     num_blocks: int
@@ -43,8 +60,9 @@ class GroupUse:
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
         latents = " latents," if self.kind == "latent" else ""
         idle = f" ({format_bytes(self.idle_bytes)} idle)" if self.idle_bytes else ""
+        of_each = " and ".join(cache.describe() for cache in self.caches) if len(self.dtypes) > 1 else self.dtypes[0]
         return (
-            f"{counted(self.num_layers, 'layer')} with {window},{latents} {' and '.join(self.dtypes)}, "
+            f"{counted(self.num_layers, 'layer')} with {window},{latents} {of_each}, "
             f"{format_bytes(self.token_bytes)} a token{idle}: {counted(self.num_blocks, 'block')}, "
             f"{format_bytes(self.num_bytes)}"
         )
@@ -77,6 +95,14 @@ class CacheUse:
         return text
 
 
+def _bytes_of_each(group: CacheGroup) -> tuple[CacheBytes, ...]:
+    dtypes, sizes = dict[str, str](), dict[str, int]()
+    for cache in group.caches:
+        dtypes[cache.name] = cache.dtype
+        sizes[cache.name] = sizes.get(cache.name, 0) + cache.num_bytes
+    return tuple(CacheBytes(name, dtype, sizes[name]) for name, dtype in dtypes.items())
+
+
 def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
     """The KV cache that a sequence of ``max_seq_len`` tokens uses after its prompt; an encoder has no cache."""
     if not kv_cache.groups:
@@ -96,6 +122,7 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
             group.blocks,
             len(group.layers),
             tuple(dict.fromkeys(cache.dtype for cache in group.caches)),
+            _bytes_of_each(group),
             0 if group.kind == STATE else of_token,
             of_token - group.num_bytes if several and group.kind != STATE else 0,
             blocks(group.spec),

@@ -8,7 +8,7 @@ from trtllm_lite.foreign_names.entry import Foreign, merge, same
 _BOTH = "it is another name of an option here"
 _MODEL = "give the model's file, directory or hub id without an option"
 _CONTEXT = "use --max_seq_len, which bounds one sequence (llama.cpp's option bounds all slots together)"
-_CACHE_TYPE = "use --kv_cache_dtype int8 or fp8"
+_CACHE_TYPE = "use --kv_cache_dtype int8 or fp8, with --key_cache_dtype if only values are to have 8 bits"
 _PLACES = "all layers are on the devices of --target and --tensor_parallel_size; leave it out"
 _THREADS = "--num_threads sets the number of threads, and the system places them; leave it out"
 _ROPE = "the model's own RoPE is used; change its file, and leave it out"
