@@ -20,6 +20,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.engine.inspect import inspect_engine
 from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.llmapi import LLM, KvCacheConfig
 from trtllm_lite.quantize.calibration.statistics import Statistics
@@ -218,6 +219,15 @@ def test_an_engine_must_agree_with_the_config_of_its_cache(tmp_path: Path) -> No
         opened(dtype="fp8")
     with pytest.raises(ArgumentError, match="key_cache_dtype is 'float16', but this engine keeps keys as bfloat16"):
         opened(key_cache_dtype="float16")
+
+
+def test_a_model_becomes_an_engine_with_such_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    converted(tmp_path)
+    how = KvCacheConfig(dtype="int8", key_cache_dtype="float16")
+    LLM(tmp_path / "checkpoint", target="cpu", max_seq_len=64, kv_cache_config=how).shutdown()
+    (made,) = (tmp_path / "cache" / "trtllm_lite" / "engines").glob("*/rank0.engine")
+    assert read_engine(made.parent).manifest.kv_cache.dtype == "float16 and int8"
 
 
 @pytest.fixture(scope="module")
