@@ -20,8 +20,9 @@ WORD = 8  # 4-bit elements in 32 bits; panels of 4-bit types consist of words
 MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
 _PAIR_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
-_RUNS = {"mma_k16": _MMA_ORDER, "pairs8": _PAIR_ORDER}
 _TWO_MMA_ORDER = np.arange(2 * MMA_K).reshape(2, 2, 4, 2).transpose(2, 0, 1, 3).reshape(-1)  # 0 1 8 9 16 17 24 25, …
+_TWO_MMA_PAIRS = _TWO_MMA_ORDER.reshape(-1, WORD)[:, _PAIR_ORDER].reshape(-1)  # 0 8 16 24 1 9 17 25, 2 10 …
+_RUNS = {"mma_k16": _MMA_ORDER, "pairs8": _PAIR_ORDER, "pairs32": _TWO_MMA_PAIRS}
 _SPREAD_RUNS = {"spread_e4m3": _MMA_ORDER, "spread_e2m1": _TWO_MMA_ORDER}  # the order of elements in words
 _ORDERS = _RUNS | _SPREAD_RUNS
 NUMBER_ROWS = 8
@@ -44,7 +45,7 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
             return (*rows, depth // 2)
         case "mma_k16" | "spread_e4m3", (*_, depth) if depth % MMA_K == 0 and not in_words:
             return tuple(logical_shape)
-        case "pairs8" | "spread_e2m1", (*rows, depth) if depth % len(_ORDERS[layout]) == 0 and in_words:
+        case "pairs8" | "pairs32" | "spread_e2m1", (*rows, depth) if depth % len(_ORDERS[layout]) == 0 and in_words:
             return (*rows, depth // 2)
         case "rows8", (*parts, rows, blocks) if rows % NUMBER_ROWS == 0 and not in_words:
             return (*parts, rows // NUMBER_ROWS, blocks, NUMBER_ROWS)

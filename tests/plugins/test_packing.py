@@ -128,6 +128,20 @@ def test_nibbles_that_fill_no_word(shape: tuple[int, int], layout: str) -> None:
         packed_shape(shape, layout, ml_dtypes.int4)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_pairs_of_32_elements_are_in_the_order_of_the_tensor_cores(dtype: type) -> None:
+    codes = np.random.default_rng(1).integers(0, 16, (3, 64), np.uint8)
+    packed = pack(codes.view(dtype), "pairs32")
+    assert packed.shape == packed_shape(codes.shape, "pairs32", dtype)
+    for row, words in zip(codes, packed.view("<u4"), strict=True):
+        for number, word in enumerate(words):
+            first = number // 4 * 32 + number % 4 * 2
+            pairs = [[word >> 4 * (pair + 4 * half) & 15 for half in (0, 1)] for pair in range(4)]
+            assert pairs == [row[first + 8 * pair :][:2].tolist() for pair in range(4)]
+    unpacked = unpack(packed, "pairs32", codes.shape, dtype).view(np.uint8)
+    np.testing.assert_array_equal(unpacked & 15, codes)
+
+
 def bit_places(layout: str) -> list[list[int]]:
     """The places of each element's bits in a word, lowest first, from README.md and ``cuda/small_floats.cuh``."""
     if layout == "spread_e4m3":

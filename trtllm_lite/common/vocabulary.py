@@ -101,6 +101,7 @@ LAYOUTS = (
     "gated_panel64",
     "mma_k16",
     "pairs8",
+    "pairs32",
     "spread_e4m3",
     "spread_e2m1",
     "rows8",

@@ -169,6 +169,7 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
     case Layout::kPairs8:
+    case Layout::kPairs32:
     case Layout::kSpreadE2m1:
       if (!in_words) return {};
       return rows;
