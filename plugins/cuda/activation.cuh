@@ -36,4 +36,15 @@ __device__ __forceinline__ float gated(float gate, float up) {
   return activate<kActivation>(gate) * up;
 }
 
+// Like gated(), with SiLU in five instructions: gate / (1 + exp(-gate)) * up. If the exponential overflows float32, the
+// result is 0, its limit.
+template <int kActivation>
+__device__ __forceinline__ float gated_fast(float gate, float up) {
+  if constexpr (kActivation != 1) return gated<kActivation>(gate, up);
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return gate * inverse * up;
+}
+
 }  // namespace tl

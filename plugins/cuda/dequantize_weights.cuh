@@ -173,10 +173,17 @@ struct Dequantizer {
       const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        wide[i][0] = weight_of<kSigned, 0>(words[i], pair);
-        wide[i][1] = weight_of<kSigned, 1>(words[i], pair);
-        wide[i][2] = weight_of<kSigned, 2>(words[i], pair);
-        wide[i][3] = weight_of<kSigned, 3>(words[i], pair);
+        if constexpr (kWordsOfNeighbours) {
+          wide[i][0] = weight_of<kSigned, 0>(words[i], pair);
+          wide[i][1] = weight_of<kSigned, 1>(words[i], pair);
+          wide[i][2] = weight_of<kSigned, 2>(words[i], pair);
+          wide[i][3] = weight_of<kSigned, 3>(words[i], pair);
+        } else {
+          wide[0][i] = weight_of<kSigned, 0>(words[i], pair);
+          wide[1][i] = weight_of<kSigned, 1>(words[i], pair);
+          wide[2][i] = weight_of<kSigned, 2>(words[i], pair);
+          wide[3][i] = weight_of<kSigned, 3>(words[i], pair);
+        }
       }
     }
 #pragma unroll

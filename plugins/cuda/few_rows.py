@@ -146,7 +146,7 @@ def _candidates(device: Device, form: WeightForm) -> list[GemvConfig]:
 class FewRows:
     """A product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
 
-    ``x_scales``: the scales of the rows of x, if weights are multiplied by rows of bytes.
+    ``x_scales``: the scales of the rows of x, if weights are multiplied by rows of bytes. ``ordered``: see ``Tiling``.
     """
 
     tokens: int
@@ -154,6 +154,7 @@ class FewRows:
     device: Device
     config: GemvConfig | SplitKConfig
     x_scales: RowScales | None = None
+    ordered: bool = False
 
     @property
     def x_scale(self) -> float:
@@ -181,6 +182,7 @@ class FewRows:
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_IN_FLIGHT_BYTES": self.config.in_flight_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
+            **({"TL_ORDERED": 1} if self.ordered else {}),
         }
         return kernel(source, name, self.config.threads, self.device.shared_bytes, defines, self.config.reason)
 

@@ -117,15 +117,15 @@ struct Consumer {
       if (stores) {
 #pragma unroll
         for (int w = 0; w < Ring::kTeamWarps; ++w) {
-          a += of_team[w * Ring::kTokens * Ring::kStageRows + row];
+          a = add_parts(a, of_team[w * Ring::kTokens * Ring::kStageRows + row]);
           if (Ring::kHalves % 2 == 0 || sub_tile * 2 + 1 < Ring::kHalves) {
-            b += of_team[w * Ring::kTokens * Ring::kStageRows + row + 8];
+            b = add_parts(b, of_team[w * Ring::kTokens * Ring::kStageRows + row + 8]);
           }
         }
         if constexpr (kScaledRows) {
           const float row_scale = Ring::kByteRows ? x_scales<Product>()[stored_token] : 1.0f;
-          a *= begun.scale_a * row_scale;
-          b *= begun.scale_b * row_scale;
+          a = rounded_product(sum_of_parts(a), begun.scale_a * row_scale);
+          b = rounded_product(sum_of_parts(b), begun.scale_b * row_scale);
         }
         op.store(tile, feature, stored_token, a, b, begun);
       }

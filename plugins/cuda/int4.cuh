@@ -1,7 +1,7 @@
 // 4-bit integer weights, dequantized exactly to the 16-bit type on their way into the tensor cores.
 //
-// They are stored in the layout pairs8 (plugins/README.md): pair i of a word of eight weights is weights 2i and 2i + 1,
-// in nibbles i and i + 4.
+// Pair i of a word of eight weights is in nibbles i and i + 4. In the layout pairs8 (plugins/README.md) it is weights
+// 2i and 2i + 1 of the word's eight neighbours; in the layout pairs32 it is 8i elements after the first pair.
 #pragma once
 
 #include "cuda/int8.cuh"

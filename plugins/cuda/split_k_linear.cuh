@@ -58,7 +58,7 @@ struct PartSums {
   }
   __device__ __forceinline__ float2 of_token(int i) const {
     if constexpr (Ring::kFourBits) return make_float2(scaled[i][0], scaled[i][1]);
-    return make_float2(static_cast<float>(sums[i / 2][i % 2]), static_cast<float>(sums[i / 2][i % 2 + 2]));
+    return make_float2(part_of(sums[i / 2][i % 2]), part_of(sums[i / 2][i % 2 + 2]));
   }
 
   // Adds the products of the first kSize elements of a stage. Warpgroup `group` takes every second slice. `x`: the
@@ -215,14 +215,14 @@ struct SplitConsumer {
 #pragma unroll
     for (int source = 1; source < Ring::kSources; ++source) {
       const float2 more = from[source * kOwnPairs];
-      sum.x += more.x;
-      sum.y += more.y;
+      sum.x = add_parts(sum.x, more.x);
+      sum.y = add_parts(sum.y, more.y);
     }
     if constexpr (kScaledRows) {
       const float* scales = reinterpret_cast<const float*>(memory + Ring::kScaleOffset);
       const float row_scale = Ring::kByteRows ? scales[token] : 1.0f;
-      sum.x *= begun.scale_a * row_scale;
-      sum.y *= begun.scale_b * row_scale;
+      sum.x = rounded_product(sum_of_parts(sum.x), begun.scale_a * row_scale);
+      sum.y = rounded_product(sum_of_parts(sum.y), begun.scale_b * row_scale);
     }
     op.store(stored_tile(group), pair % 8, token, sum.x, sum.y, begun);
   }

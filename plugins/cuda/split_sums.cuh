@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/tile_ring.cuh"
+#include "cuda/weight_form.cuh"
 
 namespace tl {
 
@@ -31,7 +32,7 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[kFragments][4]
       float more[4];
       load_shared(more, mine + (split * kSlice + f) * kThreads * 16);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) slice[f][i] += more[i];
+      for (int i = 0; i < 4; ++i) slice[f][i] = add_parts(slice[f][i], more[i]);
     }
   }
 }

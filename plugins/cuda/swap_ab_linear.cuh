@@ -7,12 +7,12 @@
 //
 // A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, the same elements of the rows of x, and the scales and
 // offsets of the blocks. Two warps fill the ring: one copies boxes (cuda/tensor_copy.cuh), the other scales and
-// offsets, which takes about as long. For 4-bit integers, more warps reorder x. Each other warp has 16 weight rows: two
-// times eight, which an Op may need together, as gate and up in a gated product.
+// offsets, which takes about as long. For words of neighbours, more warps reorder x. Each other warp has 16 weight
+// rows: two times eight, which an Op may need together, as gate and up in a gated product.
 //
 // TL_X_BOX is the maximum number of rows: 8, 16, 32 or 64. Boxes of x have up to kXPart rows. If there are 32 rows or
-// fewer, only these are copied and multiplied. The blocks of a cluster may split the depth (TL_SPLITS); they have one
-// tile.
+// fewer, only these are copied and multiplied; of eight rows, only TL_X_ROWS are copied, if that is defined. The blocks
+// of a cluster may split the depth (TL_SPLITS); they have one tile.
 //
 // Launch: kSwapAbThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: see cuda/tiled_linear.cuh, whose
 // tiles these are.
@@ -27,12 +27,18 @@ namespace tl {
 
 // Words of 4-bit integers in the layout pairs8 give a lane eight neighbouring elements of 32, but the tensor cores want
 // the elements of a lane to be in four places. Instead of the weights, x is reordered, which has fewer bytes.
-constexpr bool kReordersX = is_short_integer(kWeightForm);
+constexpr bool kReordersX = kWordsOfNeighbours;
 constexpr int kSwapAbWarps = kTileColumns / 16, kReorderingWarps = kReordersX ? 2 : 0;
 constexpr int kSwapAbThreads = (kSwapAbWarps + 2 + kReorderingWarps) * 32;
 constexpr int kSwapAbFragments = ceil_div(kXBox, 8), kXPart = min_of(kXBox, 32), kXParts = kXBox / kXPart;
 static_assert(kTileColumns % 64 == 0, "a tile is whole warpgroups");
 static_assert(kXBox * kXBoxes <= 64 && kXBox % kXPart == 0);
+#ifdef TL_X_ROWS
+constexpr int kXRows = TL_X_ROWS;  // of a box; the others are undefined, as rows past the last one always are
+static_assert(kXBox == 8 && kXRows <= 8);
+#else
+constexpr int kXRows = kXPart;
+#endif
 
 // The interface of a ring that cuda/weight_piece.cuh uses.
 struct SwapAbForm {
@@ -119,7 +125,7 @@ struct SwapAbProducer {
     copy_columns<Op>(ring.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, ring.full(), policy);
   }
   __device__ __forceinline__ static u32 x_bytes(const Place& place) {
-    return kRawSteps * x_parts(place) * kXPart * kBlockRowBytes;
+    return kRawSteps * x_parts(place) * kXRows * kBlockRowBytes;
   }
   __device__ __forceinline__ void copy_x(const SwapAbRing& ring, const Place& place, int column) const {
     if (kReordersX) expect_bytes(ring.landed(), x_bytes(place));
@@ -236,7 +242,7 @@ struct SwapAbConsumer {
   __device__ __forceinline__ void dequantize(u32 (&a)[kProducts][4], const Piece& piece,
                                              const PieceNumbers (&numbers)[kPieceBlocks][2]) const {
     if constexpr (kProduct < kProducts) {
-      if constexpr (kReordersX) {
+      if constexpr (is_short_integer(kWeightForm)) {
         piece.template raise<kProduct>(a[kProduct], mask);
       } else {
         piece.template convert<kProduct>(a[kProduct], mask);
@@ -250,15 +256,21 @@ struct SwapAbConsumer {
   // dequantized.
   template <int kCount, int kFragments>
   __device__ __forceinline__ void add_stage(float (&sums)[kFragments][4], const SwapAbRing& ring) const {
+    // Where rows are few, warps wait for loads and not for products: then all of a stage is loaded first.
+    constexpr int kAhead = TL_ORDERED && kXBox <= 16 ? kCount : 1;
     PieceNumbers numbers[kPieceBlocks][2];
     u32 a[2][kProducts][4];
+    Piece pieces[kAhead];
     const u64 columns = matrix_descriptor(ring.x(), 0);
     const u32 first = ring.weight() + place();
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
     for (int number = 0; number < kCount; ++number) {
-      Piece piece;
-      piece.load(first ^ number * 32);
+      if (number % kAhead == 0) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) pieces[i].load(first ^ (number + i) * 32);
+      }
+      const Piece& piece = pieces[number % kAhead];
       if (number % kAlike == 0) load(numbers, ring.numbers(), number);
       dequantize<0>(a[number % 2], piece, numbers);
       wgmma_fence();

@@ -196,8 +196,12 @@ struct TileSums {
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
         if (token < Ring::kTokens && (i % 4 < 2 || Loaded::is_whole(tile))) {
-          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] =
-              static_cast<float>(sums[tile][i / 4][i % 4]) * kSumFactor;
+          float& to = target[(warp * Ring::kTokens + token) * Ring::kStageRows + row];
+          if constexpr (kExactParts) {
+            to = part_of(sums[tile][i / 4][i % 4]);
+          } else {
+            to = static_cast<float>(sums[tile][i / 4][i % 4]) * kSumFactor;
+          }
         }
       }
     }

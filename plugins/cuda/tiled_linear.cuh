@@ -66,8 +66,10 @@ struct ProductScales {
 #pragma unroll
       for (int f = start; f < min_of(start + kTogether, kCount); ++f) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          sums[kFirst + f][i] *= (i % 2 == 0 ? both[f - start].x : both[f - start].y) * (i < 2 ? of_rows.x : of_rows.y);
+        for (int i = 0; i < 4; ++i) {
+          const float scale = (i % 2 == 0 ? both[f - start].x : both[f - start].y) * (i < 2 ? of_rows.x : of_rows.y);
+          sums[kFirst + f][i] = rounded_product(sum_of_parts(sums[kFirst + f][i]), scale);
+        }
       }
     }
   }
@@ -158,7 +160,7 @@ struct TileConsumer {
     pin(sums);
     release(last);
 #pragma unroll
-    for (int i = 0; i < kFragments * 4; ++i) results[i / 4][i % 4] = static_cast<float>(sums[i / 4][i % 4]);
+    for (int i = 0; i < kFragments * 4; ++i) results[i / 4][i % 4] = part_of(sums[i / 4][i % 4]);
   }
   // Staggers warpgroups by some steps, so that the tensor cores work for one while the other stores its sums.
   __device__ __forceinline__ void keep_distance(TileRing ring) const {

@@ -13,7 +13,7 @@ from trtllm_lite.common.vocabulary import DTYPES, STORED_BYTES
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, WeightBuffers, kernel
 from .clusters import CLUSTER_ARCH, RESIDENT, resident_grid
 from .row_scales import RowScales
-from .weight_form import WeightForm, form_of
+from .weight_form import PAIRS8, WeightForm, form_of
 
 TILED_ARCH = CLUSTER_ARCH
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # bytes of a step in a row of x or the weight; bytes of a stage's barriers
@@ -113,7 +113,7 @@ def dequantizer_warps(form: WeightForm, rows: int) -> int:
 
 def swap_ab_threads(config: TileConfig, form: WeightForm) -> int:
     """Threads of a block of a swap-AB kernel (kSwapAbThreads of cuda/swap_ab_linear.cuh)."""
-    return 2 * config.columns + 32 * (_SWAP_AB_PRODUCERS + (_REORDERING_WARPS if form.whole_rows else 0))
+    return 2 * config.columns + 32 * (_SWAP_AB_PRODUCERS + (_REORDERING_WARPS if form.layout == PAIRS8 else 0))
 
 
 def max_columns(form: WeightForm, rows: int) -> int:
@@ -155,20 +155,32 @@ def tile_configs(
 
 @cache
 def swap_ab_configs(
-    out_features: int, in_features: int, form: WeightForm, max_rows: int, gated: bool, device: Device
+    out_features: int,
+    in_features: int,
+    form: WeightForm,
+    max_rows: int,
+    gated: bool,
+    device: Device,
+    splits: int | None = None,
 ) -> tuple[TileConfig, ...]:
     """Candidates of swap-AB for at most ``max_rows`` rows, the heuristic's choice first; arguments as in tile_configs.
+
+    Those with ``splits`` give a row the bits that tiles with so many give: tensor cores add the products of 16
+    elements of a row in one order, whichever operand has them. So x must not be reordered.
 
     There are none for more than MOST_SWAP_AB_ROWS rows, or for a weight that is not dequantized in blocks.
     """
     if device.arch != TILED_ARCH or not form.in_blocks or max_rows > MOST_SWAP_AB_ROWS or out_features % _X_GROUP:
         return ()
+    if splits is not None and form.layout == PAIRS8:
+        return ()
     problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1, 0)
-    clusters = [splits for splits in CUTS if in_features % (problem.stage_depth * splits) == 0 or splits == 1]
+    clusters = [cut for cut in CUTS if in_features % (problem.stage_depth * cut) == 0 or cut == 1]
     configs = [
-        TileConfig(MOST_SWAP_AB_ROWS, columns, 1, 1, splits, "", swap_ab=True)
+        TileConfig(MOST_SWAP_AB_ROWS, columns, 1, 1, cut, "", swap_ab=True)
         for columns in SWAP_AB_COLUMNS
-        for splits in clusters
+        for cut in clusters
+        if splits in (None, cut)
     ]
     best = sorted(configs, key=lambda config: (problem.swap_ab_cycles(config), config.cluster))[:_SWAP_AB_CANDIDATES]
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
@@ -318,6 +330,7 @@ class Tiling:
 
     ``x_scales``: the scales of the rows of x, if these are bytes. ``chunk``: the first and the second half of this many
     features, or of a divisor of at least 16, go to the same threads (RoPE rotates them together); 0 if none need to.
+    ``ordered``: kernels for any number of rows give a row the same bits, if they split the depth into equal parts.
     """
 
     dtype: str
@@ -326,6 +339,7 @@ class Tiling:
     max_rows: int
     x_scales: RowScales | None = None
     chunk: int = 0
+    ordered: bool = False
 
     @property
     def x_box(self) -> int:
@@ -338,6 +352,8 @@ class Tiling:
     @property
     def x_copy(self) -> int:
         """Rows of x that a copy of the copy engine has: swap-AB leaves out a half that a step does not have."""
+        if self.config.swap_ab and self.ordered and self.max_rows < _X_GROUP:
+            return self.max_rows  # the copy engine takes longer to fill rows with zeros than to copy them
         return min(self.x_box, _SWAP_AB_COPY) if self.config.swap_ab else self.x_box
 
     @property
@@ -375,12 +391,14 @@ class Tiling:
             "TL_RAW_STAGES": problem.raw_stages(config.columns),
             "TL_ROW_SCALES": int(self.row_scales is not None),
             **problem.form.defines,
+            **({"TL_ORDERED": 1} if self.ordered else {}),
         }
         if config.swap_ab:
             shared_bytes, threads = self.device.shared_bytes, swap_ab_threads(config, problem.form)
-            return kernel(
-                source, name, threads, shared_bytes, defines | {"TL_SHARED_BYTES": shared_bytes}, config.reason
-            )
+            if self.x_copy < _X_GROUP:
+                defines["TL_X_ROWS"] = self.x_copy
+            defines |= {"TL_SHARED_BYTES": shared_bytes}
+            return kernel(source, name, threads, shared_bytes, defines, config.reason)
         warps = dequantizer_warps(problem.form, config.rows)
         threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.is_dequantized else _THREADS)
         return kernel(source, name, threads, shared_bytes, defines, config.reason)

@@ -2,10 +2,16 @@
 //
 // TL_FP16 = 1 selects IEEE half, 0 bfloat16. Elements are raw bits: the conversions below are single instructions, and
 // kernels that need no CUDA header compile anywhere with nothing but NVRTC.
+//
+// TL_ORDERED = 1: kernels of products for few rows and for many give a row the same bits. What they compute with the
+// sums then takes the same operations, and the compiler must not contract a product and a sum in one kernel alone.
 #pragma once
 
 #ifndef TL_FP16
 #define TL_FP16 0
+#endif
+#ifndef TL_ORDERED
+#define TL_ORDERED 0
 #endif
 
 namespace tl {
@@ -60,6 +66,9 @@ __device__ __forceinline__ uint4 pack8(const float (&values)[8]) {
   return make_uint4(pack2(values[0], values[1]), pack2(values[2], values[3]), pack2(values[4], values[5]),
                     pack2(values[6], values[7]));
 }
+
+// a * b, which is never contracted with a sum if TL_ORDERED.
+__device__ __forceinline__ float rounded_product(float a, float b) { return TL_ORDERED ? __fmul_rn(a, b) : a * b; }
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }

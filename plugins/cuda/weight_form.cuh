@@ -1,7 +1,7 @@
 // The storage formats of weights, and the scales and offsets of the blocks of their rows.
 //
 // Macros: TL_WEIGHT_FORM and, if rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or
-// 1).
+// 1); TL_PAIRS32 (1: 4-bit integers lie in the layout pairs32 instead of pairs8).
 #pragma once
 
 #include "cuda/byte_rows.cuh"
@@ -10,6 +10,9 @@
 #define TL_BLOCK 0
 #define TL_NUMBER_TYPE 0
 #define TL_OFFSETS 0
+#endif
+#ifndef TL_PAIRS32
+#define TL_PAIRS32 0
 #endif
 
 namespace tl {
@@ -40,8 +43,25 @@ __host__ __device__ constexpr RowType rows_of(WeightForm form) {
          : form == WeightForm::kInt8Both ? RowType::kInt8
                                          : RowType::k16Bits;
 }
+// Whether a word of 4-bit integers has eight neighbours of a row. Otherwise it has pairs of elements that are eight
+// apart, in the order of the tensor cores.
+constexpr bool kWordsOfNeighbours = is_short_integer(kWeightForm) && !TL_PAIRS32;
 // Whether a weight row has one scale, by which its sums are multiplied.
 constexpr bool kScaledRows = kWeightForm == WeightForm::kInt8 || rows_of(kWeightForm) != RowType::k16Bits;
+
+// Sums over parts of the depth, which warps and blocks add up. Those of int8 are added as int32 if TL_ORDERED: they are
+// exact, so that every division of the depth gives the same sum. Their bits travel as float32.
+constexpr bool kExactParts = TL_ORDERED && kWeightForm == WeightForm::kInt8Both;
+__device__ __forceinline__ float part_of(float sum) { return sum; }
+__device__ __forceinline__ float part_of(int sum) {
+  return kExactParts ? __int_as_float(sum) : static_cast<float>(sum);
+}
+__device__ __forceinline__ float add_parts(float a, float b) {
+  return kExactParts ? __int_as_float(__float_as_int(a) + __float_as_int(b)) : a + b;
+}
+__device__ __forceinline__ float sum_of_parts(float part) {
+  return kExactParts ? static_cast<float>(__float_as_int(part)) : part;
+}
 
 // Scales, and offsets if TL_OFFSETS, of blocks of kBlock elements of a row (kBlock 0: there are none). They are stored
 // in the layout rows8: for each 8 rows, the numbers of the first block, then those of the next.

@@ -10,6 +10,7 @@ from trtllm_lite.common.vocabulary import DTYPES
 from ..launch import WeightBuffers
 
 BLOCK_SIZES = (32, 64, 128, 256, 512)  # elements of a block that kernels support
+PAIRS8, PAIRS32 = "pairs8", "pairs32"  # layouts of 4-bit integers
 _NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # TL_NUMBER_TYPE
 
 
@@ -71,6 +72,10 @@ class WeightForm:
         """Bytes of the scales and offsets of ``elements`` neighbouring elements, which must be whole blocks."""
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
+    def adds_exactly(self, in_features: int) -> bool:
+        """Whether sums are whole numbers that int32 holds, so that every order of additions gives the same sum."""
+        return self.number == _INT8_BOTH and in_features <= _LARGEST_EXACT_DEPTH
+
     @property
     def is_dequantized_in_blocks(self) -> bool:
         """Whether elements are in blocks and are dequantized to 16 bits for steps of any size."""
@@ -84,20 +89,31 @@ class WeightForm:
     @property
     def defines(self) -> dict[str, int]:
         """The macros that describe the format."""
-        return {"TL_WEIGHT_FORM": self.number} | ({} if self.blocks is None else self.blocks.defines)
+        in_pairs32 = {"TL_PAIRS32": 1} if self.layout == PAIRS32 else {}
+        return {"TL_WEIGHT_FORM": self.number} | in_pairs32 | ({} if self.blocks is None else self.blocks.defines)
+
+    @property
+    def ordered(self) -> WeightForm:
+        """This form in engines that add in one order: 4-bit integers are in the order of the tensor cores.
+
+        Kernels that multiply them by fixed-point numbers do not read that layout.
+        """
+        return replace(self, layout=PAIRS32) if self.whole_rows else self
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
+_INT8_BOTH = 5
+_LARGEST_EXACT_DEPTH = (2**31 - 1) // 128**2  # of sums of products of int8
 # Formats of rows with one scale, by (type of the weight, type of the rows of x if these are bytes).
 _FORMS = {
     ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
-    ("int8", "int8"): WeightForm(5, 8, 1, 32),
+    ("int8", "int8"): WeightForm(_INT8_BOTH, 8, 1, 32),
 }
 # Formats of rows with scales for each block, which are multiplied by 16-bit rows.
 BLOCK_FORMS = {
-    "int4": WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
-    "uint4": WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    "int4": WeightForm(3, 4, 2, 64, PAIRS8, in_blocks=True, whole_rows=True),
+    "uint4": WeightForm(4, 4, 2, 64, PAIRS8, in_blocks=True, whole_rows=True),
     "float8_e4m3fn": WeightForm(6, 8, 2, 32, "spread_e4m3", in_blocks=True, largest_scale=128.0),
     "float4_e2m1fn": WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
     "int8": WeightForm(8, 8, 2, 32, "mma_k16", in_blocks=True),
@@ -126,4 +142,5 @@ def form_of(weight: WeightBuffers) -> WeightForm:
         assert isinstance(depth, int)
         assert isinstance(count, int)
         blocks = BlockNumbers(depth // count, scale.dtype, weight.offset is not None)
-    return weight_form(values.dtype, weight.rows, blocks)
+    form = weight_form(values.dtype, weight.rows, blocks)
+    return form.ordered if values.layout == PAIRS32 else form

@@ -34,7 +34,8 @@ struct SwapAbGatedOp {
         gate += unpack1(more[0]);
         up += unpack1(more[TL_OUT]);
       }
-      y[static_cast<u64>(r) * TL_OUT + at] = pack1(gated<TL_ACTIVATION>(gate, up));
+      const float value = TL_ORDERED ? gated_fast<TL_ACTIVATION>(gate, up) : gated<TL_ACTIVATION>(gate, up);
+      y[static_cast<u64>(r) * TL_OUT + at] = pack1(value);
     }
   }
 };

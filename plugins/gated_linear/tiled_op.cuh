@@ -21,15 +21,7 @@ struct TiledGatedOp {
   __device__ __forceinline__ static int weight_row(int first, int column) {
     return column / kRun * TL_OUT + first + column % kRun;
   }
-  // For SiLU: gate / (1 + exp(-gate)) * up in five instructions. If the exponential overflows float32, the result is 0,
-  // its limit.
-  __device__ __forceinline__ static float gated(float gate, float up) {
-    if constexpr (TL_ACTIVATION != 1) return tl::gated<TL_ACTIVATION>(gate, up);
-    float power, inverse;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-    return gate * inverse * up;
-  }
+  __device__ __forceinline__ static float gated(float gate, float up) { return gated_fast<TL_ACTIVATION>(gate, up); }
   __device__ __forceinline__ void warm(int column) const {
     scales.warm<kTileColumns / 2>(column, TL_OUT - column);
     scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);

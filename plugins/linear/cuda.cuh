@@ -20,6 +20,8 @@ namespace tl {
 struct LinearOp {
   static constexpr int kTiles = ceil_div(TL_OUT, kRowsPerTile);
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual would be added before the activation");
+  // Tiled kernels add the bias first and then the residual.
+  static constexpr bool kBiasFirst = TL_ORDERED && TL_BIAS && TL_RESIDUAL;
   const void* weight;
   BlockNumbers numbers;
   const float* scale;  // one for each feature
@@ -36,7 +38,7 @@ struct LinearOp {
   __device__ __forceinline__ float added(int feature, int m) const {
     float value = 0.0f;
     if (feature >= TL_OUT) return value;
-    if (TL_BIAS) value += bias[feature];
+    if (TL_BIAS && !kBiasFirst) value += bias[feature];
     if (TL_RESIDUAL) value += unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature));
     return value;
   }
@@ -56,8 +58,11 @@ struct LinearOp {
     }
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun begun) const {
-    put(tile * kRowsPerTile + f, m, activate<TL_ACTIVATION>(a + begun.x));
-    put(tile * kRowsPerTile + f + 8, m, activate<TL_ACTIVATION>(b + begun.y));
+    const int first = tile * kRowsPerTile + f;
+    if (kBiasFirst && first < TL_OUT) a += bias[first];
+    if (kBiasFirst && first + 8 < TL_OUT) b += bias[first + 8];
+    put(first, m, activate<TL_ACTIVATION>(a + begun.x));
+    put(first + 8, m, activate<TL_ACTIVATION>(b + begun.y));
   }
 };
 

@@ -16,7 +16,8 @@ struct Rotated {
   float low, high;
 
   __device__ __forceinline__ Rotated(float a, float b, float cos, float sin)
-      : low(a * cos - b * sin), high(b * cos + a * sin) {}
+      : low(TL_ORDERED ? fmaf(a, cos, -__fmul_rn(b, sin)) : a * cos - b * sin),
+        high(TL_ORDERED ? fmaf(b, cos, __fmul_rn(a, sin)) : b * cos + a * sin) {}
 };
 
 // Chunk `index` of a row: kRun elements of a head and the kRun elements that they are rotated with. Chunks of elements

@@ -70,7 +70,7 @@ struct TiledQkvOp {
     return loaded;
   }
   __device__ __forceinline__ static float finished(float sum, float scale, float row_scale, float more) {
-    const float value = kScaledRows ? sum * (scale * row_scale) : sum;
+    const float value = kScaledRows ? rounded_product(sum_of_parts(sum), scale * row_scale) : sum;
     return TL_BIAS ? value + more : value;
   }
   // Finishes and stores row `i` of the thread's rows in both fragments of a pair.

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.checkpoint import open_checkpoint
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.runtime.session.request import Request, Response
 
 # The model is large enough for split-K, and prompts are long enough for several steps and several tiles of keys.
@@ -66,29 +69,30 @@ def described(responses: Sequence[Response]) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("qformat", ["full_prec", "int8_wo", "int4_wo", "fp8_rowwise"])
+def build(qformat: str, folder: Path) -> Path:
+    """Build a deterministic engine; a scheme that needs statistics of activations gets made-up ones."""
+    checkpoint = open_checkpoint(folder / "checkpoint")
+    model, _ = quantize_network(checkpoint.model, Recipe(qformat), made_up(checkpoint.model))
+    how: dict[str, Any] = {"target": "sm_90", "max_draft_len": 4, "deterministic": True}
+    build_engine(replace(checkpoint, model=model), folder / "engine", **how, **LIMITS)
+    return folder / "engine"
+
+
+@pytest.mark.parametrize("qformat", ["full_prec", "int8_wo", "int4_wo", "int8_sq", "fp8_rowwise"])
 def test_a_thousand_requests_in_random_company(qformat: str, tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **MODEL)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
-    build_engine(
-        tmp_path / "checkpoint",
-        tmp_path / "engine",
-        target="sm_90",
-        qformat=qformat,
-        max_draft_len=4,
-        deterministic=True,
-        **LIMITS,
-    )
+    engine = build(qformat, tmp_path)
     asked = requests()
     alone = {"kv_cache_config": {"enable_block_reuse": False}}
-    with LLM(tmp_path / "engine", **alone) as llm:
+    with LLM(engine, **alone) as llm:
         expected = [described(llm.session.submit(request).result()) for request in asked[:NUM_ALONE]]
     policy = {"capacity_scheduler_policy": "MAX_UTILIZATION"}
     small = {"kv_cache_config": {"max_tokens": 4096}, "scheduler_config": policy}
     first: list[Any] = []
     for options in ({}, {"max_num_tokens": 96}, {"speculative_config": NGRAM}, small):
         order = np.random.default_rng(len(first)).permutation(len(asked))
-        with LLM(tmp_path / "engine", **options) as llm:
+        with LLM(engine, **options) as llm:
             handles = llm.session.submit_all([asked[row] for row in order])
             found = dict(zip(order.tolist(), [described(handle.result()) for handle in handles], strict=True))
         assert [found[row] for row in range(NUM_ALONE)] == expected

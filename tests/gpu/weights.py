@@ -29,7 +29,7 @@ class Form:
 
     Scales have the type ``number``. There is one for each ``block`` of neighbouring elements of a row, or one for each
     row if ``block`` is 0. With ``offsets`` each block also has an offset; with ``zero_points``, the offset is minus the
-    scale times an integer, as in AWQ and GPTQ.
+    scale times an integer, as in AWQ and GPTQ. With ``ordered`` the layout is that of engines which add in one order.
     """
 
     dtype: str
@@ -37,6 +37,7 @@ class Form:
     number: str = "float32"
     offsets: bool = False
     zero_points: bool = False
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,11 @@ def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
     points = torch.rand(blocks) * (high - low) + low
     points = points.round() if form.zero_points else points
     offset = (-points * scale.float()).to(_NUMBERS[form.number]) if form.offsets else None
-    packed = pack(values.numpy().astype(_NUMPY[form.dtype]), BLOCK_FORMS[form.dtype].layout)
+    kernels = BLOCK_FORMS[form.dtype]
+    layout = (kernels.ordered if form.ordered else kernels).layout
+    packed = pack(values.numpy().astype(_NUMPY[form.dtype]), layout)
     stored = torch.from_numpy(packed.view(np.uint8))
-    buffers, tensors = [Buffer("weight", form.dtype, shape)], [stored]
+    buffers, tensors = [Buffer("weight", form.dtype, shape, layout=layout)], [stored]
     for name, numbers in (("weight_scale", scale), ("weight_offset", offset)):
         if numbers is None:
             continue

@@ -83,6 +83,7 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Point
 def _in_blocks(macros: Macros, weight: Pointer, numbers: list[Pointer | None], rows: int) -> np.ndarray:
     features, blocks = macros["TL_IN"], macros["TL_IN"] // macros["TL_BLOCK"]
     dtype, layout = BLOCK_FORMS[macros["TL_WEIGHT_FORM"]]
+    layout = "pairs32" if macros.get("TL_PAIRS32") else layout
     kind = (np.float32, np.float16, ml_dtypes.bfloat16)[macros["TL_NUMBER_TYPE"]]
 
     def of_blocks(pointer: Pointer | None) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Deterministic GPU engines add in the same order in every program, or the build refuses."""
 
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -25,6 +26,8 @@ ROW_KERNELS = {
     "cache_slots", "channel_magnitudes", "embedding", "gather_columns", "gather_rows", "gate_mul", "layer_norm",
     "position_embedding", "quantize_rows", "query_key_norm", "rms_norm", "rope_cache", "rotary_table", "rowwise",
 }  # fmt: skip
+PRODUCT = re.compile("(linear|gated_linear|qkv_linear)(?:_tiled|_swap_ab)?")
+INT8_BY_INT8, SHORT_INTEGERS = 5, (3, 4)  # of TL_WEIGHT_FORM
 
 # Macros of attention that differ for decode rows, with the same results: tests/gpu/test_prefill_attention.py.
 OF_DECODE_ROWS = {"TL_ONE_TOKEN", "TL_SHARED_BYTES"}
@@ -37,9 +40,9 @@ def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
         for command in program.commands:
             assert isinstance(command, Launch), "cuBLASLt promises no order of additions"
             kernel, macros = command.kernel, dict(command.kernel.defines)
-            if kernel.name.endswith("_tiled"):
+            if (product := PRODUCT.fullmatch(kernel.name)) is not None:
                 extents = {name: macros[name] for name in ("TL_OUT", "TL_IN")}
-                found[f"{kernel.name} {extents}"].add((macros["TL_SPLITS"],))
+                found[f"{product[1]} {extents}"].add(_order(kernel.name, macros))
             elif kernel.name in ROW_KERNELS:
                 continue
             else:
@@ -47,6 +50,17 @@ def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
                 order = {name: value for name, value in macros.items() if name not in OF_DECODE_ROWS}
                 found[kernel.name].add(tuple(sorted(order.items())))
     return found
+
+
+def _order(name: str, macros: dict[str, Any]) -> tuple[object, ...]:
+    """The order in which a product's kernel adds, which the split-K factor determines; sums of int8 are exact."""
+    assert macros["TL_ORDERED"]
+    if macros["TL_WEIGHT_FORM"] == INT8_BY_INT8:
+        assert macros["TL_ROW_SCALES"] or not name.endswith("linear")
+        return ("any",)
+    assert not name.endswith("linear"), "kernels for a few rows add in an order of their own"
+    assert "swap_ab" not in name or macros["TL_WEIGHT_FORM"] not in SHORT_INTEGERS or macros["TL_PAIRS32"]
+    return (macros["TL_SPLITS"],)
 
 
 @pytest.mark.parametrize("tiled", [False, True])
@@ -57,13 +71,16 @@ def test_programs_add_in_one_order(qformat: str, tiled: bool) -> None:
     assert len(programs.programs) > 5
     assert {"paged_attention_prefill", "sample"} < found.keys()
     assert all(len(of_kernel) == 1 for of_kernel in found.values()), found
+    kernels = {command.kernel.name for program in programs.programs for command in program.commands}
+    assert ("linear" in kernels) == (qformat == "int8_sq"), "sums of int8 are exact in every kernel"
+    assert ("linear_swap_ab" in kernels) == (qformat == "int4_wo")
 
 
 def test_products_of_small_steps_say_the_order() -> None:
     """Some products use split-K, which fills a card in steps with few rows."""
     shape = cuda_shape(**WIDE | {"hidden": 2048, "inter": 4096})
     found = orders(lowered(shape, **STEPS, deterministic=True))
-    assert {(1,), (4,)} <= {order for name, of in found.items() if "_tiled" in name for order in of}
+    assert {(1,), (4,)} <= {order for name, of in found.items() if "linear" in name for order in of}
 
 
 @pytest.mark.parametrize("variant", sorted(SUPPORTED))

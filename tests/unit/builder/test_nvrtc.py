@@ -297,6 +297,28 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
     assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("product", ["gated_linear/", "linear/", "paged_attention/qkv"])
+@pytest.mark.parametrize(
+    ("kernel", "more"),
+    [
+        ("cuda.cuh", {"TL_WEIGHT_FORM": 5, "TL_ROW_SCALES": 1}),
+        ("tiled.cuh", {"TL_WEIGHT_FORM": 5}),
+        ("tiled.cuh", {"TL_WEIGHT_FORM": 3, "TL_PAIRS32": 1, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 128} | BLOCKS),
+        ("swap_ab.cuh", {"TL_WEIGHT_FORM": 4, "TL_PAIRS32": 1}),
+        ("swap_ab.cuh", {"TL_X_BOX": 8, "TL_X_ROWS": 2}),
+    ],
+)
+def test_ordered_products_compile(product: str, kernel: str, more: dict[str, int], tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    source = product + kernel if product.endswith("/") else f"{product}_{kernel}".replace("_cuda", "")
+    listed = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS or "swap" in kernel}
+    raw = {} if more.get("TL_RAW_STAGES") or "swap" in kernel else {"TL_RAW_STAGES": 0}
+    defines = listed | {"TL_ORDERED": 1} | raw | more
+    cubin = compile_kernel(root / source, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
 @pytest.mark.parametrize(("in_features", "shared_bytes"), [(4096, 99 * 1024), (1024, 227 * 1024)])

@@ -227,7 +227,7 @@ class _OpLowering:
         if config is None:
             return None
         self._check_forms()
-        return FewRows(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
+        return FewRows(self.max_tokens, self.dtype, self.device, config, self.scales("x"), self.deterministic)
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
         site = self._site(y, self.attribute("activation"), self.scales("y"))
@@ -271,6 +271,7 @@ class _OpLowering:
             bias=self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None,
             x_scales=self.scales("x"),
             y_scales=y_scales,
+            ordered=self.deterministic,
         )
 
     def _implement(self, site: DenseSite) -> list[Command]:

@@ -107,6 +107,7 @@ class Operands:
         _check_scales(operands, rows)
         weight, scale = operands["weight"], operands["weight_scale"]
         form = _form_of(weight, scale, rows)
+        form = form.ordered if self.limits.deterministic else form
         values = self._weight(weight, form.layout, partial(_check_elements, weight))
         if not form.in_blocks:
             return WeightBuffers(values, self._stored_as(scale, "float32"), rows=rows)

@@ -64,11 +64,17 @@ class ProgramKind:
     def few_rows(self, op: Op) -> GemvConfig | SplitKConfig | None:
         """Return the GEMV configuration of ``op``; None if it has many rows, or is too large for a GEMV.
 
-        GEMV kernels have their own order of additions, so deterministic engines do not use them.
+        GEMV kernels have their own order of additions, so deterministic engines use them only where sums are exact,
+        and only for rows with scales of their own: one scale lets kernels for many rows round y to bytes in one step,
+        from float32, where those for few rows take two.
         """
-        if not self.bucket.decode or self.limits.deterministic:
+        if not self.bucket.decode:
             return None
-        shape, how = static_dims(op.inputs["weight"]), (form_of_op(op), self.bucket.max_tokens, self.device)
+        shape, form = static_dims(op.inputs["weight"]), form_of_op(op)
+        exact = form.adds_exactly(shape[-1]) and op.attributes.get("x_row_scales")
+        if self.limits.deterministic and not exact:
+            return None
+        how = (form, self.bucket.max_tokens, self.device)
         return _GROUPED_CONFIGS.get(op.kind, few_rows_config)(shape, *how)
 
 

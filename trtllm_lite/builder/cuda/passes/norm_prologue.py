@@ -8,7 +8,12 @@ _PRODUCTS = ("Linear", "GatedLinear", "PagedAttention", "Router", "GroupedGatedL
 
 
 def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Product(x=RmsNorm(z, w)) becomes Product(x=z, x_norm=w) where x stays in shared memory."""
+    """Product(x=RmsNorm(z, w)) becomes Product(x=z, x_norm=w) where x stays in shared memory.
+
+    Deterministic engines keep the norm's kernel, whose sums have the same order for any number of rows.
+    """
+    if program.limits.deterministic:
+        return ops
     links = Links(ops)
     rewritten = []
     for op in ops:

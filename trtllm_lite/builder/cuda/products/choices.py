@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from itertools import pairwise
 from typing import NoReturn
 
-from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
+from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Candidates, Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import KernelTiming, TimingCache
 from trtllm_lite.errors import BuildError
@@ -23,14 +23,15 @@ _GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most servers spend
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, deterministic: bool = False) -> Chooser:
     """Return what chooses the kernels of one program's products; ``timings`` count if they are of this architecture.
 
-    With ``deterministic`` a product is computed in the same order of additions in all programs.
+    With ``deterministic`` a product is computed in the same order of additions in all programs, unless its sums are
+    exact in any order.
     """
     known = timings if timings is not None and timings.arch == device.arch else None
     choices: dict[Hashable, Choice] = {}  # the layers of a network have the same few products
 
     def choose(site: Site) -> Choice:
         if site.kind not in choices:
-            choose_one = _choose_ordered if deterministic else _choose
+            choose_one = _choose_ordered if deterministic and not site.adds_exactly else _choose
             choices[site.kind] = choose_one(bucket, device, known, site)
         return choices[site.kind]
 
@@ -47,8 +48,8 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
     """Choose the tiled kernel with the split-K that is best in decode steps.
 
     These kernels add a row's products along the depth in one fixed order, so that programs may differ in the rows and
-    widths of tiles. For a few rows, which are not measured, the best is that of the smallest steps that are. Raises
-    BuildError if no kernel takes steps of any size.
+    widths of tiles, and in which operand is which (swap-AB). For a few rows, which are not measured, the best is that
+    of the smallest steps that are. Raises BuildError if no kernel takes steps of any size.
     """
     splits = _best_cut(device, timings, site)
     best = _fastest(bucket, timings, site, site.candidates(size_class(bucket), device, splits))
@@ -60,9 +61,10 @@ def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
 
     Step sizes without measurements do not count, and a factor has to be measured at all other step sizes.
     """
+    tiled = [cut for cut in CUTS if site.tile_configs(LARGEST_STEP, device, cut)]
     ratios: list[dict[int, float]] = []
     for above, size in pairwise((0, *_GENERATING)):
-        parts = {str(config): cut for cut in CUTS for config in site.tile_configs(size, device, cut)}
+        parts = {name: cut for cut in tiled for name in site.candidates(size, device, cut)}
         times: dict[int, float] = {}
         for timing in _measured(Bucket("step", size, above), timings, site):
             if timing.rows == size and timing.kernel in parts:

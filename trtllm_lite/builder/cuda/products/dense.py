@@ -35,7 +35,8 @@ class DenseSite:
     ``added``, the rows of adapters, is added before the activation; a product of one matrix with a residual or an
     activation has none. ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With
     ``tokens``, y is queries, keys and values, and RoPE and the cache write are computed as well. ``peers`` says in
-    which rank's memory the rows of y are stored; only tiled kernels store into another rank's memory.
+    which rank's memory the rows of y are stored; only tiled kernels store into another rank's memory. ``ordered``: a
+    row gets the same bits from all kernels that split the depth alike.
     """
 
     y: Buffer
@@ -52,6 +53,7 @@ class DenseSite:
     y_scales: RowScales | None = None
     tokens: NewTokens | None = None
     peers: PeerRows = HERE
+    ordered: bool = False
 
     @property
     def product(self) -> Product:
@@ -84,6 +86,11 @@ class DenseSite:
         return self.dtype if self.y.kind == "state" else self.y.dtype
 
     @property
+    def adds_exactly(self) -> bool:
+        """Implements :attr:`Site.adds_exactly`."""
+        return form_of(self.weight).adds_exactly(self.product.in_features)
+
+    @property
     def in_library(self) -> bool:
         """Implements :attr:`Site.in_library`: the weight is 16-bit, and y is stored on this rank."""
         return self.weight.scale is None and self.peers is HERE
@@ -102,7 +109,7 @@ class DenseSite:
 
         cuBLASLt (None) comes first if it has the product, unless the best tiled kernel's estimated time is short.
         """
-        swap_ab = self._swap_ab_configs(max_rows, device) if splits is None else ()
+        swap_ab = self._swap_ab_configs(max_rows, device, splits)
         tiled: Candidates = {str(one): one for one in (*swap_ab, *self.tile_configs(max_rows, device, splits))}
         if not self.in_library or splits is not None:
             return tiled
@@ -119,12 +126,12 @@ class DenseSite:
         extents = (product.out_features, product.in_features)
         return tile_configs(*extents, form, max_rows, product.gated, device, self.chunk, splits)
 
-    def _swap_ab_configs(self, max_rows: int, device: Device) -> tuple[TileConfig, ...]:
+    def _swap_ab_configs(self, max_rows: int, device: Device, splits: int | None) -> tuple[TileConfig, ...]:
         product = self.product
         if product.gated and product.bias:
             return ()
         extents = (product.out_features, product.in_features)
-        return swap_ab_configs(*extents, form_of(self.weight), max_rows, product.gated, device)
+        return swap_ab_configs(*extents, form_of(self.weight), max_rows, product.gated, device, splits)
 
     @property
     def fused_tokens(self) -> NewTokens | None:
@@ -176,7 +183,7 @@ class DenseSite:
 
     def _by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
         """Launch a tiled kernel."""
-        how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales, self.chunk)
+        how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales, self.chunk, self.ordered)
         operands = (self.y, self.x, self.weight, self.rows, how)
         if self.product.gated:
             added, y_scales = self.added, self.y_scales

@@ -59,6 +59,11 @@ class GroupedSite:
         return self.product
 
     @property
+    def adds_exactly(self) -> bool:
+        """Implements :attr:`Site.adds_exactly`: rows of experts are 16-bit."""
+        return False
+
+    @property
     def in_library(self) -> bool:
         """Implements :attr:`Site.in_library`."""
         return False

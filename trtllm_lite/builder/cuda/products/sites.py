@@ -43,6 +43,10 @@ class Site(Protocol):
         """A key that differs between the sites of a program for which different choices may be best."""
 
     @property
+    def adds_exactly(self) -> bool:
+        """Whether every order of additions gives a row the same bits."""
+
+    @property
     def in_library(self) -> bool:
         """Whether cuBLASLt computes this product."""
 
