@@ -95,7 +95,7 @@ def test_requests_go_on_while_memory_moves(made: tuple[Path, Any]) -> None:
                 slot = choose.randrange(1, NUM_LORAS)
                 slots.place(adapters[slot], slot)
                 moves.append(executor.memory["adapters"])
-                slots.release([choose.randrange(1, NUM_LORAS)])
+                slots.release(choose.randrange(1, NUM_LORAS))
         except BaseException as failure:  # noqa: BLE001 - the test reports it
             failures.append(failure)
 
@@ -114,6 +114,7 @@ def test_requests_go_on_while_memory_moves(made: tuple[Path, Any]) -> None:
         slots.place(adapter, slot)
         assert continued(loop, 7, adapter) == adapted[slot]
     assert executor.memory["adapters"] + executor.memory["kv_cache"] == cache
-    slots.release(range(NUM_LORAS))
+    for slot in range(NUM_LORAS):
+        slots.release(slot)
     assert executor.memory["kv_cache"] == cache
     loop.shut_down()

@@ -42,6 +42,12 @@ def test_prefill_attention_with_wgmma() -> None:
     test_prefill_attention.test_batches([(0, 17), (31, 2), (300, 129)], 32, BF16, wgmma=True)
 
 
+def test_keys_of_16_bits_beside_values_of_bytes() -> None:
+    e4m3 = torch.float8_e4m3fn
+    test_decode_attention.test_caches_of_bytes(64, e4m3, True)
+    test_prefill_attention.test_caches_of_bytes_that_were_widened(64, e4m3, True)
+
+
 def test_kernels_of_rows() -> None:
     test_row_kernels.test_embedding(3, 64, BF16, 8.0)
     test_row_kernels.test_gather_rows(3, 64)

@@ -151,12 +151,23 @@ class DeviceExecutor:
         Take slabs of memory from the KV cache, which the event loop has lent. Raises DeviceError.
         """
 
-    def take_from_adapters(self, slots: Sequence[int]) -> list[int]:
+    def empty_adapter_slot(self, slot: int) -> None:
         """
-        Empty slots that no request uses; the slabs that the KV cache has again, for the event loop.
+        Make the memory of a slot that no request uses ready for other slots.
+
+        No request may run with the adapter that was there until it is placed again. Raises DeviceError.
+        """
+
+    def take_from_adapters(self) -> list[int]:
+        """
+        Give memory that no slot uses back to the KV cache; the slabs that it has again, for the event loop.
 
         Raises DeviceError.
         """
+
+    @property
+    def num_lent_slabs(self) -> int:
+        """Slabs of the KV cache that adapters have."""
 
     def output(
         self, name: str, begin: int = 0, end: int | None = None
@@ -480,6 +491,11 @@ def cublaslt_version(library_directories: Sequence[str]) -> int:
 
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
+
+def cuda_slab_bytes(device: int = 0) -> int:
+    """
+    Bytes of a slab, the unit in which memory moves between the KV cache and adapters. Raises DeviceError.
+    """
 
 def nccl_ids(count: int, library_directories: Sequence[str]) -> list[bytes]:
     """

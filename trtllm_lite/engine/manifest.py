@@ -150,6 +150,12 @@ class KvCache:
         return next(found, "none")
 
     @property
+    def value_dtype(self) -> str:
+        """The type of values, or of latents."""
+        found = (cache.dtype for group in self.groups for cache in group.caches if cache.name == "value_cache")
+        return next(found, self.dtype)
+
+    @property
     def state_bytes(self) -> int:
         """Bytes that the states of a sequence take in blocks; 0 without recurrent layers."""
         return sum(group.blocks for group in self.groups if group.kind == STATE) * self.bytes_per_block

@@ -80,6 +80,8 @@ class World:
     has_slots: bool = False
     slots: dict = field(default_factory=dict)
     released: int = 0
+    spare: int = 0
+    cache_is_full: bool = False
 
     def __post_init__(self) -> None:
         slots = self if self.has_slots else None
@@ -108,13 +110,19 @@ class World:
         assert len(self.manager._entries) <= self.max_cpu_loras
         assert not self.has_slots or {f"adapter {name}" for name in used} <= set(self.slots.values())
 
-    def release(self, slots) -> bool:
-        """Empty slots; memory comes back with every second one."""
-        for slot in slots:
-            assert self.slots[slot] not in [running for running, _ in self.running.values()]
-            del self.slots[slot]
-        self.released += len(slots)
-        return self.released % 2 == 0
+    def empty(self, slot: int) -> None:
+        assert self.slots[slot] not in [running for running, _ in self.running.values()]
+        del self.slots[slot]
+        self.spare += 1
+
+    def release(self, slot: int) -> bool:
+        """Empty a slot; memory comes back with every second one, or none is lent any more."""
+        self.empty(slot)
+        self.released += 1
+        return self.released % 2 == 0 or not self.slots
+
+    def must_wait(self, slot: int) -> bool:
+        return self.cache_is_full and slot not in self.slots and self.spare == 0
 
     def place(self, adapter: str, slot: int) -> None:
         assert 0 <= slot < self.max_loras
@@ -122,6 +130,7 @@ class World:
         if adapter.removeprefix("adapter ") in self.broken:
             raise EngineError("no room for the adapter")
         self.slots[slot] = adapter
+        self.spare = max(self.spare - 1, 0)
 
     def _load(self, wanted: LoRARequest) -> str:
         self.loads.append(wanted.lora_name)
@@ -279,11 +288,28 @@ def test_slots_give_memory_back_when_their_adapters_are_not_in_use() -> None:
     world.end(handles[2])
     assert not world.loader.calls
     world.manager.make_room()
-    world.submit(3)  # its slot is on the way out, and it is placed again
+    last = world.submit(3)  # its slot is on the way out, and it is placed again
     world.load_all()
     assert set(world.slots.values()) == {"adapter 3"}
     assert world.released == 3
     assert world.loads == ["1", "2", "3"]
+    world.end(last)
+    world.load_all()
+    assert set(world.slots.values()) == {"adapter 3"}  # the cache has all memory, and wants none
+
+
+def test_an_idle_adapter_makes_room_before_requests_have_to() -> None:
+    world = World(max_loras=4, max_cpu_loras=4, has_slots=True)
+    handles = [world.submit(number) for number in (1, 2)]
+    world.load_all()
+    world.end(handles[0])
+    handles.append(world.submit(3))
+    world.load_all()
+    assert set(world.slots.values()) == {"adapter 1", "adapter 2", "adapter 3"}
+    world.cache_is_full = True
+    handles.append(world.submit(4))
+    world.load_all()
+    assert set(world.slots.values()) == {"adapter 2", "adapter 3", "adapter 4"}
 
 
 def test_the_slot_of_an_adapter_that_is_no_longer_in_memory_is_emptied_first() -> None:

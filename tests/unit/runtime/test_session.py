@@ -144,7 +144,7 @@ def test_adapters_take_what_the_cache_leaves_and_borrow_the_rest():
     assert slots.share(20000, 20000, 20, 1000) == (0, 10)  # each slab may break another block
     with pytest.raises(LimitError, match=r"slots of 4 adapters take 950 bytes, and 1,000 bytes .*: lower max_loras"):
         slots.share(1000, 1000, 10, 100)  # the first slab stays
-    gpu = SimpleNamespace(cuda_device_memory=lambda _: {"free": 1, "total": 1, "slab": 64})
+    gpu = SimpleNamespace(cuda_slab_bytes=lambda _: 64)
     engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), lora=Lora(8, (), slot_bytes=10))
     assert adapter_slots(gpu, engine, 4, [1]) == AdapterSlots(4, 40, 64)
     assert adapter_slots(gpu, fake_manifest(), 4, None) == AdapterSlots()

@@ -100,12 +100,10 @@ Entries describe_devices() {
 }
 
 nb::typed<nb::dict, nb::str, std::size_t> device_memory(int index) {
-  const cuda::Device device(index);
-  const cuda::DeviceMemory memory = device.memory();
+  const cuda::DeviceMemory memory = cuda::Device(index).memory();
   nb::dict result;
   result["free"] = memory.free;
   result["total"] = memory.total;
-  result["slab"] = cuda::slab_bytes(device);
   return result;
 }
 
@@ -197,6 +195,9 @@ void bind_cuda(nb::module_& module) {
           one.)");
   module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0,
              "Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError.");
+  module.def(
+      "cuda_slab_bytes", [](int index) { return cuda::slab_bytes(cuda::Device(index)); }, nb::arg("device") = 0,
+      "Bytes of a slab, the unit in which memory moves between the KV cache and adapters. Raises DeviceError.");
 }
 
 }  // namespace tl

@@ -267,6 +267,7 @@ nb::typed<nb::dict, nb::str, nb::any> stats_dict(const PyEventLoop& loop) {
   out["num_blocks"] = scheduler.num_blocks;
   out["num_used_blocks"] = scheduler.num_used_blocks;
   out["num_lent_slabs"] = scheduler.num_lent_slabs;
+  out["num_spare_slabs"] = scheduler.num_spare_slabs;
   out["num_free_host_blocks"] = scheduler.num_free_host_blocks;
   out["lookup_tokens"] = scheduler.kv.lookup_tokens;
   out["hit_tokens"] = scheduler.kv.hit_tokens;

@@ -191,10 +191,6 @@ nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>> expert_counts(DeviceE
 
 void give_to_adapters(DeviceExecutor& executor, const std::vector<int>& slabs) { executor.give_to_adapters(slabs); }
 
-std::vector<int> take_from_adapters(DeviceExecutor& executor, const std::vector<int>& slots) {
-  return executor.take_from_adapters(slots);
-}
-
 void bind_device_executor(nb::module_& module) {
   nb::class_<DeviceExecutor>(module, "DeviceExecutor",
                              "An engine that is loaded on a device of the kind its manifest names.")
@@ -210,10 +206,16 @@ void bind_device_executor(nb::module_& module) {
            "The slabs of the KV cache's memory that a slot needs before an adapter is placed there.")
       .def("give_to_adapters", &give_to_adapters, nb::arg("slabs"), nb::call_guard<nb::gil_scoped_release>(),
            "Take slabs of memory from the KV cache, which the event loop has lent. Raises DeviceError.")
-      .def("take_from_adapters", &take_from_adapters, nb::arg("slots"), nb::call_guard<nb::gil_scoped_release>(), R"(
-          Empty slots that no request uses; the slabs that the KV cache has again, for the event loop.
+      .def("empty_adapter_slot", &DeviceExecutor::empty_adapter_slot, nb::arg("slot"),
+           nb::call_guard<nb::gil_scoped_release>(), R"(
+               Make the memory of a slot that no request uses ready for other slots.
+
+               No request may run with the adapter that was there until it is placed again. Raises DeviceError.)")
+      .def("take_from_adapters", &DeviceExecutor::take_from_adapters, nb::call_guard<nb::gil_scoped_release>(), R"(
+          Give memory that no slot uses back to the KV cache; the slabs that it has again, for the event loop.
 
           Raises DeviceError.)")
+      .def_prop_ro("num_lent_slabs", &DeviceExecutor::num_lent_slabs, "Slabs of the KV cache that adapters have.")
       .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none(), R"(
           Rows ``begin`` to ``end`` of the output ``name`` of the plan in the last step, as bytes.
 

@@ -67,6 +67,9 @@ void KvCacheManager::check_integrity() const {
     check(!lent_.is_lent(slab) || num_present == 0, "slab " + std::to_string(slab) + " is lent with blocks in it");
     num_leaving += lent_.leaving() == slab ? num_present : 0;
   }
+  for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
+    check(!lent_.is_leaving(block) || !device_.is_cached(block), "a block on its way is cached");
+  }
   check(num_leaving == lent_.num_leaving(), "blocks of the slab on its way are miscounted");
   check(num_extra == num_extra_, "references to blocks of windowed groups are miscounted");
   for (std::int32_t block = 0; block < config_.num_host_blocks; ++block) {

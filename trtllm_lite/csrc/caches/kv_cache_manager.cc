@@ -177,17 +177,11 @@ int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
   return static_cast<int>(shared) * config_.tokens_per_block;
 }
 
-int KvCacheManager::cost_of_lending() const {
-  const std::optional<int> slab = lent_.choose(device_);
-  return slab ? lent_.num_present(*slab, device_) : 0;
-}
-
-void KvCacheManager::begin_lending() {
-  if (const std::optional<int> slab = lent_.choose(device_)) lent_.begin(*slab, device_);
-}
-
-std::optional<int> KvCacheManager::go_on_lending() {
-  return lent_.go_on(device_, [&](std::int32_t block) { evict(block); });
+void KvCacheManager::begin_lending(int slab) {
+  for (auto [block, last] = lent_.blocks_of(slab); block <= last; ++block) {
+    if (device_.is_cached(block)) evict(block);
+  }
+  lent_.begin(slab, device_);
 }
 
 void KvCacheManager::step_ended(std::uint64_t step) {

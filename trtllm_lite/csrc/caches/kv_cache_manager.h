@@ -148,12 +148,12 @@ class KvCacheManager {
   std::optional<HostSequence> swap_out(KvSequence& sequence, std::vector<CopyOrder>& copies);
   std::optional<KvSequence> swap_in(HostSequence& sequence, const PrefixHit& hit, std::vector<CopyOrder>& copies);
 
-  // Memory is lent slab by slab. The cost of the next slab are the blocks that the cache loses with it.
+  // Memory is lent slab by slab: LentSlabs chooses one and counts the blocks that the cache loses with it.
   const LentSlabs& lent() const { return lent_; }
-  int cost_of_lending() const;
-  // Sends a slab on its way; go_on_lending() returns it when no block is left in it, and no step reaches it.
-  void begin_lending();
-  std::optional<int> go_on_lending();
+  // Sends a slab on its way, whose blocks are no longer shared with further sequences; go_on_lending() returns it when
+  // no block is left in it, and no step reaches it.
+  void begin_lending(int slab);
+  std::optional<int> go_on_lending() { return lent_.go_on(device_); }
   void give_back(int slab) { lent_.give_back(slab, device_); }
 
   // The sequence's block table in a group. The sequence holds only the entries from first_block() on.

@@ -151,8 +151,8 @@ void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, in
   }
 }
 
-// Returns false if the sequence has already released the block of group 0 and no other sequence has computed it: later
-// blocks then have no parent entry.
+// Returns false if the sequence has already released the block of group 0, or its memory is on its way to another use,
+// and no other sequence has computed it: later blocks then have no parent entry.
 bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by) {
   Sequence& s = sequences_[id];
   const auto at = static_cast<std::size_t>(index);
@@ -162,14 +162,14 @@ bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int
     s.parent = prefixes_.id(same);
   } else {
     const std::int32_t own = table(id, 0).blocks[at];
-    if (own == kNoBlock) return false;
+    if (own == kNoBlock || lent_.is_leaving(own)) return false;
     s.parent = prefixes_.insert(own, chain, index, s.parent, written_by);
     device_.set_cached(own, true);
   }
   for (int group = 1; group < geometry_.num_groups(); ++group) {
     if (geometry_.kind(group).sums_up()) continue;
     const std::int32_t own = table(id, group).blocks[at];
-    if (own == kNoBlock || prefixes_.find_companion(s.parent, group) != kNoBlock) continue;
+    if (own == kNoBlock || lent_.is_leaving(own) || prefixes_.find_companion(s.parent, group) != kNoBlock) continue;
     enter_companion(own, s.parent, group, written_by);
   }
   return true;

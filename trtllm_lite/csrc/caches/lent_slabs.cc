@@ -20,12 +20,12 @@ LentSlabs::LentSlabs(const SlabLayout& layout, int num_blocks) : layout_(layout)
   }
 }
 
-int LentSlabs::max_absent() const {
+int LentSlabs::max_blocks_of_slab() const {
   if (layout_.max_lent == 0) return 0;
   // A slab begins at a multiple of this many bytes after the beginning of a block.
   const std::int64_t step = std::gcd(layout_.slab_bytes, layout_.block_bytes);
   const std::int64_t num_blocks = (layout_.slab_bytes - step + layout_.block_bytes - 1) / layout_.block_bytes + 1;
-  return layout_.max_lent * static_cast<int>(num_blocks);
+  return static_cast<int>(num_blocks);
 }
 
 int LentSlabs::num_present(int slab, const BlockPool& pool) const {
@@ -58,6 +58,16 @@ void LentSlabs::begin(int slab, const BlockPool& pool) {
   states_[static_cast<std::size_t>(slab)] = State::kLeaving;
   leaving_ = slab;
   num_leaving_ = num_present(slab, pool);
+}
+
+std::optional<int> LentSlabs::go_on(BlockPool& pool) {
+  if (!leaving_) return std::nullopt;
+  for (std::int32_t block = first(*leaving_); block <= last(*leaving_); ++block) {
+    if (!pool.is_ready(block)) continue;
+    pool.remove(block);
+    --num_leaving_;
+  }
+  return num_leaving_ == 0 ? std::optional(end_leaving()) : std::nullopt;
 }
 
 int LentSlabs::end_leaving() {

@@ -22,34 +22,28 @@ class LentSlabs {
   // Slabs of which no byte lies behind the last block.
   int num_slabs() const { return static_cast<int>(states_.size()); }
   int num_lent() const { return num_lent_; }
-  // The most blocks that are away at once.
-  int max_absent() const;
+  // The most blocks that one slab takes away, and all that may be lent at once.
+  int max_blocks_of_slab() const;
+  int max_absent() const { return layout_.max_lent * max_blocks_of_slab(); }
   // The first and the last block that reach into a slab.
   std::pair<std::int32_t, std::int32_t> blocks_of(int slab) const { return {first(slab), last(slab)}; }
   bool is_lent(int slab) const { return states_[static_cast<std::size_t>(slab)] == State::kLent; }
   // The slab on its way, and its blocks that are still in the pool.
   std::optional<int> leaving() const { return leaving_; }
   int num_leaving() const { return num_leaving_; }
+  bool is_leaving(std::int32_t block) const {
+    return leaving_ && block >= first(*leaving_) && block <= last(*leaving_);
+  }
 
   // The slab that is best lent next: first the one that has to wait for the fewest blocks, of these the one with the
   // fewest cached blocks. None if all are lent.
   std::optional<int> choose(const BlockPool& pool) const;
   int num_present(int slab, const BlockPool& pool) const;
-  // Sends a slab on its way.
+  // Sends a slab on its way. Nothing of its blocks may be cached, or become cached while it leaves: a block that other
+  // sequences find again and again would never be free.
   void begin(int slab, const BlockPool& pool);
-  // Removes the blocks of the slab on its way that are ready, after `evict` has dropped the content of each that is
-  // cached. Returns the slab if it has none left.
-  template <typename Evict>
-  std::optional<int> go_on(BlockPool& pool, const Evict& evict) {
-    if (!leaving_) return std::nullopt;
-    for (std::int32_t block = first(*leaving_); block <= last(*leaving_); ++block) {
-      if (!pool.is_ready(block)) continue;
-      if (pool.is_cached(block)) evict(block);
-      pool.remove(block);
-      --num_leaving_;
-    }
-    return num_leaving_ == 0 ? std::optional(end_leaving()) : std::nullopt;
-  }
+  // Removes the blocks of the slab on its way that are ready. Returns the slab if it has none left.
+  std::optional<int> go_on(BlockPool& pool);
   // Brings back a lent slab, and the blocks that it completes.
   void give_back(int slab, BlockPool& pool);
 

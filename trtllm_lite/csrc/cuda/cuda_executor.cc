@@ -349,13 +349,17 @@ void CudaExecutor::give_to_adapters(std::span<const int> slabs) {
   for (const int slab : slabs) adapters_.add(cache_.unmap(slab));
 }
 
-std::vector<int> CudaExecutor::take_from_adapters(std::span<const int> slots) {
+void CudaExecutor::empty_adapter_slot(int slot) {
   device_.make_current();
   // The last step of a request that has ended may still be in flight.
   const OwnedEvent launched = make_event();
   driver().check(driver().event_record(launched.get(), stream_.get()), "waiting for steps");
   driver().check(driver().event_synchronize(launched.get()), "waiting for steps");
-  adapters_.empty(slots);
+  adapters_.empty(slot);
+}
+
+std::vector<int> CudaExecutor::take_from_adapters() {
+  device_.make_current();
   for (const int slab : lent_slabs_) {
     if (!cache_.is_mapped(slab) && !map_unused(slab)) break;
   }

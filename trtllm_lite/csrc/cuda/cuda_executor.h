@@ -85,7 +85,9 @@ class CudaExecutor final : public DeviceExecutor {
   SlabLayout lendable_slabs() const override;
   int num_missing_slabs(int slot) const override { return adapters_.num_missing(slot); }
   void give_to_adapters(std::span<const int> slabs) override;
-  std::vector<int> take_from_adapters(std::span<const int> slots) override;
+  void empty_adapter_slot(int slot) override;
+  std::vector<int> take_from_adapters() override;
+  int num_lent_slabs() const override { return static_cast<int>(lent_slabs_.size()); }
   int num_loras() const { return adapters_.num_slots(); }
   // A mutex for callers without an event loop that run steps or read the cache: each holds it for its turn. (An event
   // loop has the executor to itself.)

@@ -22,6 +22,8 @@ struct LowRankShapes {
   friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
 };
 
+constexpr std::int64_t kAdapterUnit = 256;  // bytes of the unit of Symbol::kAdapterStride
+
 // The shapes of adapters that an engine with this plan takes. Throws EngineError if the plan's calls do not number the
 // projections from 0 on, each once, or differ in their rank, or if the adapter slots of a GPU's products do not have
 // the shapes of an adapter's matrices.

@@ -58,8 +58,12 @@ class DeviceExecutor {
   virtual int num_missing_slabs(int /*slot*/) const { return 0; }
   // Takes slabs from the KV cache, whose blocks no step reaches (EventLoop::lend_slabs).
   virtual void give_to_adapters(std::span<const int> /*slabs*/) {}
-  // Empties slots that no request uses. Returns the slabs that have come back to the KV cache.
-  virtual std::vector<int> take_from_adapters(std::span<const int> /*slots*/) { return {}; }
+  // Makes the memory of a slot that no request uses ready for other slots, once no step in flight reads it.
+  virtual void empty_adapter_slot(int /*slot*/) {}
+  // Returns the slabs that have come back to the KV cache, with memory that no slot uses.
+  virtual std::vector<int> take_from_adapters() { return {}; }
+  // Slabs of the KV cache that adapters have.
+  virtual int num_lent_slabs() const { return 0; }
 
   // Makes the interface that an event loop with batches of up to `max_batch_size` drives; it borrows this executor.
   // `num_host_blocks`: KV blocks on the host for swapped-out requests. Throws LimitError, DeviceError.

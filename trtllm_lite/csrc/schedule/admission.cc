@@ -7,7 +7,6 @@
 namespace tl {
 
 void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events) {
-  if (num_wanted_slabs_ > 0 && !cache_.lent().leaving()) return;  // what becomes free is lent first
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end();) {
     if (prefill_budget(batch) == 0 || num_most == 0) return;
@@ -21,6 +20,7 @@ void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, Eve
 Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   RequestState& state = table_.state(index);
   Request& request = request_of(state);
+  if (num_wanted_slabs_ > 0 && !cache_.lent().leaving()) return Verdict::kNoRoom;  // what becomes free is lent first
   if (request.num_pending > 0) return Verdict::kNoRoom;  // it was preempted while its last tokens are still in flight
   if (num_rows_ + request.max_rows() > config_.max_batch_size) return Verdict::kNoRoom;
   if (slots_.num_ready() < request.max_rows()) return Verdict::kNoRoom;

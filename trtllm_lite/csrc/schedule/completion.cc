@@ -115,6 +115,7 @@ SchedulerStats Scheduler::stats() const {
   stats.num_blocks = cache_.device().num_present();
   stats.num_used_blocks = stats.num_blocks - cache_.device().num_unreferenced();
   stats.num_lent_slabs = cache_.lent().num_lent();
+  stats.num_spare_slabs = num_spare_slabs();
   stats.num_free_host_blocks = cache_.host().num_unreferenced();
   stats.kv = cache_.counters();
   return stats;

@@ -55,7 +55,8 @@ struct DraftCounters {
 struct SchedulerStats {
   int num_running = 0, num_waiting = 0;     // swapped-out requests count as waiting
   int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
-  int num_lent_slabs = 0;                   // slabs of memory that blocks had, which have another use
+  // Slabs of memory that blocks had, which have another use, and slabs that requests now leave unused.
+  int num_lent_slabs = 0, num_spare_slabs = 0;
   int num_free_host_blocks = 0;
   KvCacheCounters kv;
   std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
@@ -120,11 +121,12 @@ class Scheduler {
 
   // Asks for `num_slabs` more slabs of the cache's memory for another use; take_lent() returns those that have been
   // given since the last call. Running requests keep what they need; no request is admitted before there is room for
-  // the slab. Throws LimitError if more would be lent than the cache can spare.
+  // the slab. Throws std::logic_error if more would be lent than SlabLayout allows.
   void lend(int num_slabs);
   std::vector<int> take_lent() { return std::exchange(lent_, {}); }
   void give_back(int slab);
-  // Whether requests have had to wait or were preempted while memory was lent: true once, until memory comes back.
+  // Whether requests have had to wait or were preempted while memory was lent: true once, until memory comes back or
+  // more is lent.
   bool take_short_of_blocks() { return std::exchange(short_of_blocks_, false); }
 
   SchedulerStats stats() const;
@@ -194,6 +196,8 @@ class Scheduler {
 
   // Defined in lending.cc:
   void lend_slabs();
+  int num_spare_blocks() const;
+  int num_spare_slabs() const;
   void miss_blocks();
 
   // Defined in preemption.cc:

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,8 +31,14 @@ class Slots(Protocol):
     def place(self, adapter: Any, slot: int) -> None:
         """Put a native adapter into a slot that no request uses."""
 
-    def release(self, slots: Sequence[int]) -> bool:
-        """Empty slots that no request uses; returns whether the KV cache got memory back."""
+    def empty(self, slot: int) -> None:
+        """Make the memory of a slot that no request uses ready for other slots."""
+
+    def release(self, slot: int) -> bool:
+        """Empty a slot that no request uses; False if the KV cache got none of the memory that it lacks."""
+
+    def must_wait(self, slot: int) -> bool:
+        """Whether placing an adapter in the slot would wait for memory until requests end."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,8 @@ class Adapters:
     def _place_one(self, entry: Entry, slot: int) -> None:
         assert self._slots is not None
         slots = self._slots
+        while slots.must_wait(slot) and self._empty_idle_slot():
+            pass  # idle adapters make room before requests have to
         _, error = _tried(lambda: slots.place(entry.adapter, slot), "placing")
         with self._lock:
             entry.is_moving = False
@@ -240,12 +248,23 @@ class Adapters:
 
     def _empty_one(self, slot: int) -> None:
         assert self._slots is not None
-        gave = self._slots.release([slot])
+        gave = self._slots.release(slot)
         with self._lock:
             self._entries.emptied(slot)
-            self._makes_room = self._makes_room or not gave
+            self._makes_room = not gave
             self._advance()
             self._empty_slot()
+
+    def _empty_idle_slot(self) -> bool:
+        """Empty a slot whose adapter is not in use, for another one; False if there is none."""
+        assert self._slots is not None
+        with self._lock:
+            slot = self._entries.leave_slot()
+        if slot is not None:
+            self._slots.empty(slot)
+            with self._lock:
+                self._entries.emptied(slot)
+        return slot is not None
 
     def _drop(self, lora: LoRARequest, error: TrtllmLiteError) -> None:
         """Forget an adapter, and fail the requests that wait for it."""

@@ -1,6 +1,5 @@
 """Places adapters into slots of a GPU, with memory that the KV cache lends."""
 
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -14,6 +13,11 @@ class SlotMemory:
     def __init__(self, executor: Any, loop: Any) -> None:
         self._executor, self._loop = executor, loop
 
+    def must_wait(self, slot: int) -> bool:
+        """Whether :meth:`place` would wait for requests to end, because the KV cache is full."""
+        missing = self._executor.num_missing_slabs(slot)
+        return missing > 0 and missing > self._loop.stats()["num_spare_slabs"]
+
     def place(self, adapter: Any, slot: int) -> None:
         """Copy ``adapter`` (``_core.Adapter``) into a slot that no request uses.
 
@@ -26,12 +30,20 @@ class SlotMemory:
                 self._executor.give_to_adapters(slabs)
             self._executor.place_adapter(adapter, slot=slot)
         except BaseException:
-            self.release([slot])
+            self.release(slot)
             raise
 
-    def release(self, slots: Sequence[int]) -> bool:
-        """Empty slots that no request uses; returns whether the KV cache got memory back. Raises DeviceError."""
-        slabs = self._executor.take_from_adapters(slots)
+    def empty(self, slot: int) -> None:
+        """Make the memory of a slot that no request uses ready for other slots. Raises DeviceError."""
+        self._executor.empty_adapter_slot(slot)
+
+    def release(self, slot: int) -> bool:
+        """Empty a slot that no request uses; False if the KV cache got none of the memory that it lacks.
+
+        Raises DeviceError.
+        """
+        self._executor.empty_adapter_slot(slot)
+        slabs = self._executor.take_from_adapters()
         if slabs:
             self._loop.return_slabs(slabs)
-        return bool(slabs)
+        return bool(slabs) or self._executor.num_lent_slabs == 0

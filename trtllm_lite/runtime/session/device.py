@@ -82,7 +82,7 @@ def adapter_slots(core: Any, manifest: Manifest, num_loras: int, device_ids: Seq
     """The slots of ``num_loras`` adapters on the engine's GPU; none on a CPU, where adapters need no slots."""
     if manifest.target.kind != "cuda" or manifest.lora is None or num_loras == 0:
         return AdapterSlots()
-    slab_bytes = core.cuda_device_memory(0 if device_ids is None else device_ids[0])["slab"]
+    slab_bytes = core.cuda_slab_bytes(0 if device_ids is None else device_ids[0])
     return AdapterSlots(num_loras, num_loras * manifest.lora.slot_bytes, slab_bytes)
 
 

@@ -104,13 +104,15 @@ class EventPump:
         # The thread itself may drop the last handle, and with it the session, whose end calls this.
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        self.on_short_of_blocks = None  # its owner may hold this pump: together they would live on
 
     def _run(self) -> None:
         try:
             while (events := self.loop.poll(_POLL_SECONDS)) is not None:
                 self._deliver(*events)
-                if self.on_short_of_blocks is not None and self.loop.short_of_blocks:
-                    self.on_short_of_blocks()
+                on_short_of_blocks = self.on_short_of_blocks
+                if on_short_of_blocks is not None and self.loop.short_of_blocks:
+                    on_short_of_blocks()
         except BaseException as error:  # noqa: BLE001 - every waiting request must get the error
             reason = one_line(repr(error))
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))

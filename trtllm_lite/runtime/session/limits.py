@@ -273,10 +273,9 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
             "leave it out, or build the engine again with it"
         )
     values = KV_CACHE_DTYPES.get(config.dtype, config.dtype)
-    wanted = values if AUTO in (config.key_cache_dtype, values) else f"{config.key_cache_dtype} and {values}"
-    if wanted not in (AUTO, cache.dtype):
+    if values not in (AUTO, cache.value_dtype):
         raise ArgumentError(
-            f"the KV cache's dtype is {shown(wanted)}, but this engine was built for {cache.dtype}: leave it out"
+            f"the KV cache's dtype is {shown(values)}, but this engine was built for {cache.dtype}: leave it out"
         )
     if config.key_cache_dtype not in (AUTO, cache.key_dtype):
         raise ArgumentError(

@@ -76,7 +76,7 @@ def _add_cache(families: Families, session: Session, stats: Stats) -> None:
         "How the KV cache is divided.",
         1,
         block_size=str(limits.tokens_per_block),
-        num_gpu_blocks=str(most),
+        num_gpu_blocks=str(limits.num_blocks),
         num_cpu_blocks=str(limits.num_host_blocks),
         cache_dtype=session.manifest.kv_cache.dtype,
     )

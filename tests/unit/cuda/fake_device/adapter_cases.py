@@ -136,7 +136,6 @@ def test_adapters_are_placed_while_steps_run(engine: Engine) -> None:
 def test_slots_take_memory_that_is_told(fake_driver: ctypes.CDLL, engine: Engine, num_loras: int) -> None:
     before = fake_driver.fake_allocated()
     executor, slots = CudaExecutor(engine, num_loras=num_loras), num_loras
-    assert executor.memory["adapters"] == 0  # slots take memory when they get an adapter
     executor.place_adapter(adapter(engine, 1), slot=slots - 1)
     memory = executor.memory
     assert memory["adapters"] > 0

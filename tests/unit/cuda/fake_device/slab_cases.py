@@ -64,10 +64,11 @@ def test_adapters_borrow_memory_of_the_cache_and_give_it_back(fake_driver: ctype
             NUM_BLOCKS - lent * BLOCKS_OF_SLAB,
         )
         assert fake_driver.fake_allocated() == allocated
-    assert slots.release([1])
+    assert slots.release(1)
     assert executor.memory["adapters"] == 4 * SLAB  # the first slot keeps a slab that the second one reached into
-    assert slots.release([2, 0])
-    assert not slots.release([2, 0])
+    assert slots.release(2)
+    assert slots.release(0)
+    assert slots.release(0)  # the cache lacks nothing
     assert (executor.memory["adapters"], executor.memory["kv_cache"]) == (0, cache)
     check_runs(loop, [(prompt, None, 0) for prompt in prompts])
     assert loop.stats()["num_lent_slabs"] == 0
@@ -77,15 +78,33 @@ def test_adapters_borrow_memory_of_the_cache_and_give_it_back(fake_driver: ctype
 def test_slots_have_memory_of_their_own_first(fake_driver: ctypes.CDLL, engine: Engine) -> None:
     executor = make_executor(engine, adapter_bytes=3 * SLAB)
     loop = EventLoop(executor, **LIMITS)
-    slots, before = SlotMemory(executor, loop), fake_driver.fake_allocated()
-    for slot, (lent, own) in enumerate(((0, 2), (0, 3), (2, 3))):
+    slots, allocated = SlotMemory(executor, loop), fake_driver.fake_allocated()
+    assert executor.memory["adapters"] == 3 * SLAB
+    for slot, lent in enumerate((0, 0, 2)):
         slots.place(adapter(engine, slot), slot)
         check_runs(loop, [([1, 2], None, 0)])
         assert loop.stats()["num_lent_slabs"] == lent
-        assert fake_driver.fake_allocated() - before == own * SLAB
-    assert slots.release([0])  # memory of the cache goes back first, wherever it is
+        assert executor.memory["adapters"] == (3 + lent) * SLAB
+        assert fake_driver.fake_allocated() == allocated
+    assert slots.release(0)  # memory of the cache goes back first, wherever it is
     check_runs(loop, [([1, 2], None, 0)])
     assert loop.stats()["num_lent_slabs"] == 1
+
+
+def test_a_slot_that_is_emptied_makes_room_for_another(engine: Engine) -> None:
+    executor = make_executor(engine)
+    loop = EventLoop(executor, **LIMITS)
+    slots = SlotMemory(executor, loop)
+    slots.place(adapter(engine, 3), 0)
+    assert not slots.must_wait(1)
+    slots.empty(0)
+    one = adapter(engine, 4)
+    slots.place(one, 2)
+    check_runs(loop, [([1, 2], one, 4)])
+    assert loop.stats()["num_lent_slabs"] == 2
+    ids = [loop.submit(np.array([number], np.int32), greedy(30)) for number in range(1, 5)]
+    assert executor.num_missing_slabs(1) == 2
+    collect(loop, {request_id: Answer() for request_id in ids})
 
 
 def test_graphs_replay_while_memory_moves(fake_driver: ctypes.CDLL, engine: Engine) -> None:
@@ -97,7 +116,7 @@ def test_graphs_replay_while_memory_moves(fake_driver: ctypes.CDLL, engine: Engi
     for _ in range(40):
         slot, value = choose.randrange(NUM_LORAS), choose.randint(1, 30)
         if choose.random() < 0.3:
-            slots.release([slot])
+            slots.release(slot)
             placed.pop(slot, None)
             continue
         one = adapter(engine, value)
@@ -108,7 +127,8 @@ def test_graphs_replay_while_memory_moves(fake_driver: ctypes.CDLL, engine: Engi
     assert fake_driver.fake_count(b"graphs") - graphs > 100
     check_runs(loop, [([1, 2], None, 0)])
     assert executor.memory["adapters"] // SLAB == loop.stats()["num_lent_slabs"]
-    slots.release(range(NUM_LORAS))
+    for slot in range(NUM_LORAS):
+        slots.release(slot)
     check_runs(loop, [([1, 2], None, 0)])
     assert (executor.memory["adapters"], loop.stats()["num_lent_slabs"]) == (0, 0)
 
@@ -123,7 +143,7 @@ def check_runs_beside(loop: EventLoop, ids: list[int], prompts: list[list[int]],
         assert answers[request_id].tokens == continuation(prompt, 12, 0)
 
 
-@pytest.mark.parametrize("function", ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap"])
+@pytest.mark.parametrize("function", ["cuMemMap", "cuMemSetAccess", "cuMemUnmap"])
 @pytest.mark.parametrize("adapter_bytes", [0, 2 * SLAB, 5 * SLAB])
 def test_no_memory_is_lost_when_a_call_fails(
     fake_driver: ctypes.CDLL, engine: Engine, adapter_bytes: int, function: str
@@ -141,19 +161,38 @@ def test_no_memory_is_lost_when_a_call_fails(
                 slots.place(adapter(engine, 7), slot)
             except (DeviceError, LimitError):
                 failed = True
-        try:
-            slots.release(range(NUM_LORAS))
-        except DeviceError:
-            failed = True
-        slots.release(range(NUM_LORAS))
+        for slot in (*range(NUM_LORAS), 0):
+            try:
+                slots.release(slot)
+            except DeviceError:
+                failed = True
+        slots.release(0)
         check_runs(loop, [([1, 2, 3], None, 0)])
         assert loop.stats()["num_lent_slabs"] == 0
         assert executor.memory["kv_cache"] == cache
-        assert executor.memory["adapters"] <= adapter_bytes
+        assert executor.memory["adapters"] == adapter_bytes
         num_failures += failed
         if not failed:
             break
     fake_driver.fake_fail(b"", 0)
-    unused = (function, adapter_bytes) in (("cuMemCreate", 0), ("cuMemUnmap", 5 * SLAB))
-    assert (num_failures > 0) != unused
+    is_unused = function == "cuMemUnmap" and adapter_bytes == 5 * SLAB
+    assert (num_failures > 0) != is_unused
     assert not failed
+
+
+@pytest.mark.parametrize("function", ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+def test_what_was_taken_is_given_back_if_a_call_fails_at_load(
+    fake_driver: ctypes.CDLL, engine: Engine, function: str
+) -> None:
+    before = fake_driver.fake_allocated()
+    for call in range(1, 40):
+        fake_driver.fake_fail(function.encode(), call)
+        try:
+            executor = make_executor(engine, 2 * SLAB)
+        except (DeviceError, LimitError):
+            assert fake_driver.fake_allocated() == before
+            continue
+        assert executor.memory["adapters"] == 2 * SLAB
+        break
+    fake_driver.fake_fail(b"", 0)
+    assert call > 1 + (function != "cuMemAddressReserve") * 5

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "engine/checks/plan_check.h"
 #include "errors.h"
@@ -9,13 +11,12 @@
 namespace tl::cuda {
 namespace {
 
-constexpr std::size_t kStrideUnit = 256;                   // bytes of the plan's adapter_stride
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // copying one piece to the device takes a tenth of a
                                                            // millisecond
 constexpr std::int64_t kRankMultiple = 8;                  // kernels read this many columns at once
 
 std::size_t slot_bytes_of(const Plan& plan) {
-  return static_cast<std::size_t>(plan.symbols[Symbol::kAdapterStride]) * kStrideUnit;
+  return static_cast<std::size_t>(plan.symbols[Symbol::kAdapterStride] * kAdapterUnit);
 }
 
 // The number of slabs for which `own_bytes` suffice.
@@ -49,6 +50,11 @@ AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slo
     }
   }
   if (memory_.size() == 0) return;
+  for (int i = 0; i < num_own_; ++i) {
+    std::optional<Slab> memory = Slab::allocate(device_, memory_.slab_bytes());
+    if (!memory) memory_.throw_out_of_memory();
+    add(std::move(*memory));
+  }
   stream_ = make_stream();
   for (Piece& piece : pieces_) {
     piece = {PinnedBuffer(kPieceBytes, "copies of adapters", "free host memory"), make_event()};
@@ -81,7 +87,7 @@ void AdapterMemory::check_slot(int slot) const {
 int AdapterMemory::num_missing(int slot) const {
   check_slot(slot);
   const auto [first, end] = slabs_of(slot);
-  int num_missing = 0, num_unused = static_cast<int>(spare_.size()) + num_own_ - num_taken_;
+  int num_missing = 0, num_unused = static_cast<int>(spare_.size());
   for (int slab = 0; slab < memory_.num_slabs(); ++slab) {
     const bool is_wanted = slab >= first && slab < end;
     num_missing += is_wanted && !memory_.is_mapped(slab);
@@ -108,11 +114,9 @@ std::optional<Slab> AdapterMemory::take_unused() {
   return found;
 }
 
-void AdapterMemory::empty(std::span<const int> slots) {
-  for (const int slot : slots) {
-    check_slot(slot);
-    is_filled_[static_cast<std::size_t>(slot)] = false;
-  }
+void AdapterMemory::empty(int slot) {
+  check_slot(slot);
+  is_filled_[static_cast<std::size_t>(slot)] = false;
 }
 
 void AdapterMemory::prepare(int slot) {
@@ -120,11 +124,7 @@ void AdapterMemory::prepare(int slot) {
   for (auto [slab, end] = slabs_of(slot); slab < end; ++slab) {
     if (memory_.is_mapped(slab)) continue;
     std::optional<Slab> memory = take_unused();
-    if (!memory && num_taken_ < num_own_) {
-      memory = Slab::allocate(device_, memory_.slab_bytes());
-      num_taken_ += memory.has_value();
-    }
-    if (!memory) throw_out_of_memory(device_, memory_.slab_bytes(), "adapters", "lower max_loras");
+    if (!memory) throw std::logic_error("slot " + std::to_string(slot) + " of an adapter lacks memory");
     try {
       memory_.map(slab, *memory);
     } catch (...) {

@@ -1,5 +1,5 @@
 // Memory of a GPU for adapters: slots that hold their 16-bit matrices as the LowRank kernels read them. Addresses of
-// all slots are reserved; memory is there for slots that have an adapter.
+// all slots are reserved; memory is mapped for slots that have an adapter.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ namespace tl::cuda {
 
 class AdapterMemory {
  public:
-  // Reserves the addresses of `num_slots` slots. They take up to `own_bytes` of the device's memory, and further memory
-  // from add(). Throws LimitError, DeviceError.
+  // Reserves the addresses of `num_slots` slots, and up to `own_bytes` of the device's memory for them; further memory
+  // comes from add(). Throws LimitError, DeviceError.
   AdapterMemory(const Device& device, const Plan& plan, int num_slots, std::size_t own_bytes);
 
   int num_slots() const { return num_slots_; }
@@ -39,9 +39,8 @@ class AdapterMemory {
   // The number of slabs that add() must bring before an adapter is placed in the slot.
   int num_missing(int slot) const;
   void add(Slab memory);
-  // Makes slots that no running request uses empty. A step of a finished request may still read them: wait for it
-  // first.
-  void empty(std::span<const int> slots);
+  // Makes a slot empty that no running request uses. A step of a finished request may still read it: wait for it first.
+  void empty(int slot);
   // Memory that no slot uses; nothing if there is none.
   std::optional<Slab> take_unused();
 
@@ -88,8 +87,7 @@ class AdapterMemory {
   const int num_slots_;
   const std::size_t slot_bytes_;
   MappedMemory memory_;
-  const int num_own_;  // slabs that may be taken from the device
-  int num_taken_ = 0;  // slabs that were
+  const int num_own_;  // slabs that were reserved with the slots
   std::vector<Slab> spare_;
   std::atomic<std::size_t> num_spare_ = 0;
   std::vector<bool> is_filled_;  // by slot

@@ -113,13 +113,13 @@ DeviceBuffer::DeviceBuffer(const Device& device, std::size_t bytes, const std::s
   if (bytes == 0) return;
   DevicePtr pointer = 0;
   const Result result = driver().memory_alloc(&pointer, bytes);
-  if (result == kOutOfMemory) throw_out_of_memory(device, bytes, what, remedy);
+  if (result == kOutOfMemory) throw_out_of_memory(device.memory(), device, bytes, what, remedy);
   driver().check(result, "reserving " + mebibytes(bytes) + " for " + what);
   memory_ = Owner<DevicePtr, &Driver::memory_free>(pointer);
 }
 
-void throw_out_of_memory(const Device& device, std::size_t bytes, const std::string& what, const std::string& remedy) {
-  const DeviceMemory memory = device.memory();
+void throw_out_of_memory(const DeviceMemory& memory, const Device& device, std::size_t bytes, const std::string& what,
+                         const std::string& remedy) {
   throw LimitError(what + ": expected " + mebibytes(bytes) + " free on " + device.name() + ", found " +
                    mebibytes(memory.free) + " of " + mebibytes(memory.total) + "; " + remedy);
 }

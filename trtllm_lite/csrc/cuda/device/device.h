@@ -113,9 +113,11 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Throws the LimitError of a device that has less than `bytes` free: for what (`what`), and what to do (`remedy`).
-[[noreturn]] void throw_out_of_memory(const Device& device, std::size_t bytes, const std::string& what,
-                                      const std::string& remedy);
+// Throws the LimitError of a device that has less than `bytes` free, as `memory` says: for what (`what`), and what to
+// do
+// (`remedy`).
+[[noreturn]] void throw_out_of_memory(const DeviceMemory& memory, const Device& device, std::size_t bytes,
+                                      const std::string& what, const std::string& remedy);
 
 // Page-locked host memory, which the device accesses directly. Throws LimitError.
 class PinnedBuffer {

@@ -50,7 +50,8 @@ MappedMemory::MappedMemory(const Device& device, std::size_t bytes, Tail tail, s
   if (bytes == 0) return;
   const std::size_t page = page_bytes(device);
   slab_bytes_ = kSlabPages * page;
-  if (bytes > device.memory().total) throw_out_of_memory(device, bytes, what_, remedy_);
+  memory_of_device_ = device.memory();
+  if (bytes > memory_of_device_.total) throw_out_of_memory();
   reserved_bytes_ = round_up(bytes, tail == Tail::kPages ? page : slab_bytes_);
   driver().check(driver().address_reserve(&address_, reserved_bytes_, 0, 0, 0), "reserving addresses for ", what_);
   slabs_.resize((reserved_bytes_ + slab_bytes_ - 1) / slab_bytes_);
@@ -70,11 +71,14 @@ std::size_t MappedMemory::bytes_of(int slab) const {
 
 void MappedMemory::map_all() {
   for (int slab = 0; slab < num_slabs(); ++slab) {
-    if (is_mapped(slab)) continue;
     std::optional<Slab> memory = Slab::allocate(device_, bytes_of(slab));
-    if (!memory) throw_out_of_memory(device_, bytes_, what_, remedy_);
+    if (!memory) throw_out_of_memory();
     map(slab, *memory);
   }
+}
+
+void MappedMemory::throw_out_of_memory() const {
+  cuda::throw_out_of_memory(memory_of_device_, device_, bytes_, what_, remedy_);
 }
 
 void MappedMemory::map(int slab, Slab& memory) {

@@ -63,8 +63,10 @@ class MappedMemory {
   std::size_t bytes_of(int slab) const;
   bool is_mapped(int slab) const { return slabs_[static_cast<std::size_t>(slab)].has_value(); }
 
-  // Takes new memory for all slabs that have none. Throws LimitError if the device has too little.
+  // Takes new memory for all slabs, none of which is mapped. Throws LimitError if the device has too little.
   void map_all();
+  // Throws the LimitError for a device that has too little memory.
+  [[noreturn]] void throw_out_of_memory() const;
   // Maps `memory`, which has the bytes of the slab, and leaves it empty. If that fails, it throws DeviceError and
   // changes nothing.
   void map(int slab, Slab& memory);
@@ -77,6 +79,7 @@ class MappedMemory {
   const std::string what_, remedy_;
   HomeProcess home_;
   std::size_t bytes_ = 0, slab_bytes_ = 0, reserved_bytes_ = 0;
+  DeviceMemory memory_of_device_;  // before any of it was taken
   DevicePtr address_ = 0;
   std::vector<std::optional<Slab>> slabs_;
   std::atomic<std::size_t> num_mapped_bytes_ = 0;

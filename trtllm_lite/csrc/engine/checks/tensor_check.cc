@@ -7,6 +7,7 @@
 
 #include "engine/checks/call_check.h"
 #include "engine/checks/plan_check.h"
+#include "engine/low_rank_parts.h"
 #include "errors.h"
 
 namespace tl {
@@ -122,10 +123,10 @@ class TensorChecker {
     std::vector<std::int64_t> extents;
     for (const Dim& dim : std::span(tensor.shape).subspan(1)) extents.push_back(dim.value);
     const std::int64_t bytes = product(item_size(tensor.dtype), extents);
-    const std::int64_t slot_bytes = 256 * plan_.symbols[Symbol::kAdapterStride];
-    if (tensor.offset % 256 != 0 || bytes > slot_bytes || tensor.offset > slot_bytes - bytes) {
-      fail(tensor, "expected a place in a slot of adapter_stride (" + std::to_string(slot_bytes / 256) +
-                       ") times 256 bytes, at a multiple of 256");
+    const std::int64_t slot_bytes = kAdapterUnit * plan_.symbols[Symbol::kAdapterStride];
+    if (tensor.offset % kAdapterUnit != 0 || bytes > slot_bytes || tensor.offset > slot_bytes - bytes) {
+      fail(tensor, "expected a place in a slot of " + std::to_string(slot_bytes) +
+                       " bytes (adapter_stride), at a multiple of " + std::to_string(kAdapterUnit));
     }
   }
 

@@ -88,6 +88,7 @@ LoopStats EventLoop::stats() const {
 
 void EventLoop::run() {
   bool more = true;
+  publish();
   while (more) {
     try {
       more = iterate();
@@ -124,17 +125,17 @@ bool EventLoop::iterate() {
 
 void EventLoop::take_mail() {
   inbox_.take(mail_);
-  for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
-  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
   for (const int slab : mail_.returned_slabs) scheduler_.give_back(slab);
   for (LendOrder& order : mail_.lend_orders) {
     try {
       scheduler_.lend(order.num_slabs);
       lend_orders_.push_back(std::move(order));
-    } catch (const LimitError&) {
+    } catch (...) {  // it is the caller's
       order.slabs.set_exception(std::current_exception());
     }
   }
+  for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
+  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
 // Gives callers the slabs that the scheduler has lent, in the order of their calls.

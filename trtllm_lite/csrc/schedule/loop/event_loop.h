@@ -52,7 +52,7 @@ class EventLoop {
   PollStatus poll(EventBatch& out, Clock::duration timeout);
   // Called from any thread. Takes memory from the KV cache for another use of the device: waits until no step reaches
   // it, and returns the numbers of `num_slabs` slabs (KvManagerConfig::slabs). Requests go on meanwhile. Throws
-  // LimitError if the cache cannot spare so many, or the loop is shut down.
+  // LimitError if the loop is shut down, std::logic_error for more slabs than the layout allows.
   std::vector<int> lend_slabs(int num_slabs);
   // Called from any thread; returns at once.
   void return_slabs(const std::vector<int>& slabs) { inbox_.return_slabs(slabs); }

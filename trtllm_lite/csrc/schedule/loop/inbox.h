@@ -1,5 +1,5 @@
-// The bounded mailbox by which other threads send requests and cancellations to the event loop, which empties it once a
-// step.
+// The mailbox by which other threads send requests, cancellations and orders of memory to the event loop, which empties
+// it once a step.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ struct Mail {
 };
 
 // A request is outstanding from submit() until its end has been given to the consumer. At most max_requests requests
-// are outstanding, which bounds the mailbox, the scheduler and the event queue however slow the consumer is. At most
-// half of them may be extra sequences (RequestSpec::extra), so that a few users who ask for many sequences leave room
-// for others.
+// are outstanding, which bounds the mailbox, the scheduler and the event queue however slow the consumer is (orders of
+// memory come from one thread, which waits for each). At most half of them may be extra sequences (RequestSpec::extra),
+// so that a few users who ask for many sequences leave room for others.
 class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}
@@ -46,9 +46,9 @@ class Inbox {
   RequestId submit(RequestSpec spec, Clock::time_point now);
   // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
-  // Called from any thread. Asks for slabs of the KV cache's memory, or brings them back. Throws LimitError if the
-  // loop is shutting down.
+  // Called from any thread. Asks for slabs of the KV cache's memory. Throws LimitError if the loop is shutting down.
   std::future<std::vector<int>> order_slabs(int num_slabs);
+  // Called from any thread. Brings slabs back.
   void return_slabs(const std::vector<int>& slabs);
   // Called from any thread. A second call can only change kDrain to kCancel.
   void shut_down(Shutdown how);
