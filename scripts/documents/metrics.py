@@ -51,7 +51,7 @@ def _model() -> SimpleNamespace:
         stats=lambda: stats,
         expert_counts=lambda: [ExpertCounts(np.zeros(2, np.int64), (0,), 0, 0)],
         adapters=SimpleNamespace(in_use=lambda: ([], []), max_loras=0),
-        limits=SimpleNamespace(tokens_per_block=0, num_host_blocks=0),
+        limits=SimpleNamespace(tokens_per_block=0, num_blocks=0, num_host_blocks=0),
         manifest=SimpleNamespace(kv_cache=SimpleNamespace(dtype="")),
         pump=SimpleNamespace(token_gaps=lambda: ([0] * (len(TOKEN_GAP_BOUNDS) + 1), 0.0)),
     )

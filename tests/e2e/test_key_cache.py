@@ -171,7 +171,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
     run("plan", *source, *cache)
     again = ["quantize", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "again", *cache]
     result = CliRunner().invoke(cli, [str(word) for word in again])
-    assert "stores keys and values as fp8 already, and nothing else is to be quantized: build it" in result.stderr
+    assert "stores values as fp8 already, and nothing else is to be quantized: build it as it is (with" in result.stderr
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
@@ -211,12 +211,11 @@ def test_an_engine_must_agree_with_the_config_of_its_cache(tmp_path: Path) -> No
     def opened(**given: str) -> None:
         LLM(tmp_path / "engine", kv_cache_config=KvCacheConfig(**given)).shutdown()
 
-    for agreeing in ({}, {"key_cache_dtype": "bfloat16"}, {"dtype": "fp8", "key_cache_dtype": "bfloat16"}):
+    keys, values = {"key_cache_dtype": "bfloat16"}, {"dtype": "fp8"}
+    for agreeing in ({}, keys, values, keys | values):
         opened(**agreeing)
-    with pytest.raises(
-        ArgumentError, match="'float8_e4m3fn', but this engine was built for bfloat16 and float8_e4m3fn"
-    ):
-        opened(dtype="fp8")
+    with pytest.raises(ArgumentError, match="'int8', but this engine was built for bfloat16 and float8_e4m3fn"):
+        opened(dtype="int8")
     with pytest.raises(ArgumentError, match="key_cache_dtype is 'float16', but this engine keeps keys as bfloat16"):
         opened(key_cache_dtype="float16")
 

@@ -138,9 +138,11 @@ def quantize_checkpoint(
         )
     _check_keys(checkpoint, recipe)
     if not recipe.changes_products and not recipe.attentions(checkpoint.model.graph):
+        what = "keys and values" if recipe.rounds_keys else "values"
+        keys = "" if recipe.rounds_keys else " (with key_cache_dtype, if it rounds keys, too)"
         raise BuildError(
-            f"{checkpoint_dir} stores keys and values as {recipe.kv_cache_dtype} already, and nothing else is to be "
-            "quantized: build it as it is, or quantize the checkpoint that it was made of"
+            f"{checkpoint_dir} stores {what} as {recipe.kv_cache_dtype} already, and nothing else is to be quantized: "
+            f"build it as it is{keys}, or quantize the checkpoint that it was made of"
         )
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:

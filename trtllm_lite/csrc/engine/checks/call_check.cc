@@ -169,9 +169,11 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
     case Layout::kPairs8:
+      if (!in_words || logical.back() % 8 != 0) return {};
+      return rows;
     case Layout::kPairs32:
     case Layout::kSpreadE2m1:
-      if (!in_words) return {};
+      if (!in_words || logical.back() % 32 != 0) return {};
       return rows;
     case Layout::kRows8: {
       const std::size_t rank = logical.size();
