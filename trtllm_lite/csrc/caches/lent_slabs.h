@@ -12,8 +12,8 @@
 namespace tl {
 
 // A block is there as long as all slabs that it reaches into are. The first slab always stays: kernels may name block 0
-// in place of blocks that they do not read. One slab at a time is on its way: its ready blocks
-// are taken from the pool at once, the others as soon as they are ready.
+// in place of blocks that they do not read. One slab at a time is on its way: its ready blocks are taken from the pool
+// at once, the others as soon as they are ready.
 class LentSlabs {
  public:
   LentSlabs(const SlabLayout& layout, int num_blocks);

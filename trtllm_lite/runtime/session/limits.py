@@ -275,7 +275,7 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
     values = KV_CACHE_DTYPES.get(config.dtype, config.dtype)
     if values not in (AUTO, cache.value_dtype):
         raise ArgumentError(
-            f"the KV cache's dtype is {shown(values)}, but this engine was built for {cache.dtype}: leave it out"
+            f"the KV cache's dtype is {shown(config.dtype)}, but this engine was built for {cache.dtype}: leave it out"
         )
     if config.key_cache_dtype not in (AUTO, cache.key_dtype):
         raise ArgumentError(
