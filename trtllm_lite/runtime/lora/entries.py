@@ -79,15 +79,10 @@ class Entries:
         """
         taken = self._by_slot()
         free = (slot for slot in range(self._max_loras) if slot not in taken and slot not in self._leaving)
-        idle = (slot for slot, one in taken.items() if not one.is_in_use)
-        slot = next(free, None)
-        slot = next(idle, None) if slot is None else slot
-        if slot is None:
-            return None
-        if slot in taken:
-            taken[slot].slot = None
-        entry.slot, entry.is_moving = slot, True
-        self._filled.add(slot)
+        slot = self._first_or_idle(free)
+        if slot is not None:
+            entry.slot, entry.is_moving = slot, True
+            self._filled.add(slot)
         return slot
 
     def leave_slot(self) -> int | None:
@@ -96,15 +91,19 @@ class Entries:
         Slots of adapters that are no longer in memory come first. The slot is free after :meth:`emptied`.
         """
         taken = self._by_slot()
-        left = (slot for slot in sorted(self._filled - self._leaving) if slot not in taken)
-        idle = (slot for slot, one in taken.items() if not one.is_in_use)
-        slot = next(left, None)
-        slot = next(idle, None) if slot is None else slot
-        if slot is None:
-            return None
-        if slot in taken:
-            taken[slot].slot = None
-        self._leaving.add(slot)
+        slot = self._first_or_idle(slot for slot in sorted(self._filled - self._leaving) if slot not in taken)
+        if slot is not None:
+            self._leaving.add(slot)
+        return slot
+
+    def _first_or_idle(self, slots: Iterator[int]) -> int | None:
+        """The first of ``slots``, or a slot whose adapter is not in use and loses it, the least recently used."""
+        slot = next(slots, None)
+        if slot is not None:
+            return slot
+        slot, entry = next(((slot, one) for slot, one in self._by_slot().items() if not one.is_in_use), (None, None))
+        if entry is not None:
+            entry.slot = None
         return slot
 
     def emptied(self, slot: int) -> None:
