@@ -48,9 +48,9 @@ class AdapterMemory {
   void clear(DevicePtr address, std::size_t bytes);
 
   // Copies an adapter into a slot that no running request uses, and waits for the copy. Throws LimitError for an
-  // adapter of another engine or if memory is missing. Steps go on meanwhile: the copy has its own stream and is cut
-  // into pieces, so that a step's inputs can pass between them. (A step of a finished request may still read the slot
-  // while it is overwritten. It reads only within the slot, and its results are discarded.)
+  // adapter of another engine, std::logic_error if num_missing() is not 0. Steps go on meanwhile: the copy has its own
+  // stream and is cut into pieces, so that a step's inputs can pass between them. (A step of a finished request may
+  // still read the slot while it is overwritten. It reads only within the slot, and its results are discarded.)
   void fill(int slot, const Adapter& adapter);
 
  private:
