@@ -45,6 +45,19 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
 
+#ifndef TL_RACECHECK
+#define TL_RACECHECK 0
+#endif
+
+// The lanes that say at a barrier that their warp has read a stage, after a __syncwarp(): one for the warp; racecheck
+// does not understand __syncwarp(), so under it all lanes.
+constexpr int kWarpReleases = TL_RACECHECK ? 32 : 1;
+__device__ __forceinline__ bool releasing_lane(int lane) { return TL_RACECHECK || lane == 0; }
+__device__ __forceinline__ void release_stage(u32 empty, int lane) {
+  __syncwarp();
+  if (releasing_lane(lane)) barrier_arrive(empty);
+}
+
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -14,18 +14,6 @@ constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
 
-#ifndef TL_RACECHECK
-#define TL_RACECHECK 0
-#endif
-
-// Signals at barrier `empty` that a warp has read a stage. One lane arrives for its warp; racecheck does not understand
-// __syncwarp(), so under it every lane arrives.
-constexpr int kWarpReleases = TL_RACECHECK ? 32 : 1;
-__device__ __forceinline__ void release_stage(u32 empty, int lane) {
-  __syncwarp();
-  if (TL_RACECHECK || lane == 0) barrier_arrive(empty);
-}
-
 // Where and how rows of x are stored: as 16-bit elements, as bytes with `scales` (all equal to `scale` or, with
 // TL_ROW_SCALES, from each row's largest element and at least `scale`), or as fixed-point numbers with block scales.
 struct RowTarget {

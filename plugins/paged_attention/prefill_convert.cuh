@@ -80,10 +80,8 @@ __device__ __forceinline__ void convert_tiles(const Shared& shared) {
     }
     fence_async_copies();
     __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(is_key ? shared.full<kKeys>(t) : shared.full<kValues>(t));
-      barrier_arrive(shared.converted(use));
-    }
+    if (lane == 0) barrier_arrive(is_key ? shared.full<kKeys>(t) : shared.full<kValues>(t));
+    if (releasing_lane(lane)) barrier_arrive(shared.converted(use));
   }
 }
 

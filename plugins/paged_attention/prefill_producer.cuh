@@ -106,7 +106,7 @@ struct Shared {
       const bool is_raw = i >= kAllStages + kItems;
       const bool is_converted = i < kAllStages && (i < kStages[kKeys] ? kByteKeys : kByteValues);
       barrier_init(base + kBarrierOffset + i * 16, is_converted ? kConvertingWarps : 1);
-      barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kConvertingWarps : kConsumers * 4);
+      barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kWarpReleases * kConvertingWarps : kConsumers * 4);
     }
     barrier_init_fence();
   }

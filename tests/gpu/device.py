@@ -89,7 +89,7 @@ class Kernel:
     def __init__(self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]) -> None:
         self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
         cache_dir = Path(os.environ.get("TL_CUBIN_CACHE") or Path(tempfile.gettempdir()) / "trtllm_lite_cubins")
-        if os.environ.get("TL_RACECHECK"):  # see release_stage() of cuda/load_rows.cuh
+        if os.environ.get("TL_RACECHECK"):  # see release_stage() of cuda/async.cuh
             defines = defines | {"TL_RACECHECK": 1}
         cubin = nvrtc().compile_kernel(PLUGINS / source, defines, arch(), include_root=PLUGINS, cache_dir=cache_dir)
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
