@@ -76,7 +76,7 @@ def test_stages_have_the_weights_and_caches_of_their_layers(tmp_path: Path) -> N
     assert [tied in names for names in weights] == [True, False, True]
     groups = [stage.manifest.kv_cache.groups for stage in stages]
     assert [group.layers for (group,) in groups] == [(0,), (1,), (2,)]
-    assert [set(stage.plan.received) for stage in stages[1:]] == [set(stage.plan.outputs) for stage in stages[:-1]]
+    assert [set(stage.plan.inputs) for stage in stages[1:]] == [set(stage.plan.outputs) for stage in stages[:-1]]
     assert check_engine(tmp_path / "engine").manifest.mapping.pp_size == 3
     np.testing.assert_array_equal(steps_of(tmp_path / "engine")[0].shape, (3, 397))
 
@@ -211,7 +211,7 @@ def test_engines_of_stages_for_gpus_are_built_without_one(tmp_path: Path) -> Non
     assert [states[0][name] for name in read_by_others] == [states[1][name] for name in read_by_others]
     assert "sampling_slots" not in states[0]
     sent = {name: first.tensors[index] for name, index in first.outputs.items() if name != "ranks"}
-    received = {name: last.tensors[index] for name, index in last.received.items()}
+    received = {name: last.tensors[index] for name, index in last.inputs.items()}
     assert [(tensor.dtype, tensor.shape) for tensor in sent.values()] == [("bfloat16", ("num_tokens", 64))]
     assert {name: tensor.shape for name, tensor in received.items()} == {name: sent[name].shape for name in sent}
     names = [{plan.name_of(i) for program in plan.programs for i in program.instructions} for plan in (first, last)]

@@ -39,7 +39,7 @@ _THREADS = CSRC / "host" / "thread_pool.cc"
 _LIBRARIES = CSRC / "host" / "shared_library.cc"
 _RANK_FILES = CSRC / "ranks" / "check_ranks.cc"  # reads engines
 _OF_ENGINES = {  # parts of caches and drafts that read engines
-    *(CSRC / "caches" / "borrowed_features.cc", CSRC / "caches" / "kv_cache_size.cc"),
+    *(CSRC / "caches" / "cached_inputs.cc", CSRC / "caches" / "kv_cache_size.cc"),
     CSRC / "drafts" / "draft_model.cc",
 }
 _BATCHING = ("caches", "drafts", "schedule")

@@ -193,7 +193,7 @@ def _of_devices(stages: Stages, seconds: Sequence[float]) -> list[float]:
 def _received_bytes(engine: EngineFile) -> int:
     """Bytes per token that the engine's stage receives from the previous one."""
     plan = engine.plan
-    rows = [plan.tensors[index] for index in plan.received.values()]
+    rows = [plan.tensors[index] for index in plan.inputs.values()]
     return sum(tensor.max_bytes(plan.symbols) for tensor in rows) // plan.symbols["num_tokens"]
 
 

@@ -1,6 +1,6 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -8,10 +8,9 @@ from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cache_groups import block_layout
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
-from trtllm_lite.engine.plan import PlanTensor
+from trtllm_lite.engine.modules import Module
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,9 @@ class MemoryPlan:
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
-def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_features: bool = False) -> MemoryPlan:
-    """Return the memory of a CPU engine with ``num_threads`` threads; borrowed features are in another engine."""
-    plan = planned.plan
-    kv_cache = kv_cache_of(plan.tensors, plan.symbols, limits, borrows_features)
+def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> MemoryPlan:
+    """Return the memory of a CPU engine with ``num_threads`` threads."""
+    plan, kv_cache = planned.plan, kv_cache_of(planned.module, limits)
     return MemoryPlan(
         weights=sum(weight.num_bytes for weight in planned.weights),
         kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
@@ -74,23 +72,14 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
     )
 
 
-def no_cache(limits: BuildLimits) -> KvCache:
-    """Return the empty cache of an encoder."""
-    return KvCache(limits.tokens_per_block, 0, 0, ())
-
-
-def kv_cache_of(
-    tensors: Iterable[PlanTensor], symbols: dict[str, int], limits: BuildLimits, borrows_features: bool = False
-) -> KvCache:
-    """Geometry of the caches of a plan with ``tensors`` and ``symbols``; borrowed features are another engine's."""
-    if not limits.generates:
-        return no_cache(limits)
-    features = [tensor for tensor in tensors if tensor.kind == "cache" and tensor.name == FEATURES]
-    of_features = 0 if borrows_features else sum(tensor.max_bytes(symbols) for tensor in features)
+def kv_cache_of(module: Module, limits: BuildLimits) -> KvCache:
+    """Geometry of the caches that ``module`` owns; it is empty for an encoder."""
+    if not module.caches:
+        return KvCache(limits.tokens_per_block, 0, 0, ())
+    layers = block_layout(limits.cache_groups, limits.tokens_per_block).num_bytes
     return KvCache(
         tokens_per_block=limits.tokens_per_block,
-        num_blocks=symbols["num_blocks"],
-        bytes_per_block=block_layout(limits.cache_groups, limits.tokens_per_block).num_bytes
-        + of_features // symbols["num_blocks"],
+        num_blocks=limits.num_blocks,
+        bytes_per_block=layers + sum(port.block_bytes for port in module.kept),
         groups=limits.cache_groups,
     )

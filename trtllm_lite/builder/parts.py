@@ -7,11 +7,10 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
-from trtllm_lite.builder.passes.features import borrows_features, feature_size
-from trtllm_lite.builder.passes.pooling import embedding_size
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.writer import EngineContent, Weight
 
 
@@ -26,6 +25,7 @@ class EngineParts:
     target: Target
     plan: str
     weights: tuple[Weight, ...]
+    module: Module
     kv_cache: KvCache
     memory: MemoryPlan
     cubins: Mapping[str, bytes]
@@ -42,6 +42,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         producer=PRODUCER,
         target=parts.target,
         model=job.checkpoint.config,
+        modules=(parts.module,),
         limits=Limits(
             max_batch_size=limits.max_batch_size,
             max_input_len=limits.max_input_len,
@@ -63,9 +64,6 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         expansions=parts.expansions,
         accuracy=job.accuracy,
         deterministic=limits.deterministic,
-        feature_size=feature_size(job.graph),
-        borrows_features=borrows_features(job.graph),
-        embedding_size=embedding_size(job.graph),
         lora=_lora(job, parts) if limits.max_lora_rank else None,
     )
 

@@ -233,7 +233,7 @@ def _of_plan(limits: dict[str, Any]) -> dict[str, Any]:
 def _next_step(manifest: "Manifest", output_dir: str) -> str:
     """The next step with the engine: the command that runs it here, or where to take it."""
     directory = shlex.quote(output_dir)
-    if manifest.embedding_size:
+    if not manifest.module.generates:
         return f"in Python, LLM({output_dir!r}).embed(TEXTS)"
     speaks = manifest.model.tokenizer and not manifest.stripped
     command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"

@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 16  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 17  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -178,6 +178,10 @@ LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 # The inputs of a network that TensorRT compiled, besides its caches: it computes only chosen rows of LOGITS.
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
+
+# Kinds of modules. A decoder generates tokens, a text encoder makes a row for each text, and a drafting head (EAGLE,
+# MTP) drafts from features that a decoder keeps. A draft model is a decoder; a pipeline stage has some of its layers.
+MODULE_KINDS = DECODER, TEXT_ENCODER, DRAFTING_HEAD = ("decoder", "text_encoder", "drafting_head")
 
 # Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, latents, from which
 # kernels compute both, and states, of which a sequence has one: what recurrent layers keep of all its tokens together.

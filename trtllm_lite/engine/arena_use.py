@@ -53,7 +53,7 @@ def arena_spans(plan: Plan, program: Program) -> list[Span]:
         if tensor.kind == "arena"
     }
     spans: list[Span] = []
-    open_spans = {index: Span(index, 0, 0) for index in plan.received.values()}
+    open_spans = {index: Span(index, 0, 0) for index in plan.inputs.values()}
     # Offset and tensor of each open span; the bytes of open spans do not overlap.
     places = sorted((plan.tensors[index].offset, index) for index in open_spans)
     for number, instruction in enumerate(program.instructions):

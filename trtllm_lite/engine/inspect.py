@@ -22,6 +22,7 @@ from trtllm_lite.engine.contents import (
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.manifest import Accuracy, Manifest, Tactic
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.outline import Outline, outline
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
 from trtllm_lite.engine.provenance import Provenance
@@ -63,6 +64,7 @@ class Inspection:
     fusions: tuple[FusionSummary, ...]
     tactics: tuple[Tactic, ...]
     expansions: tuple[Tactic, ...]
+    modules: tuple[Module, ...] = ()
     workspace: dict[str, int] = field(default_factory=dict)
     outlines: tuple[Outline, ...] = ()
     weights: tuple[WeightGroup, ...] = ()
@@ -112,6 +114,7 @@ def inspect_engine(path: Path) -> Inspection:
         fusions=summarize(manifest.fusions),
         tactics=manifest.tactics,
         expansions=manifest.expansions,
+        modules=manifest.modules,
         workspace=workspace_parts(engine),
         outlines=tuple(outline(engine.plan, program) for program in engine.plan.programs),
         weights=weights,

@@ -30,6 +30,7 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
         console.print(Text(one_line(f"weights of linear layers: {found.qformat}")), soft_wrap=True)
     _print_table(console, "accuracy", {} if found.accuracy is None else asdict(found.accuracy))
     _print_table(console, "model", found.model)
+    _print_table(console, "modules", ports_of(found))
     _print_table(console, "limits", limits_of(found))
     _print_table(console, "KV cache", {name: value for name, value in found.kv_cache.items() if name != "groups"})
     _print_cache_use(console, found.cache_use)
@@ -49,6 +50,15 @@ def _weights_by_type(found: Inspection) -> dict[str, str]:
     for group in found.weights:
         sizes[group.dtype] += group.num_bytes
     return {dtype: exact_bytes(size) for dtype, size in sizes.most_common()}
+
+
+def ports_of(found: Inspection) -> dict[str, str]:
+    """What flows in and out of each module."""
+    ports: dict[str, str] = {}
+    for module in found.modules:
+        ports |= {f"{module.name} takes": "; ".join(map(str, module.inputs))} if module.inputs else {}
+        ports[f"{module.name} makes"] = "; ".join(map(str, module.outputs))
+    return ports
 
 
 def limits_of(found: Inspection) -> dict[str, Any]:

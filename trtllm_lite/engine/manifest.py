@@ -21,6 +21,7 @@ from trtllm_lite.common.vocabulary import (
     num_bytes,
 )
 from trtllm_lite.engine.format import engine_file
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
@@ -290,15 +291,13 @@ class Manifest:
     bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange data
     by kernels that access peer memory (``AUTO``), or by the library NCCL.
 
-    ``feature_size``: elements of each token's features, which the KV cache keeps besides keys and values for a drafting
-    head (EAGLE); 0 for none. An engine that is such a head ``borrows_features`` of the engine that it drafts for.
-
-    ``embedding_size``: elements of the row that an encoder makes for each sequence, in place of logits; 0 for decoders.
+    ``modules`` says what the engine is, and what it takes from other engines and makes for them. An engine has one.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
     target: Target
     model: Annotated[ModelConfig, Native("ModelFacts", "read_model")]
+    modules: tuple[Module, ...]
     limits: Limits
     kv_cache: KvCache
     gather_context_logits: bool = field(metadata=_PYTHON_ONLY)
@@ -309,9 +308,6 @@ class Manifest:
     mapping: RankMapping = ONE_RANK
     allreduce_strategy: Annotated[str, OneOf("AllreduceStrategy", ALLREDUCE_STRATEGIES)] = ALLREDUCE_STRATEGIES[0]
     stripped: bool = False
-    feature_size: _Amount = 0
-    borrows_features: bool = False
-    embedding_size: _Amount = 0
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     expansions: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
@@ -326,10 +322,15 @@ class Manifest:
         return {**self.mapping.divided, **({"allreduce_strategy": self.allreduce_strategy} if is_chosen else {})}
 
     @property
+    def module(self) -> Module:
+        """The only module."""
+        (module,) = self.modules
+        return module
+
+    @property
     def layers_block_bytes(self) -> int:
-        """Bytes of a block of a GPU's KV cache without features, which lie in an array of their own, in 16 bits."""
-        features = 0 if self.borrows_features else 2 * self.feature_size * self.kv_cache.tokens_per_block
-        return self.kv_cache.bytes_per_block - features
+        """Bytes of a block of the KV cache without the rows of outputs, which lie in an array of their own."""
+        return self.kv_cache.bytes_per_block - sum(port.block_bytes for port in self.module.kept)
 
     @property
     def engine_files(self) -> tuple[str, ...]:

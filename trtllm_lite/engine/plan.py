@@ -282,7 +282,8 @@ class Plan:
     after it sample tokens; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
 
     A pipeline stage that is not the last has no ``logits``: its outputs, which have a row for each token, are sent to
-    the next stage. There ``received`` maps their names to tensors of the arena that are filled before a program runs.
+    the next stage. There ``inputs`` maps their names to tensors of the arena that are filled before a program runs. The
+    manifest's modules tell what flows between engines (:class:`~trtllm_lite.engine.modules.Port`).
 
     ``tallies`` are the tensors in the state in which routers count their choices, in order of layers
     (plugins/router/tally.cuh).
@@ -296,7 +297,7 @@ class Plan:
     kernels: tuple[CompiledKernel, ...]
     programs: tuple[Program, ...]
     cuda: CudaSettings | None
-    received: dict[str, TensorIndex] = field(default_factory=dict)
+    inputs: dict[str, TensorIndex] = field(default_factory=dict)
     tallies: tuple[TensorIndex, ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:

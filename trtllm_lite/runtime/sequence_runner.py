@@ -42,7 +42,7 @@ class SequenceRunner:
         self.manifest = Manifest.from_json(engine.manifest)
         if self.manifest.stripped:
             raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without that")
-        if self.manifest.embedding_size:
+        if not self.manifest.module.generates:
             raise EngineError(f"{directory} {NO_GENERATION}")
         limits = self.manifest.limits
         self.max_len = limits.max_seq_len if max_len is None else max_len

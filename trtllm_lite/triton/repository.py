@@ -25,7 +25,7 @@ def write_repository(engine_dir: Path, output_dir: Path, path_on_server: str | N
     """
     file = find_engine(engine_dir)
     manifest, source = read_engine(file).manifest, file.parent
-    if manifest.embedding_size:
+    if not manifest.module.generates:
         raise EngineError(
             f"{engine_dir} is an encoder's engine, and the models for Triton generate text: serve it with "
             "`trtllm-lite serve`, whose /v1/embeddings embeds texts"

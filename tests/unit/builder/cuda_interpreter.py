@@ -68,7 +68,7 @@ class CudaInterpreter:
         }
         self.memory["arena"][...] = _POISON
         for name, rows in received.items():
-            tensor = self.plan.tensors[self.plan.received[name]]
+            tensor = self.plan.tensors[self.plan.inputs[name]]
             at(self.memory["arena"][tensor.offset :], _TYPES[tensor.dtype], *rows.shape)[...] = rows
         for instruction in self._program(program).instructions:
             self._run(instruction)

@@ -110,7 +110,7 @@ def test_engines_are_read_back(family: str, tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
     targets = ["sm_80", "sm_90"]
     manifest = build_engine(tmp_path / "checkpoint", tmp_path / "engine", target=targets, **LIMITS)
-    assert manifest.embedding_size == 64
+    assert manifest.module.outputs[0].size == 64
     assert (manifest.kv_cache.num_blocks, manifest.kv_cache.groups) == (0, ())
     assert Engine(str(tmp_path / "engine" / ENGINE_FILE)).manifest
     memory = plan_memory(tmp_path / "checkpoint", target=targets, **LIMITS)

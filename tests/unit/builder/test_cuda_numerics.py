@@ -88,7 +88,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
         feeds = state.feeds(lens)
         inputs = _step_inputs(feeds, len(lens))
         first.run(inputs, program, {})
-        last.run(inputs, program, {name: first.output(name) for name in last.plan.received})
+        last.run(inputs, program, {name: first.output(name) for name in last.plan.inputs})
         (expected,) = state.step([model], lens, feeds)
         assert_close(last.output("logits"), expected, last.dtype, table=ROUNDED_TOLERANCES)
         assert np.array_equal(last.tokens(), last.output("logits").argmax(-1))

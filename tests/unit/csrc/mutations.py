@@ -8,9 +8,16 @@ from tests.fuzz.documents import HOSTILE_VALUES, mutate
 from tests.unit.csrc.tiny_engine import TinyEngine
 
 
+def _with_modules(engine: TinyEngine) -> TinyEngine:
+    """A copy whose manifest describes the module as it is before any change."""
+    engine = engine.copy()
+    engine.manifest["modules"] = engine.modules()
+    return engine
+
+
 def changed_plan(rng: random.Random, engine: TinyEngine) -> bytes:
     """One to three changes of the plan or the manifest, with correct checksums."""
-    engine = engine.copy()
+    engine = _with_modules(engine)
     document = engine.manifest if rng.random() < 0.15 else engine.plan
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         mutate(rng, document)
@@ -19,7 +26,7 @@ def changed_plan(rng: random.Random, engine: TinyEngine) -> bytes:
 
 def changed_manifest(rng: random.Random, engine: TinyEngine) -> bytes:
     """One or two changes of the manifest, with correct checksums."""
-    engine = engine.copy()
+    engine = _with_modules(engine)
     for _ in range(rng.choice((1, 1, 2))):
         mutate(rng, engine.manifest)
     return engine.to_bytes()

@@ -1,5 +1,6 @@
 """The engine reader refuses known kinds of wrong engines with clear messages; the fuzzer beside it finds others."""
 
+import copy
 import json
 import os
 import struct
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.csrc.tiny_engine import HEAD_DIM, KV_HEADS, MANIFEST, TinyEngine, cache_group
+from tests.unit.csrc.tiny_engine import HEAD_DIM, KV_HEADS, MANIFEST, TOKENS_PER_BLOCK, TinyEngine, cache_group
 from trtllm_lite._core import Engine
 from trtllm_lite.common.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
@@ -34,7 +35,7 @@ def open_bytes(tmp_path: Path) -> Callable[[bytes], Engine]:
 def test_opens_a_valid_engine(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
     data = tiny.to_bytes()
     engine = open_bytes(data)
-    assert json.loads(engine.manifest) == MANIFEST
+    assert json.loads(engine.manifest) == MANIFEST | {"modules": tiny.modules()}
     assert json.loads(engine.plan) == tiny.plan
     assert engine.file_bytes == len(data)
 
@@ -202,7 +203,17 @@ def last_stage(engine: TinyEngine) -> None:
 
 
 def receive(engine: TinyEngine, *names: str) -> None:
-    engine.plan["received"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
+    engine.plan["inputs"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
+
+
+FEATURES = {"name": "features", "dtype": "float32", "shape": ["num_blocks", TOKENS_PER_BLOCK, 8]}
+
+
+def change_module(engine: TinyEngine, change: Callable[[dict[str, Any]], object]) -> None:
+    """Let the manifest describe a module that differs from the plan."""
+    (module,) = copy.deepcopy(engine.modules())
+    change(module)
+    engine.manifest["modules"] = [module]
 
 
 def add_group(engine: TinyEngine, dtype: str = "float32") -> None:
@@ -382,15 +393,15 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "received by the first stage": (
         lambda e: receive(e, "x"),
-        r"plan\.received: expected values from the previous stage in every stage but the first",
+        r"plan\.inputs: expected values from the previous stage in every stage but the first",
     ),
     "received as a step input": (
         lambda e: last_stage(e) or receive(e, "past_lens"),
-        r"plan\.received\.past_lens: expected a row of floats of 32 bits for each token, in the arena",
+        r"plan\.inputs\.past_lens: expected a row of floats of 32 bits for each token, in the arena",
     ),
     "two tensors received into the same bytes": (
         lambda e: last_stage(e) or receive(e, "x", "n1") or e.tensor("n1").update(offset=e.tensor("x")["offset"]),
-        r"plan\.received\..*: expected storage of its own",
+        r"plan\.inputs\..*: expected storage of its own",
     ),
 }
 
@@ -474,10 +485,31 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         "kv_cache: expected layers with attention, and one or more blocks of one or more bytes",
     ),
     "an encoder with caches": (
-        lambda e: e.manifest.update(embedding_size=8),
+        lambda e: setattr(e, "kind", "text_encoder"),
         "kv_cache: expected no groups and blocks of an encoder, found some",
     ),
-    "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
+    "features": (
+        lambda e: change_module(e, lambda m: m["outputs"].append(FEATURES)),
+        "expected a cache of features",
+    ),
+    "a head without features": (lambda e: setattr(e, "kind", "drafting_head"), "expected a drafting head to read rows"),
+    "two modules": (lambda e: e.manifest.update(modules=2 * e.modules()), "modules: expected one module, found 2"),
+    "a module without outputs": (
+        lambda e: change_module(e, lambda m: m.update(outputs=[])),
+        "expected logits as the first output of the module",
+    ),
+    "a module without caches": (
+        lambda e: change_module(e, lambda m: m.update(caches=[])),
+        "expected the module to own the cache groups of the manifest",
+    ),
+    "an output of another size": (
+        lambda e: change_module(e, lambda m: m["outputs"][0].update(shape=["num_logits", 8])),
+        r"expected logits float32 \[num_logits, 8\] to be an output of the plan",
+    ),
+    "an input that the plan lacks": (
+        lambda e: change_module(e, lambda m: m["inputs"].append(m["outputs"][0])),
+        "expected logits .* to be an input of the plan",
+    ),
     "larger blocks": (
         lambda e: e.manifest["kv_cache"].update(bytes_per_block=2048),
         "expected KV caches of 2048 bytes a block in all, as the manifest says, found 1024",
@@ -489,7 +521,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "a last stage that receives nothing": (
         lambda e: last_stage(e),
-        "received: expected values from the previous stage",
+        "inputs: expected values from the previous stage",
     ),
     "a first stage with logits": (
         lambda e: e.manifest["mapping"].update(pp_size=2),

@@ -48,9 +48,6 @@ PYTHON_ONLY: dict[str, Any] = {
     "mapping": {"tp_size": 1, "rank": 0, "pp_size": 1, "moe_ep_size": 1},
     "allreduce_strategy": "AUTO",
     "stripped": False,
-    "feature_size": 0,
-    "borrows_features": False,
-    "embedding_size": 0,
     "qformat": "full_prec",
     "tactics": [],
     "expansions": [],
@@ -189,19 +186,28 @@ def pack(weight: np.ndarray, layout: str) -> np.ndarray:
     )
 
 
+def _is_row_of_floats(tensor: dict[str, Any]) -> bool:
+    is_float = tensor["dtype"] in ("float32", "float16", "bfloat16")
+    return is_float and tensor["kind"] == "arena" and len(tensor["shape"]) == 2
+
+
 @dataclass
 class TinyEngine:
-    """The parts of an engine file. ``entries`` are in file order; ``plan``'s weight offsets are filled when written."""
+    """The parts of an engine file. ``entries`` are in file order; ``plan``'s weight offsets are filled when written.
+
+    Unless ``manifest`` says what modules there are, it gets one of this ``kind`` that fits the plan.
+    """
 
     manifest: dict[str, Any]
     plan: dict[str, Any]
     weights: dict[str, np.ndarray]
     metadata: dict[str, str] = field(default_factory=lambda: dict(METADATA))
+    kind: str = "decoder"
 
     def copy(self) -> "TinyEngine":
         """A copy whose parts may be changed; weights are shared."""
         manifest, plan = pickle.loads(pickle.dumps((self.manifest, self.plan)))  # in a fifth of deepcopy's time
-        return TinyEngine(manifest, plan, dict(self.weights), dict(self.metadata))
+        return TinyEngine(manifest, plan, dict(self.weights), dict(self.metadata), self.kind)
 
     def tensor(self, name: str) -> dict[str, Any]:
         """The plan's tensor of this name."""
@@ -264,9 +270,31 @@ class TinyEngine:
             self.tensor(name)["offset"] = offset
             offset += -(-array.nbytes // 64) * 64
 
+    def modules(self) -> list[dict[str, Any]]:
+        """The module that fits the plan: rows of floats flow in and out, and so do features, if there are some."""
+        tensors, drafts = self.plan["tensors"], self.kind == "drafting_head"
+
+        def port(name: str, tensor: dict[str, Any]) -> dict[str, Any]:
+            return {"name": name, "dtype": tensor["dtype"], "shape": tensor["shape"]}
+
+        def rows(places: dict[str, int]) -> list[dict[str, Any]]:
+            named = {name: tensors[index] for name, index in places.items() if index < len(tensors)}
+            return [port(name, tensor) for name, tensor in named.items() if _is_row_of_floats(tensor)]
+
+        kept = [port("features", tensor) for tensor in tensors if tensor["name"] == "features"]
+        return [
+            {
+                **{"name": self.kind, "kind": self.kind},
+                "inputs": rows(self.plan["inputs"]) + (kept if drafts else []),
+                "outputs": rows(self.plan["outputs"]) + ([] if drafts else kept),
+                "caches": [group["name"] for group in self.manifest["kv_cache"]["groups"]],
+            }
+        ]
+
     def documents(self) -> dict[str, bytes]:
         """The JSON entries."""
-        return {"manifest": json.dumps(self.manifest).encode(), "plan": json.dumps(self.plan).encode()}
+        manifest = self.manifest if "modules" in self.manifest else {"modules": self.modules(), **self.manifest}
+        return {"manifest": json.dumps(manifest).encode(), "plan": json.dumps(self.plan).encode()}
 
     def to_bytes(
         self,
@@ -363,7 +391,7 @@ def make_tiny_engine() -> TinyEngine:
         "state_bytes": 0,
         "tensors": tensors,
         "outputs": {"logits": index["logits"]},
-        "received": {},
+        "inputs": {},
         "tallies": [],
         "kernels": [],
         "programs": [step | {"instructions": instructions}],

@@ -26,7 +26,7 @@ _KERNELS = ("embed", "pool_sums")
 
 def make_toy_encoder() -> TinyEngine:
     """A valid engine whose parts may be changed."""
-    manifest = copy.deepcopy(MANIFEST) | {"embedding_size": SIZE}
+    manifest = copy.deepcopy(MANIFEST)
     geometry = dict.fromkeys(("num_blocks", "bytes_per_block"), 0)
     manifest["kv_cache"] = {"tokens_per_block": PAGE, "groups": [], **geometry}
     mixed = {"name": "mixed", "arch": "sm_90a", "decode_only": False, "max_tokens": MAX_NUM_TOKENS, "adapters": False}
@@ -43,7 +43,7 @@ def make_toy_encoder() -> TinyEngine:
             for name, dtype, shape, kind, offset in _TENSORS
         ],
         "outputs": {"sentence_embedding": _INDEX["sentence_embedding"]},
-        "received": {},
+        "inputs": {},
         "tallies": [],
         "kernels": [compiled(name) for name in _KERNELS],
         "programs": [mixed],
@@ -52,7 +52,7 @@ def make_toy_encoder() -> TinyEngine:
             **{"adapted": [], "collectives": [], "slot_numbers": []},
         },
     }
-    return TinyEngine(manifest, plan, {}, dict(METADATA))
+    return TinyEngine(manifest, plan, {}, dict(METADATA), "text_encoder")
 
 
 def encoder_bytes(engine: TinyEngine) -> bytes:

@@ -169,7 +169,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             for name, dtype, shape, kind, offset in TENSORS
         ],
         "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots", "token_masks")},
-        "received": {},
+        "inputs": {},
         "tallies": [],
         "kernels": [compiled(name) for name in KERNELS],
         "programs": [
@@ -242,8 +242,9 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
     number, shape = len(toy.plan["tensors"]), ["num_blocks", PAGE, 1]
     places = {"layout": "row_major", "kind": "cache", "offset": 0}
     toy.plan["tensors"].append({"name": "features", "dtype": "bfloat16", "shape": shape, **places})
-    toy.manifest |= {"feature_size": 1, "borrows_features": borrows}
-    if not borrows:
+    if borrows:
+        toy.kind = "drafting_head"
+    else:
         cache = toy.manifest["kv_cache"]
         toy.manifest["kv_cache"] = cache | {"bytes_per_block": cache["bytes_per_block"] + 2 * PAGE}
     for step in toy.plan["programs"]:
@@ -343,7 +344,7 @@ def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: 
             end = [step("pack_rows", pointer("halves"), pointer("x"), pointer("sums"))]
         program["instructions"] = [*begin, *middle, *end]
     if stage > 0:
-        toy.plan["received"] = {"rows": received["tensor"]}
+        toy.plan["inputs"] = {"rows": received["tensor"]}
     if stage < pp_size - 1:
         toy.plan["outputs"] = {"rows": INDEX["halves"], "ranks": toy.plan["outputs"]["ranks"]}
     return toy

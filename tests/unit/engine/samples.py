@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from trtllm_lite.engine.manifest import Cache, CacheGroup, Fusion, KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import EngineContent, Weight, weight_offsets, write_engine
 from trtllm_lite.network.config import ModelConfig
@@ -45,6 +46,9 @@ MANIFEST = Manifest(
     producer="trtllm_lite test",
     target=Target("cpu"),
     model=MODEL,
+    modules=(
+        Module("decoder", "decoder", (), (Port("logits", "float32", ("num_logits", MODEL.vocab_size)),), ("full",)),
+    ),
     limits=Limits(2, 16, 32, 32, 0),
     kv_cache=KvCache(16, 4, 256, (CacheGroup("full", "full", 0, caches((1, 2), "float32")),)),
     gather_context_logits=False,

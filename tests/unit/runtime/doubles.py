@@ -12,6 +12,7 @@ import numpy as np
 from tests.unit.engine.samples import caches
 from trtllm_lite import _testing
 from trtllm_lite.engine.manifest import CacheGroup, KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 from trtllm_lite.runtime.session.event_pump import EventPump
@@ -215,6 +216,9 @@ def fake_manifest(**changes) -> Manifest:
         producer="trtllm_lite test",
         target=Target("cpu"),
         model=model,
+        modules=(
+            Module("decoder", "decoder", (), (Port("logits", "float32", ("num_logits", VOCAB_SIZE)),), ("full",)),
+        ),
         limits=Limits(**limits),
         kv_cache=KvCache(
             *(tokens_per_block, num_blocks, 64 * tokens_per_block),

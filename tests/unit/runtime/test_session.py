@@ -7,6 +7,7 @@ import pytest
 
 from trtllm_lite.common.host_memory import available_host_memory
 from trtllm_lite.engine.manifest import Lora, Memory, RankMapping, Target
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
@@ -155,7 +156,7 @@ def test_adapters_take_what_the_cache_leaves_and_borrow_the_rest():
     [
         ({"mapping": RankMapping(tp_size=2)}, r"one of 2 ranks \(--tp_size, --pp_size\).* without --max_lora_rank"),
         ({"mapping": RankMapping(pp_size=3)}, "one of 3 ranks"),
-        ({"borrows_features": True}, "a head or a layer that drafts"),
+        ({"modules": (Module("head", "drafting_head", (), (), ()),)}, "a head or a layer that drafts"),
     ],
 )
 def test_engines_that_no_adapter_fits_take_none(changes, message):

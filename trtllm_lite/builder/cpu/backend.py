@@ -13,7 +13,6 @@ from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
-from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FLOAT32, KV_CACHE_DTYPES, ON_CPU, PLAIN_DTYPES
 from trtllm_lite.engine.manifest import Target
@@ -54,13 +53,14 @@ class CpuBackend:
 
     def _compile(self, job: BuildJob) -> EngineParts:
         job = _as_stored(job)
-        planned, borrows = make_plan(job.graph, job.limits), borrows_features(job.graph)
+        planned = make_plan(job.graph, job.limits)
         return EngineParts(
             target=Target(CPU),
             plan=planned.plan.to_json(),
             weights=planned.weights,
-            kv_cache=kv_cache_of(planned.plan.tensors, planned.plan.symbols, job.limits, borrows),
-            memory=plan_bytes(planned, job.limits, 1, borrows),
+            module=planned.module,
+            kv_cache=kv_cache_of(planned.module, job.limits),
+            memory=plan_bytes(planned, job.limits, 1),
             cubins={},
             alignment=ALIGNMENT,
         )
@@ -71,7 +71,7 @@ class CpuBackend:
         threads = _core.resolve_num_threads(num_threads or 0)
         job = _as_stored(job)
         planned = make_plan(job.graph, job.limits)
-        return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))
+        return plan_bytes(planned, job.limits, threads)
 
 
 def _as_stored(job: BuildJob) -> BuildJob:

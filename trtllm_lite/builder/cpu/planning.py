@@ -19,10 +19,12 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.modules import kind_of, module_of
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.extents import Extent, symbol
 from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FLOAT32
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -46,6 +48,7 @@ class Planned:
 
     plan: Plan
     weights: tuple[Weight, ...]
+    module: Module
 
 
 def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
@@ -95,10 +98,11 @@ def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
         kernels=(),
         programs=(Program("step", CPU, False, symbols["num_tokens"], instructions),),
         cuda=None,
-        received={str(value.name): index[value] for value in received(graph)},
+        inputs={str(value.name): index[value] for value in received(graph)},
         tallies=tuple(index[value] for value in tallies),
     )
-    return Planned(plan, weights)
+    module = module_of(kind_of(graph), plan.tensors, plan.inputs, plan.outputs, limits.cache_groups)
+    return Planned(plan, weights, module)
 
 
 def _operands(node: ir.Node) -> list[tuple[ir.Value, tuple[str, ...]]]:

@@ -16,7 +16,7 @@ from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
-from trtllm_lite.engine.manifest import KvCache, Target
+from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
@@ -80,7 +80,8 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
         target=Target("cuda", lowered.archs),
         plan=plan.to_json(),
         weights=tuple(lowered.operands.weights.values()),
-        kv_cache=_kv_cache(lowered),
+        module=lowered.module,
+        kv_cache=kv_cache_of(lowered.module, lowered.operands.limits),
         memory=_memory(lowered),
         cubins={cubin.key: cubin.image for cubin in cubins.values()},
         alignment=DEVICE_ALIGNMENT,
@@ -94,14 +95,10 @@ def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Seque
     return _memory(lower_network(graph, dtype, limits, devices))
 
 
-def _kv_cache(lowered: Lowered) -> KvCache:
-    operands = lowered.operands
-    return kv_cache_of(lowered.layout.tensors, operands.symbols, operands.limits, lowered.borrows_features)
-
-
 def _memory(lowered: Lowered) -> MemoryPlan:
     """Return the memory of the plan; the runtime keeps spare blocks for the padding of captured steps."""
-    kv_cache, tensors, symbols = _kv_cache(lowered), lowered.layout.tensors, lowered.operands.symbols
+    tensors, symbols = lowered.layout.tensors, lowered.operands.symbols
+    kv_cache = kv_cache_of(lowered.module, lowered.operands.limits)
     padded = {tensor: align(tensor.max_bytes(symbols), DEVICE_ALIGNMENT) for tensor in tensors}
     return MemoryPlan(
         weights=max(tensor.offset + padded[tensor] for tensor in tensors if tensor.kind == "weight"),

@@ -17,11 +17,12 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.cuda.program_ops import LAST_TOKENS
 from trtllm_lite.builder.graph import results
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.modules import kind_of, module_of
 from trtllm_lite.builder.observe import shows_rows
-from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.manifest import Tactic
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.plan import (
     AdaptedProduct,
     BoxedTensor,
@@ -81,21 +82,40 @@ class LoweredProgram:
 class Lowered:
     """A network lowered to programs and a memory layout; nothing is compiled yet.
 
-    ``expansions`` lists the weights that were expanded. A network that ``borrows_features`` is a draft head, whose
-    features are in the cache of another engine.
+    ``expansions`` lists the weights that were expanded; ``kind`` is that of the module.
     """
 
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
+    kind: str
     tallies: tuple[Buffer, ...] = ()  # counts of routers, in order of layers
     expansions: tuple[Tactic, ...] = ()
-    borrows_features: bool = False
 
     @property
     def archs(self) -> tuple[str, ...]:
         """The architectures that have programs."""
         return tuple(dict.fromkeys(program.device.arch for program in self.programs))
+
+    @property
+    def inputs(self) -> dict[str, int]:
+        """The tensors that are filled before a program runs, by name."""
+        return {buffer.name: self.layout.index[buffer] for buffer in self.operands.received.values()}
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """The tensors of results, and of state that the executor writes, by name."""
+        operands = self.operands
+        shared = ("last_tokens",) if operands.limits.uses_nccl else ()
+        written = (name for name in (*_WRITTEN_STATE, *shared) if name in operands.states)
+        outputs = {**operands.outputs, **{name: operands.states[name] for name in written}}
+        return {name: self.layout.index[buffer] for name, buffer in outputs.items()}
+
+    @property
+    def module(self) -> Module:
+        """The module that the network becomes."""
+        groups = self.operands.limits.cache_groups
+        return module_of(self.kind, self.layout.tensors, self.inputs, self.outputs, groups)
 
     def kernels(self) -> dict[tuple[Kernel, str], int]:
         """Maps each kernel and architecture to its number, in order of first launch."""
@@ -146,7 +166,7 @@ def lower_network(
         programs += [first for first, then in pairwise(ordered) if not _runs_alike(first, then)] + ordered[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
     tallies = tuple(operands.states[str(results(node)["tally"].name)] for node in graph if node.op_type == "Router")
-    return Lowered(operands, tuple(programs), layout, tallies, network.expansions, borrows_features(graph))
+    return Lowered(operands, tuple(programs), layout, kind_of(graph), tallies, network.expansions)
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:
@@ -171,9 +191,6 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
     """Make the plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose products' algorithms."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
-    shared = ("last_tokens",) if operands.limits.uses_nccl else ()
-    written = (name for name in (*_WRITTEN_STATE, *shared) if name in operands.states)
-    outputs = {**operands.outputs, **{name: operands.states[name] for name in written}}
     programs = tuple(_program(program, operands.symbols, numbers, index, timings) for program in lowered.programs)
     measured = any(
         instruction.algorithms
@@ -187,8 +204,8 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         arena_bytes=lowered.layout.arena_bytes,
         state_bytes=lowered.layout.state_bytes,
         tensors=lowered.layout.tensors,
-        outputs={name: index[buffer] for name, buffer in outputs.items()},
-        received={buffer.name: index[buffer] for buffer in operands.received.values()},
+        outputs=lowered.outputs,
+        inputs=lowered.inputs,
         tallies=tuple(index[buffer] for buffer in lowered.tallies),
         kernels=tuple(
             CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)

@@ -10,30 +10,16 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import dims, fused_node, nodes_of, replace_value, value_of
+from trtllm_lite.builder.graph import dims, fused_node, replace_value, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.paged_attention import BLOCK_TABLES, NUM_BLOCKS, TOKENS_PER_BLOCK
 from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_TOKENS, POSITION_IDS
 from trtllm_lite.common.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
-from trtllm_lite.plugins.schema import DOMAIN
 
 
 def has_features(graph: ir.Graph) -> bool:
     """Whether a network, standard or fused, makes or reads features."""
     return any(value.name == FEATURES for value in (*graph.inputs, *graph.outputs))
-
-
-def feature_size(graph: ir.Graph) -> int:
-    """Elements of a token's features in the fused ``graph``; 0 if it has none."""
-    cache = _named(graph.inputs, FEATURES)
-    size = 0 if cache is None else (dims(cache) or (0,))[-1]
-    assert isinstance(size, int)
-    return size
-
-
-def borrows_features(graph: ir.Graph) -> bool:
-    """Whether the fused ``graph`` is a head, whose features are in the cache of another engine."""
-    return bool(nodes_of(graph, "PagedLoad", DOMAIN))
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:

@@ -24,14 +24,6 @@ from trtllm_lite.builder.passes.remove_padding import cu_seqlens_of, drop_paddin
 from trtllm_lite.common.vocabulary import EMBEDDING
 
 
-def embedding_size(graph: ir.Graph) -> int:
-    """Elements of the row that an encoder makes of each text; 0 for a decoder."""
-    found = next((value for value in graph.outputs if value.name == EMBEDDING), None)
-    size = 0 if found is None else (dims(found) or (0,))[-1]
-    assert isinstance(size, int)
-    return size
-
-
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     (row,) = graph.outputs
     producer = row.producer()

@@ -10,6 +10,7 @@ from trtllm_lite.builder.graph import dims, nodes_of, weight_tensor
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.modules import module_of
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.builder.tensorrt.compile import compile_network
@@ -17,7 +18,16 @@ from trtllm_lite.builder.tensorrt.library import find_library
 from trtllm_lite.builder.tensorrt.passes import pipeline
 from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
 from trtllm_lite.builder.tensorrt.request import profiles_of
-from trtllm_lite.common.vocabulary import ALIGNMENT, ATTENTION, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
+from trtllm_lite.common.vocabulary import (
+    ALIGNMENT,
+    ATTENTION,
+    BY_TENSORRT,
+    DECODER,
+    FLOAT32,
+    LOGITS,
+    cache_names,
+    num_bytes,
+)
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.manifest import Cache, CacheGroup, Fusion, KvCache, Tactic, Target
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
@@ -82,10 +92,12 @@ class TensorRtBackend:
         library = find_library()
         compiled = compile_network(job, library)
         cache = _cache_of(job)
+        plan = _plan_of(job, cache, library.package)
         return EngineParts(
             target=Target(TENSORRT, tuple(job.targets)),
-            plan=_plan_of(job, cache, library.package).to_json(),
+            plan=plan.to_json(),
             weights=(),
+            module=module_of(DECODER, plan.tensors, plan.inputs, plan.outputs, cache.groups),
             kv_cache=cache,
             memory=_memory(job, cache, compiled.activation_bytes),
             cubins={},

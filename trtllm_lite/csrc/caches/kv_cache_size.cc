@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "caches/borrowed_features.h"
+#include "engine/module.h"
 #include "errors.h"
 
 namespace tl {
@@ -20,10 +20,9 @@ std::size_t layers_block_bytes(const Engine& engine) {
 }
 
 std::size_t features_block_bytes(const Engine& engine) {
-  const Manifest& manifest = engine.manifest();
-  if (manifest.feature_size == 0 || manifest.borrows_features) return 0;
-  return static_cast<std::size_t>(manifest.kv_cache.tokens_per_block * manifest.feature_size *
-                                  item_size(feature_dtype(engine)));
+  std::int64_t bytes = 0;
+  for (const Port& port : ports(only_module(engine.manifest()).outputs, true)) bytes += block_bytes(port);
+  return static_cast<std::size_t>(bytes);
 }
 
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks) {

@@ -7,9 +7,11 @@
 #include <map>
 #include <string>
 
-#include "caches/borrowed_features.h"
+#include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
 #include "cpu/kernel_registry.h"
+#include "engine/checks/port_check.h"
+#include "engine/module.h"
 #include "errors.h"
 #include "host/cpu_count.h"
 #include "ranks/collectives.h"
@@ -48,10 +50,9 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
   check_rendezvous(engine.manifest().mapping, rendezvous);
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
-  for (const auto& [_, index] : plan_.received) received_.push_back(row_values(index, places));
+  for (const auto& [_, index] : plan_.inputs) received_.push_back(row_values(index, places));
   if (is_last_stage(engine.manifest().mapping)) {
-    const bool embeds = engine.manifest().embedding_size > 0;
-    made_.push_back(row_values(plan_.outputs.at(std::string(embeds ? kEmbedding : kLogits)), places));
+    made_.push_back(row_values(plan_.outputs.at(only_module(engine.manifest()).outputs.front().name), places));
   } else {
     for (const auto& [_, index] : sent_by(plan_)) made_.push_back(row_values(index, places));
   }
@@ -64,8 +65,8 @@ CpuExecutor::Rows CpuExecutor::row_values(int index, const std::vector<std::byte
 }
 
 std::byte* CpuExecutor::borrowed_features(const CpuExecutor* from) const {
-  if (!engine_.manifest().borrows_features) return nullptr;
-  check_lender(engine_, num_blocks_, from);
+  if (!drafts(only_module(engine_.manifest()))) return nullptr;
+  check_source(engine_, num_blocks_, from);
   return from->features_;
 }
 

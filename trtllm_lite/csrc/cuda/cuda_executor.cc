@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "caches/borrowed_features.h"
+#include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
 #include "cuda/rank_table.cuh"
+#include "engine/module.h"
 #include "errors.h"
 #include "ranks/place.h"
 
@@ -80,8 +81,8 @@ CudaExecutor::~CudaExecutor() {
 }
 
 DevicePtr CudaExecutor::borrowed_features(const CudaExecutor* from) const {
-  if (!engine_.manifest().borrows_features) return 0;
-  check_lender(engine_, num_blocks_, from);
+  if (!drafts(only_module(engine_.manifest()))) return 0;
+  check_source(engine_, num_blocks_, from);
   return from->features_;
 }
 
@@ -116,8 +117,7 @@ void CudaExecutor::place_tensors() {
         break;
     }
   }
-  // Only the last stage draws tokens, and encoders draw none.
-  if (!is_last_stage(engine_.manifest().mapping) || engine_.manifest().embedding_size > 0) return;
+  if (!plan_.outputs.contains("tokens")) return;  // only the last stage of a decoder draws tokens
   const auto output = [this](const char* name) { return address_of(plan_.outputs.at(name)); };
   logits_ = output("logits");
   tokens_ = output("tokens");

@@ -4,9 +4,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "caches/borrowed_features.h"
+#include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
 #include "drafts/model_drafter.h"
+#include "engine/module.h"
 #include "errors.h"
 #include "sampling/row_sampler.h"
 
@@ -26,22 +27,8 @@ void check_same(const char* what, std::int64_t wanted, std::int64_t found) {
   check_same(what, std::to_string(wanted), std::to_string(found));
 }
 
-// A draft head (EAGLE-3) reads the features that the target engine keeps of each token.
-void check_features(const Engine& target, const Engine& head) {
-  const Manifest &kept = target.manifest(), &borrowed = head.manifest();
-  if (!borrowed.borrows_features) return;
-  if (kept.feature_size == 0 || kept.borrows_features) {
-    throw ArgumentError(
-        "draft model: expected an engine that keeps features for a head, found one without; convert its model with "
-        "--draft_model_dir and build it again");
-  }
-  check_same("feature_size", kept.feature_size, borrowed.feature_size);
-  const auto dtype = [](const Engine& engine) { return std::string(to_string(feature_dtype(engine))); };
-  check_same("type of features", dtype(target), dtype(head));
-}
-
 int max_kept(const Manifest& target, const Manifest& own) {
-  return own.borrows_features ? static_cast<int>(target.limits.max_draft_len) : 0;
+  return drafts(only_module(own)) ? static_cast<int>(target.limits.max_draft_len) : 0;
 }
 
 void check_limit(const char* name, std::int64_t least, std::int64_t found) {
@@ -82,7 +69,7 @@ std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const Sl
 // model computes two tokens of the sequence in one step. In an engine built for drafts, each sequence of a captured
 // batch has 1 + max_draft_len rows.
 int captured_batch_size(const Manifest& own, int max_batch_size) {
-  if (own.borrows_features || own.limits.max_draft_len == 0) return max_batch_size;
+  if (drafts(only_module(own)) || own.limits.max_draft_len == 0) return max_batch_size;
   const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);
   const int rows_of_sequence = 1 + static_cast<int>(own.limits.max_draft_len);
   return (num_rows + rows_of_sequence - 1) / rows_of_sequence;
@@ -101,7 +88,7 @@ void check_draft_model(const Engine& target, const Engine& draft, int max_seq_le
   check_same("kind of device", std::string(to_string(wanted.target.kind)), std::string(to_string(own.target.kind)));
   check_same("vocab_size", wanted.model.vocab_size, own.model.vocab_size);
   check_cache(wanted, own);
-  check_features(target, draft);
+  check_kept(wanted, own);
   check_limit("max_batch_size", max_batch_size, own.limits.max_batch_size);
   check_limit("max_seq_len", max_seq_len, own.limits.max_seq_len);
   check_limit("max_num_tokens", ModelDrafter::most_at_once(max_kept(wanted, own)) * max_batch_size,

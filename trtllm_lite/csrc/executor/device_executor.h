@@ -35,8 +35,7 @@ class DeviceExecutor {
   // Number of blocks of the KV cache.
   virtual std::int64_t num_blocks() const = 0;
   virtual MemoryUse memory() const = 0;
-  // Throws ArgumentError for an encoder, whose steps make one row per sequence (Manifest::embedding_size) and no
-  // logits.
+  // Throws ArgumentError for an encoder, whose steps make one row per sequence and no logits.
   void check_makes_logits() const;
   // Rows of the plan's output `name` as the last step computed them. Takes turns with steps. Throws ArgumentError if
   // the plan has no such output, LimitError if the step had fewer rows.

@@ -27,7 +27,7 @@ def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
     It also raises for a draft engine that takes adapters, because drafting does not use them.
     """
     found, method = "a model of its own", "draft_model"
-    if draft.borrows_features:
+    if draft.module.drafts:
         found, method = ("a head", "eagle3") if draft.model.family == "eagle3" else ("a layer of a model", "mtp")
     if config.method != method:
         raise ArgumentError(

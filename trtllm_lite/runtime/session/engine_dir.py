@@ -43,7 +43,7 @@ def check_adapters(manifest: Manifest) -> None:
     """Raise EngineError if an engine that takes adapters has several ranks or is a drafting head."""
     problems = {
         f"it is one of {manifest.mapping.num_ranks} ranks (--tp_size, --pp_size)": manifest.mapping.num_ranks > 1,
-        "it is a head or a layer that drafts": manifest.borrows_features,
+        "it is a head or a layer that drafts": manifest.module.drafts,
     }
     for problem, found in problems.items():
         if found and manifest.lora is not None:

@@ -60,9 +60,9 @@ def open_model(
     manifest = manifests[0]
     check_end_ids(manifest)
     check_adapters(manifest)
-    if manifest.embedding_size and generates:
-        raise ArgumentError(f"{directory} {NO_GENERATION}")
-    if manifest.embedding_size:
+    if not manifest.module.generates:
+        if generates:
+            raise ArgumentError(f"{directory} {NO_GENERATION}")
         return open_embedder(native, directory, ranks, options)
     if is_remote:
         check_remote(manifest, options)

@@ -29,7 +29,7 @@ async def embeddings(app: Application, request: Request) -> Response:
     body = await read(request.body, app.decoder(request, EmbeddingBody))
     model = app.encoder(request, body.model)
     inputs = [body.input] if isinstance(body.input, str) or is_token_ids(body.input) else body.input
-    size = model.embedder.manifest.embedding_size
+    size = model.embedder.manifest.module.outputs[0].size
     _check(body, len(inputs), size)
     with model.admission(len(inputs)):
         try:

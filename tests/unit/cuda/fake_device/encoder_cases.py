@@ -86,5 +86,8 @@ def test_a_device_that_fails_breaks_the_embedder(embedder: Embedder, monkeypatch
 def test_ranks_and_other_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="expected an encoder for one rank on a CPU or a GPU, found another"):
         _engine(tmp_path, mapping=make_toy_encoder().manifest["mapping"] | {"tp_size": 2})
-    with pytest.raises(EngineError, match="expected rows of embedding_size = 16"):
-        _engine(tmp_path, embedding_size=16)
+    (module,) = make_toy_encoder().modules()
+    other = module | {"outputs": [port | {"shape": ["num_seqs", 16]} for port in module["outputs"]]}
+    wanted = r"expected sentence_embedding float32 \[num_seqs, 16\] to be an output of the plan"
+    with pytest.raises(EngineError, match=wanted):
+        _engine(tmp_path, modules=[other])

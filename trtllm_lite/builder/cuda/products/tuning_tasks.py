@@ -14,6 +14,7 @@ from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.modules import kind_of
 from trtllm_lite.plugins.launch import Buffer, Device, Operand, Slice
 
 # Each program has products of several layers; together their weights exceed any L2 cache, but for the smallest models.
@@ -94,4 +95,4 @@ def lower_tuning_tasks(
                 programs.append(LoweredProgram(device, Bucket(names[name], layers[0].max_rows), commands))
             tasks.append(TuningTask(product, above, layers[0].max_rows, len(layers), names))
     layout = lay_out(operands, [program.commands for program in programs], given.buffers.values())
-    return Lowered(operands, tuple(programs), layout), tasks
+    return Lowered(operands, tuple(programs), layout, kind_of(graph)), tasks

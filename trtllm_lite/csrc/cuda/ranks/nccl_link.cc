@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/checks/plan_check.h"
+#include "engine/checks/port_check.h"
 #include "errors.h"
 
 namespace tl::cuda {
@@ -77,7 +78,7 @@ NcclRowSink::NcclRowSink(const CudaExecutor& executor, std::unique_ptr<NcclPair>
       }()) {}
 
 NcclRowSource::NcclRowSource(const CudaExecutor& executor, std::unique_ptr<NcclPair> sender)
-    : rows_(executor, executor.plan().received), sender_(std::move(sender)), stream_(executor.stream()) {}
+    : rows_(executor, executor.plan().inputs), sender_(std::move(sender)), stream_(executor.stream()) {}
 
 Piece last_tokens(const CudaExecutor& executor) {
   const std::vector<PlanTensor>& tensors = executor.plan().tensors;

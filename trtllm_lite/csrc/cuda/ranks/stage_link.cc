@@ -5,7 +5,7 @@ namespace tl::cuda {
 StageLink::StageLink(CudaExecutor& sender, CudaExecutor& receiver) : sender_(sender), receiver_(receiver) {
   const Plan& plan = receiver.plan();
   std::size_t num_bytes = 0;
-  for (const auto& [name, index] : plan.received) {
+  for (const auto& [name, index] : plan.inputs) {
     const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
     const auto row_bytes = static_cast<std::size_t>(tensor.shape[1].value * item_size(tensor.dtype));
     rows_.push_back(

@@ -4,6 +4,8 @@
 #include <array>
 #include <numeric>
 
+#include "engine/module.h"
+
 namespace tl::cuda {
 namespace {
 
@@ -72,7 +74,7 @@ bool StepPacker::can_spread(const StepRow& row) const {
   if (row.decodes()) return true;
   const Manifest& manifest = executor_.engine().manifest();
   return manifest.limits.max_draft_len > 0 && row.sample && row.num_tokens == 2 && !host_.takes(row) &&
-         !manifest.borrows_features;
+         !drafts(only_module(manifest));
 }
 
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,

@@ -5,14 +5,12 @@
 #include <vector>
 
 #include "engine/checks/plan_check.h"
+#include "engine/checks/refuse_plan.h"
+#include "engine/module.h"
 #include "errors.h"
 
 namespace tl {
 namespace {
-
-[[noreturn]] void refuse_plan(const std::string& where, const std::string& message) {
-  throw EngineError("plan." + where + ": " + message);
-}
 
 [[noreturn]] void refuse_groups(const std::string& message) {
   throw EngineError("manifest.kv_cache.groups: " + message);
@@ -61,19 +59,21 @@ void check_run(const CacheGroup& group, std::int64_t end, std::int64_t bytes_per
                              " blocks, as the manifest says, found " + std::to_string(blocks));
 }
 
-// Checks the number of caches of features; returns the bytes that they take in a block.
+// Checks that the plan has a cache for each cached port of the manifest's module; returns the bytes that those which
+// the module keeps take in a block.
 std::int64_t check_features(const Plan& plan, const Manifest& manifest) {
-  std::int64_t num_features = 0, bytes = 0;
-  for (const PlanTensor& tensor : plan.tensors) {
-    if (tensor.kind != TensorKind::kCache || tensor.name != kFeatures) continue;
-    ++num_features;
-    if (!manifest.borrows_features) bytes += max_bytes(plan, tensor);
+  const Module& module = only_module(manifest);
+  const std::vector<Port> kept = ports(module.outputs, true);
+  const auto num_ports = static_cast<std::int64_t>(kept.size() + ports(module.inputs, true).size());
+  const auto num_caches = std::ranges::count_if(plan.tensors, [](const PlanTensor& tensor) {
+    return tensor.kind == TensorKind::kCache && tensor.name == kFeatures;
+  });
+  if (num_caches != num_ports || num_ports > 1 || (num_ports > 0 && manifest.kv_cache.groups.size() != 1)) {
+    refuse_plan("tensors", "expected a cache of features, of the only cache group, if a port of the module says so");
   }
-  const bool keeps_features = manifest.feature_size > 0;
-  if (num_features == (keeps_features ? 1 : 0) && (!keeps_features || manifest.kv_cache.groups.size() == 1)) {
-    return bytes;
-  }
-  refuse_plan("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
+  std::int64_t bytes = 0;
+  for (const Port& port : kept) bytes += block_bytes(port);
+  return bytes;
 }
 
 }  // namespace

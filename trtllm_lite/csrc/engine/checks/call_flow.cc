@@ -73,9 +73,9 @@ class CallFlow {
 
   // Values received from another stage are in the arena when the step begins.
   void receive() {
-    for (const auto& [name, index] : plan_.received) contents_.write(index, tensor(index).offset, end_of(index));
-    for (const auto& [name, index] : plan_.received) {
-      if (!is_readable(index)) throw EngineError("plan.received." + name + ": expected storage of its own");
+    for (const auto& [name, index] : plan_.inputs) contents_.write(index, tensor(index).offset, end_of(index));
+    for (const auto& [name, index] : plan_.inputs) {
+      if (!is_readable(index)) throw EngineError("plan.inputs." + name + ": expected storage of its own");
     }
   }
 

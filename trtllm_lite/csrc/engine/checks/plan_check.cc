@@ -8,8 +8,11 @@
 #include "engine/checks/cache_check.h"
 #include "engine/checks/call_flow.h"
 #include "engine/checks/launch_check.h"
+#include "engine/checks/port_check.h"
+#include "engine/checks/refuse_plan.h"
 #include "engine/checks/tensor_check.h"
 #include "engine/low_rank_parts.h"
+#include "engine/module.h"
 #include "errors.h"
 #include "grammar/grammar.h"
 #include "ranks/place.h"
@@ -26,10 +29,6 @@ constexpr const char* kLastTokensOutput = "last_tokens";
 constexpr std::string_view kSamplingOutputs[] = {"tokens",      "logprobs",       "sampling_slots",
                                                  "token_masks", kRankTableOutput, kLastTokensOutput};
 
-[[noreturn]] void fail(const std::string& where, const std::string& message) {
-  throw EngineError("plan." + where + ": " + message);
-}
-
 // Compares the bounds of symbols with their required values.
 class Bounds {
  public:
@@ -38,9 +37,9 @@ class Bounds {
   void expect(Symbol symbol, std::int64_t low, std::int64_t high, const char* why) const {
     const std::int64_t found = bounds_[symbol];
     if (found >= low && found <= high) return;
-    fail("symbols." + std::string(to_string(symbol)), "expected " + std::to_string(low) +
-                                                          (high > low ? " to " + std::to_string(high) : "") + ", " +
-                                                          why + ", found " + std::to_string(found));
+    refuse_plan("symbols." + std::string(to_string(symbol)), "expected " + std::to_string(low) +
+                                                                 (high > low ? " to " + std::to_string(high) : "") +
+                                                                 ", " + why + ", found " + std::to_string(found));
   }
   void exactly(Symbol symbol, std::int64_t value, const char* why) const { expect(symbol, value, value, why); }
 
@@ -81,13 +80,14 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
 }
 
 void check_cuda_settings(const Plan& plan, TargetKind target) {
-  if (plan.cuda.has_value() != (target == TargetKind::kCuda)) fail("cuda", "expected settings for GPU engines alone");
+  if (plan.cuda.has_value() != (target == TargetKind::kCuda))
+    refuse_plan("cuda", "expected settings for GPU engines alone");
   if (!plan.cuda) return;
   const std::vector<std::int64_t>& batches = plan.cuda->decode_batches;
   const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs];
   const bool ascend = std::ranges::adjacent_find(batches, std::greater_equal()) == batches.end();
   if (ascend && !batches.empty() && batches.back() == num_seqs) return;
-  fail("cuda.decode_batches", "expected ascending numbers up to num_seqs (" + std::to_string(num_seqs) + ")");
+  refuse_plan("cuda.decode_batches", "expected ascending numbers up to num_seqs (" + std::to_string(num_seqs) + ")");
 }
 
 void check_mapping(const RankMapping& mapping) {
@@ -108,8 +108,6 @@ void check_encoder(const Manifest& manifest) {
   if (manifest.target.kind == TargetKind::kTensorrt || num_ranks(manifest.mapping) != 1) {
     throw EngineError("manifest.target: expected an encoder for one rank on a CPU or a GPU, found another");
   }
-  if (manifest.feature_size == 0 && !manifest.borrows_features) return;
-  throw EngineError("manifest.feature_size: expected no features of an encoder, found some");
 }
 
 void check_target_of_states(const Manifest& manifest) {
@@ -129,9 +127,9 @@ const PlanTensor& check_output(const Plan& plan, const std::string& name, Tensor
   const bool matches = tensor.kind == kind && tensor.dtype == dtype && tensor.shape.size() == rank &&
                        tensor.shape[0].symbol == rows && (rank == 1 || !tensor.shape[1].symbol);
   if (matches) return tensor;
-  fail("outputs." + name, "expected " + std::string(to_string(dtype)) + " in the " + std::string(to_string(kind)) +
-                              ", of " + std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) +
-                              ", found another tensor");
+  refuse_plan("outputs." + name, "expected " + std::string(to_string(dtype)) + " in the " +
+                                     std::string(to_string(kind)) + ", of " + std::to_string(rank) +
+                                     " axes, the first " + std::string(to_string(rows)) + ", found another tensor");
 }
 
 // Checks the tensors whose rows are the structs of plugins/sample/slot.cuh, and the masks.
@@ -139,9 +137,9 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   std::vector<std::string> numbers;
   visit_numbers([&](auto, const auto& rule) { numbers.emplace_back(rule.name); });
   if (plan.cuda->slot_numbers != numbers) {
-    fail("cuda.slot_numbers",
-         "expected the sampling parameters of this version's records, found others: build the engine "
-         "again");
+    refuse_plan("cuda.slot_numbers",
+                "expected the sampling parameters of this version's records, found others: build the engine "
+                "again");
   }
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
@@ -149,19 +147,19 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
       check_output(plan, "sampling_slots", TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 2);
   const std::int64_t logprob_words = logprobs.shape[1].value, slot_words = slots.shape[1].value;
   if (logprob_words * kWordBytes != sizeof(DrawnLogprobs)) {
-    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWordBytes) +
-                                 " words, found " + std::to_string(logprob_words));
+    refuse_plan("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWordBytes) +
+                                        " words, found " + std::to_string(logprob_words));
   }
   const std::int64_t edit_bytes = slot_words * kWordBytes - static_cast<std::int64_t>(sizeof(SamplingSlot));
   if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
-    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWordBytes) +
-                                       " words and 4 for each edit, found " + std::to_string(slot_words));
+    refuse_plan("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWordBytes) +
+                                              " words and 4 for each edit, found " + std::to_string(slot_words));
   }
   const PlanTensor& masks = check_output(plan, "token_masks", TensorKind::kState, DType::kInt32, Symbol::kNumSeqs, 2);
   const auto mask_words = static_cast<std::int64_t>(tl::mask_words(static_cast<std::size_t>(vocab_size)));
   if (masks.shape[1].value != mask_words) {
-    fail("outputs.token_masks", "expected rows of a bit for each token, " + std::to_string(mask_words) +
-                                    " words, found " + std::to_string(masks.shape[1].value));
+    refuse_plan("outputs.token_masks", "expected rows of a bit for each token, " + std::to_string(mask_words) +
+                                           " words, found " + std::to_string(masks.shape[1].value));
   }
 }
 
@@ -175,16 +173,17 @@ void check_rows(const Plan& plan, const std::string& name) {
   const bool varies_alike =
       !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits || symbol == Symbol::kNumSeqs;
   if (tensor.kind == TensorKind::kArena && is_number && has_rows && varies_alike) return;
-  fail("outputs." + name,
-       "expected floating-point rows in the arena, one for each token, row of logits or sequence, or a fixed number of "
-       "them, found another tensor");
+  refuse_plan(
+      "outputs." + name,
+      "expected floating-point rows in the arena, one for each token, row of logits or sequence, or a fixed number of "
+      "them, found another tensor");
 }
 
 // Checks the table of ranks (plugins/cuda/rank_table.cuh), which engines of several ranks have.
 void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
   const auto found = plan.outputs.find(kRankTableOutput);
   if ((found != plan.outputs.end()) != (num_ranks > 1)) {
-    fail("outputs", "expected a table of ranks if and only if the engine has several ranks");
+    refuse_plan("outputs", "expected a table of ranks if and only if the engine has several ranks");
   }
   if (found == plan.outputs.end()) return;
   const PlanTensor& table = plan.tensors[static_cast<std::size_t>(found->second)];
@@ -192,7 +191,7 @@ void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
   const bool matches = table.kind == TensorKind::kState && table.dtype == DType::kInt64 && table.shape.size() == 1 &&
                        table.shape[0] == Dim{words, std::nullopt};
   if (!matches)
-    fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
+    refuse_plan("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
 }
 
 // Checks an engine whose ranks communicate by NCCL: it must be one stage of several GPUs, and its ranks share the last
@@ -208,52 +207,22 @@ void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
 void check_logits(const Plan& plan, const Manifest& manifest) {
   const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
-    fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
-                               " logits, found " + std::to_string(logits.shape[1].value));
+    refuse_plan("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
+                                      " logits, found " + std::to_string(logits.shape[1].value));
   }
 }
 
-void check_embedding(const Plan& plan, std::int64_t size) {
-  const PlanTensor& rows =
-      check_output(plan, std::string(kEmbedding), TensorKind::kArena, DType::kFloat32, Symbol::kNumSeqs, 2);
-  if (rows.shape[1].value == size) return;
-  fail("outputs." + std::string(kEmbedding), "expected rows of embedding_size = " + std::to_string(size) +
-                                                 " elements, found " + std::to_string(rows.shape[1].value));
-}
-
-// Checks a value sent from stage to stage: floats of the activations' type, with rows for all tokens.
-void check_link(const Plan& plan, const Manifest& manifest, const std::string& name, int index) {
-  const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
-  const std::int64_t bytes = manifest.target.kind == TargetKind::kCpu ? 4 : 2;
-  const bool is_float = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
-  const bool has_rows = tensor.shape.size() == 2 && tensor.shape[0].symbol == Symbol::kNumTokens &&
-                        !tensor.shape[1].symbol && tensor.shape[1].value > 0;
-  if (tensor.kind == TensorKind::kArena && is_float && item_size(tensor.dtype) == bytes && has_rows) return;
-  fail(name, "expected a row of floats of " + std::to_string(8 * bytes) + " bits for each token, in the arena");
-}
-
-// The first stage receives nothing. The last sends nothing: it has logits and, on GPUs, draws tokens.
-void check_links(const Plan& plan, const Manifest& manifest) {
-  const bool is_first = is_first_stage(manifest.mapping);
-  if (plan.received.empty() != is_first)
-    fail("received", "expected values from the previous stage in every stage but the first");
-  for (const auto& [name, index] : plan.received) check_link(plan, manifest, "received." + name, index);
-  if (is_last_stage(manifest.mapping)) return;
-  const std::map<std::string, int> sent = sent_by(plan);
-  if (sent.empty()) fail("outputs", "expected what the next stage receives, found none");
-  for (const auto& [name, index] : sent) check_link(plan, manifest, "outputs." + name, index);
-}
-
 void check_outputs(const Plan& plan, const Manifest& manifest) {
-  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, samples = is_cuda && manifest.embedding_size == 0;
+  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, makes_logits = generates(only_module(manifest));
+  const bool samples = is_cuda && makes_logits;
   if (is_cuda) check_rank_table(plan, num_ranks(manifest.mapping));
   check_shared_tokens(plan, manifest);
   check_links(plan, manifest);
   if (!is_last_stage(manifest.mapping)) return;
-  if (manifest.embedding_size > 0) {
-    check_embedding(plan, manifest.embedding_size);
-  } else {
+  if (makes_logits) {
     check_logits(plan, manifest);
+  } else {
+    check_output(plan, std::string(kEmbedding), TensorKind::kArena, DType::kFloat32, Symbol::kNumSeqs, 2);
   }
   if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
   for (const auto& [name, index] : plan.outputs) {
@@ -266,7 +235,8 @@ void check_tallies(const Plan& plan) {
     const PlanTensor& tally = plan.tensors[static_cast<std::size_t>(index)];
     const bool matches = tally.kind == TensorKind::kState && tally.dtype == DType::kInt64 && tally.shape.size() == 1 &&
                          !tally.shape[0].symbol && tally.shape[0].value > kTallyPlaces;
-    if (!matches) fail("tallies", "expected a count of each expert and 3 more in the state, found " + tally.name);
+    if (!matches)
+      refuse_plan("tallies", "expected a count of each expert and 3 more in the state, found " + tally.name);
   }
 }
 
@@ -284,25 +254,26 @@ void check_vocabulary_of(const CallInstruction& call, const Plan& plan, const Ma
   const PlanTensor& table = plan.tensors[static_cast<std::size_t>(call.operands.at("weight"))];
   const std::int64_t rows = table.shape[0].value * manifest.mapping.tp_size;
   if (rows >= manifest.model.vocab_size) return;
-  fail("tensor " + table.name, "expected embeddings of " + std::to_string(manifest.model.vocab_size) +
-                                   " tokens in all, found " + std::to_string(rows));
+  refuse_plan("tensor " + table.name, "expected embeddings of " + std::to_string(manifest.model.vocab_size) +
+                                          " tokens in all, found " + std::to_string(rows));
 }
 
 void check_kinds(const Plan& plan, TargetKind target) {
   const bool is_cpu = target == TargetKind::kCpu;
-  if (is_cpu && plan.programs.size() != 1) fail("programs", "expected the one program of a CPU engine");
+  if (is_cpu && plan.programs.size() != 1) refuse_plan("programs", "expected the one program of a CPU engine");
   for (std::size_t number = 0; number < plan.programs.size(); ++number) {
     const Program& program = plan.programs[number];
     const std::string where = "programs[" + std::to_string(number) + "]";
     if (is_cpu && (program.arch != "cpu" || program.max_tokens < plan.symbols[Symbol::kNumTokens])) {
-      fail(where, "expected a program for cpu and all steps, found another");
+      refuse_plan(where, "expected a program for cpu and all steps, found another");
     }
     if (program.adapters && (!plan.cuda || plan.cuda->adapted.empty())) {
-      fail(where, "expected a program without adapters, because they change no product of this engine");
+      refuse_plan(where, "expected a program without adapters, because they change no product of this engine");
     }
     for (const Instruction& instruction : program.instructions) {
       if (!runs_on(instruction, target)) {
-        fail(where, "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
+        refuse_plan(where,
+                    "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
       }
     }
   }
@@ -311,11 +282,12 @@ void check_kinds(const Plan& plan, TargetKind target) {
 // Checks that there are programs for prompts and for generation, and that each runs one existing network.
 void check_networks(const Plan& plan, const Container& container) {
   const bool has_both = plan.programs.size() == 2 && !plan.programs[0].decode_only && plan.programs[1].decode_only;
-  if (!has_both) fail("programs", "expected a program for prompts and one for generation");
+  if (!has_both) refuse_plan("programs", "expected a program for prompts and one for generation");
   for (const Program& program : plan.programs) {
-    if (program.instructions.size() != 1) fail("programs", "expected one network in " + program.name);
+    if (program.instructions.size() != 1) refuse_plan("programs", "expected one network in " + program.name);
     const auto& network = std::get<NetworkInstruction>(program.instructions.front());
-    if (container.at("network." + network.network).dtype != "U8") fail("programs", "expected a network of bytes");
+    if (container.at("network." + network.network).dtype != "U8")
+      refuse_plan("programs", "expected a network of bytes");
   }
 }
 
@@ -328,25 +300,18 @@ int step_input_index(std::string_view name) {
 
 const PlanTensor& output_of(const Plan& plan, const std::string& name) {
   const auto found = plan.outputs.find(name);
-  if (found == plan.outputs.end()) fail("outputs", "expected one called " + name + ", found none");
+  if (found == plan.outputs.end()) refuse_plan("outputs", "expected one called " + name + ", found none");
   return plan.tensors[static_cast<std::size_t>(found->second)];
-}
-
-std::map<std::string, int> sent_by(const Plan& plan) {
-  std::map<std::string, int> sent = plan.outputs;
-  std::erase_if(sent, [&](const auto& output) {
-    return plan.tensors[static_cast<std::size_t>(output.second)].kind != TensorKind::kArena;
-  });
-  return sent;
 }
 
 std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
   check_mapping(manifest.mapping);
-  if (manifest.embedding_size > 0) {
-    check_encoder(manifest);
-  } else {
+  check_modules(manifest);
+  if (generates(only_module(manifest))) {
     check_cache_groups(manifest.kv_cache, manifest.mapping);
     check_target_of_states(manifest);
+  } else {
+    check_encoder(manifest);
   }
   const KeptCaches kept = kept_caches(manifest.kv_cache);
   check_bounds(plan, manifest);
@@ -354,6 +319,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
   check_tensors(plan, manifest, container, kept);
   check_caches(plan, manifest, kept);
   check_outputs(plan, manifest);
+  check_ports(plan, manifest);
   check_tallies(plan);
   check_kinds(plan, manifest.target.kind);
   if (manifest.target.kind == TargetKind::kCpu) {

@@ -3,7 +3,6 @@
 // you would run.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +25,6 @@ int step_input_index(std::string_view name);
 
 // The tensor that holds a result. Throws EngineError if the plan has no such output.
 const PlanTensor& output_of(const Plan& plan, const std::string& name);
-
-// What a pipeline stage other than the last computes for the next one: its outputs in the arena, by name.
-std::map<std::string, int> sent_by(const Plan& plan);
 
 // Bytes of a stored tensor if every symbol has its upper bound; for a cache, bytes per block. Throws EngineError if
 // this exceeds kMaxBytes or the plan does not bound a symbol.

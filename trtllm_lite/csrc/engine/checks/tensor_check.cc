@@ -85,7 +85,7 @@ class TensorChecker {
   }
 
   void check_cache(const PlanTensor& tensor) const {
-    if (tensor.name == kFeatures) return check_features(tensor);
+    if (tensor.name == kFeatures) return check_features(tensor);  // check_ports looks at its shape
     const DType dtype = tensor.dtype;
     const bool is_known = is_float(dtype) || dtype == DType::kFloat8E4m3fn || dtype == DType::kInt8;
     const bool is_paged = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumBlocks &&
@@ -131,14 +131,11 @@ class TensorChecker {
   }
 
   void check_features(const PlanTensor& tensor) const {
-    const Dim tokens{manifest_.kv_cache.tokens_per_block, std::nullopt}, size{manifest_.feature_size, std::nullopt};
     const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // bytes of an element of activations
     const bool matches = is_float(tensor.dtype) && item_size(tensor.dtype) == bytes && tensor.shape.size() == 3 &&
-                         tensor.shape[0].symbol == Symbol::kNumBlocks && tensor.shape[1] == tokens &&
-                         tensor.shape[2] == size;
+                         tensor.shape[0].symbol == Symbol::kNumBlocks;
     if (!matches) {
-      fail(tensor, "expected floats of " + std::to_string(8 * bytes) +
-                       " bits [num_blocks, tokens_per_block, the manifest's feature_size]");
+      fail(tensor, "expected floats of " + std::to_string(8 * bytes) + " bits [num_blocks, tokens_per_block, size]");
     }
     expect_no_offset(tensor);
   }

@@ -1,0 +1,59 @@
+"""Describes the module that a fused network becomes: its kind, and what flows in and out of its plan."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import nodes_of
+from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, EMBEDDING, PLAIN_DTYPES, TEXT_ENCODER
+from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.engine.modules import Module, Port
+from trtllm_lite.engine.plan import PlanTensor
+from trtllm_lite.plugins.schema import DOMAIN
+
+
+def kind_of(graph: ir.Graph) -> str:
+    """The kind of module that the fused ``graph`` is."""
+    if nodes_of(graph, "PagedLoad", DOMAIN):
+        return DRAFTING_HEAD
+    return TEXT_ENCODER if any(value.name == EMBEDDING for value in graph.outputs) else DECODER
+
+
+def module_of(
+    kind: str,
+    tensors: Sequence[PlanTensor],
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
+    groups: Iterable[CacheGroup],
+) -> Module:
+    """The module of a plan whose ``inputs`` and ``outputs`` are numbers of ``tensors``, by name.
+
+    Outputs that are floating-point rows of a step are ports; sampled tokens and the runtime's own records are not. A
+    paged cache that no layer owns keeps rows between modules: those that a drafting head reads, or its decoder makes.
+    """
+    groups = tuple(groups)
+    owned = {cache.tensor for group in groups for cache in group.caches}
+    kept = (tensor for tensor in tensors if tensor.kind == "cache" and tensor.name not in owned)
+    shared = tuple(_port(tensor.name, tensor) for tensor in kept)
+    made = {name: tensors[index] for name, index in outputs.items()}
+    return Module(
+        name=kind,
+        kind=kind,
+        inputs=(
+            *(_port(name, tensors[index]) for name, index in inputs.items()),
+            *(shared if kind == DRAFTING_HEAD else ()),
+        ),
+        outputs=(
+            *(_port(name, tensor) for name, tensor in made.items() if _has_rows(tensor)),
+            *(shared if kind != DRAFTING_HEAD else ()),
+        ),
+        caches=tuple(group.name for group in groups),
+    )
+
+
+def _port(name: str, tensor: PlanTensor) -> Port:
+    return Port(name, tensor.dtype, tensor.shape)
+
+
+def _has_rows(tensor: PlanTensor) -> bool:
+    return tensor.kind == "arena" and tensor.dtype in PLAIN_DTYPES and len(tensor.shape) == 2
