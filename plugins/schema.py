@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS
+from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS, STEP_INPUTS
 
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
@@ -29,8 +29,9 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``cache`` (inputs only) says that this is a paged cache, and of which of ``CACHE_KINDS``; its shape is num_blocks,
     tokens_per_block and the extents of a token. A cache of states has num_blocks and the extents of a state.
-    ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
-    indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
+    ``step_input`` (int32 inputs, and rows of activations) names the step input that must be passed here, because
+    kernels use its integers as indices and only the step checks them; ``below`` is the symbol that bounds those from
+    above.
     ``state`` (int32 inputs, int64 outputs) says that this is memory of the engine, zero at load and kept between steps;
     to such an output the operator adds what it counts. Every int64 output is state.
     ``constant`` (int32 inputs only) says that this is a weight, whose values are indices: when an engine is loaded, all
@@ -134,10 +135,13 @@ def _argument(entry: dict) -> Argument:
     return Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
 
 
+_ROWS = {given.name for given in STEP_INPUTS if given.rows}  # step inputs of activations
+
+
 def _input(entry: dict) -> Argument:
     argument = _argument(entry)
     kinds = (argument.step_input is not None) + argument.state + argument.constant + argument.checked
-    if kinds != ("int32" in argument.dtypes):
+    if argument.step_input not in _ROWS and kinds != ("int32" in argument.dtypes):
         raise ValueError(
             f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, for no other"
         )

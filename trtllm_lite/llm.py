@@ -80,6 +80,7 @@ class LLM:
     - ``ignore_config_keys``: keys of the model's config.json, and FILE.KEY of other files, that are not supported and
       that you know not to matter; they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
+    - ``enable_prompt_embeds``: prompts may be embeddings, {"prompt_embeds": rows}
     - ``deterministic``: the engine must give a request the same bits whatever other requests share its steps
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
@@ -125,6 +126,7 @@ class LLM:
         qformat: str | None = None,
         group_size: int | None = None,
         gather_context_logits: bool = False,
+        enable_prompt_embeds: bool = False,
         deterministic: bool = False,
         num_threads: int | None = None,
         max_lora_rank: int | None = None,
@@ -145,6 +147,7 @@ class LLM:
             qformat=qformat,
             group_size=group_size,
             gather_context_logits=gather_context_logits,
+            enable_prompt_embeds=enable_prompt_embeds,
             deterministic=deterministic,
             max_lora_rank=max_lora_rank,
             tensor_parallel_size=tensor_parallel_size,
@@ -359,9 +362,12 @@ class LLM:
                 raise ArgumentError(
                     f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
                 )
-            kept = kept_ids(ids, own_params.truncate_prompt_tokens)
+            kept, embeds = kept_ids(ids, own_params.truncate_prompt_tokens), parsed.embeds[row]
+            if embeds is not None and len(kept) < len(ids):
+                raise ArgumentError("truncate_prompt_tokens is given for a prompt with prompt_embeds: leave it out")
             text = parsed.texts[row] if parsed.texts else None
-            result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
+            request = Request(kept, own_params, prompt_embeds=embeds, **own)
+            result.append(_Prompt(request, text, len(ids) - len(kept)))
         return result
 
     def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:

@@ -1,4 +1,6 @@
 // Embedding on a CPU: table rows, converted to float and scaled.
+#include <string.h>
+
 #include "cpu/table_row.h"
 #include "embedding_schema.h"
 #include "host/thread_pool.h"
@@ -25,10 +27,16 @@ void embedding(const KernelArgs& args) {
   const auto* token_ids = args.inputs[embedding::kTokenIds].as<const std::int32_t>();
   const std::int64_t num_tokens = args.inputs[embedding::kTokenIds].shape[0];
   const std::int64_t vocab = table.shape[0], hidden = table.shape[1], first = args.rank * vocab;
+  const Tensor& token_rows = args.inputs[embedding::kTokenRows];
   float* y = args.outputs[embedding::kY].as<float>();
   const auto scale = static_cast<float>(embedding::attributes_of(args).scale);
   args.pool->parallel_for(num_tokens, [&](std::int64_t t, int) {
-    const std::int64_t row = token_ids[t] - first;
+    if (token_ids[t] < 0 && args.rank == 0) {
+      memcpy(y + t * hidden, token_rows.as<const float>() + ~token_ids[t] * hidden,
+             static_cast<size_t>(hidden) * sizeof(float));
+      return;
+    }
+    const std::int64_t row = token_ids[t] < 0 ? -1 : token_ids[t] - first;
     if (row < 0 || row >= vocab) {
       for (std::int64_t k = 0; k < hidden; ++k) y[t * hidden + k] = 0;
       return;

@@ -11,7 +11,8 @@ _THREADS = 128
 def lower(op: Lowering) -> list[Command]:
     """y[t] = scale * weight[id of t] for num_tokens rows; the id is last_tokens[token_slots[t]] if that slot is >= 0.
 
-    A negative number in last_tokens is the complement of the id. Encoders have no slots.
+    A negative number in last_tokens is the complement of the id; one in token_ids is the complement of the number of a
+    row of ``token_rows``, which the result is then. Encoders have no slots.
     """
     table, y = op.matrix("weight"), op.new("y")
     defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}
@@ -20,4 +21,5 @@ def lower(op: Lowering) -> list[Command]:
     ids = (op.step_input("token_ids"), *slots)
     ranks, (vocab, _) = op.state("ranks") if op.has("ranks") else None, table.shape
     assert isinstance(vocab, int)
-    return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, ranks, vocab, op.attribute("scale"))]
+    rows = op.step_input("token_rows") if op.has("token_rows") else None
+    return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, ranks, vocab, op.attribute("scale"), rows)]

@@ -99,7 +99,7 @@ class DecodeStep:
         bounds = (None, batch, batch, self.block_tables.shape[1])
         self.cache_slots(self.slots, self.past_lens, *step, *bounds, grid=-(-batch // 128), **linked)
         ids = (self.tokens, token_slots, self.last_tokens)
-        self.embedding(self.hidden, *ids, self.table, None, len(self.table), 1.0, grid=batch, **linked)
+        self.embedding(self.hidden, *ids, self.table, None, len(self.table), 1.0, None, grid=batch, **linked)
         self.rotary_table(self.cos, self.sin, self.past_lens, self.inv_freq, 1.0, grid=batch, **linked)
         for layer in range(self.layers):
             self._run_layer(layer, linked)

@@ -72,10 +72,12 @@ def test_embedding(rows: int, hidden: int, dtype: torch.dtype, scale: float) -> 
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=dtype)
     macros = {"TL_HIDDEN": hidden, "TL_FP16": dtype_flag(dtype)}
     kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, macros)
-    kernel(y, token_ids, slots, last_tokens, table, None, len(table), scale, grid=rows)
+    given = _randn(rows, hidden, dtype=dtype)
+    token_ids[slots < -4] = ~torch.arange(rows, device="cuda", dtype=torch.int32)[slots < -4]
+    kernel(y, token_ids, slots, last_tokens, table, None, len(table), scale, given, grid=rows)
     ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)
-    ids = torch.where(ids < 0, ~ids, ids)
-    assert torch.equal(y, table[ids.long()] * scale)
+    is_row = (slots < -4)[:, None]
+    assert torch.equal(y, torch.where(is_row, given, table[torch.where(ids < 0, ~ids, ids).long() % 200] * scale))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -79,6 +79,16 @@ def test_embedding(isa: str, dtype: str, layout: str, vocab: int, hidden: int, s
     assert_same_bits(actual["y"], reference("Embedding", [token_ids, weight], attributes)["y"])
 
 
+def test_rows_take_the_place_of_tokens(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    weight, rows = rng.standard_normal((9, 33), np.float32), rng.standard_normal((4, 33), np.float32)
+    token_ids = np.array([3, ~2, ~0, 8, ~3, ~2, 0], np.int32)
+    inputs = [token_ids, weight, None, None, rows]
+    actual = run("Embedding", inputs, {"scale": 3.0}, isa=isa)["y"]
+    assert_same_bits(actual, reference("Embedding", inputs, {"scale": 3.0})["y"])
+    np.testing.assert_array_equal(actual[[1, 2, 4, 5]], rows[[2, 0, 3, 2]])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_half_is_converted_exactly(isa: str, dtype: str) -> None:
     """All 65,536 bit patterns are tested, including subnormals and infinities; NaN stays NaN."""

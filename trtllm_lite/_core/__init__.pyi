@@ -801,6 +801,21 @@ class StepPace:
     def observe(self, num_tokens: int, seconds: float) -> None:
         """Record the duration of a step."""
 
+class PromptRows:
+    """Embeddings that take the place of tokens of a prompt."""
+
+    def __init__(
+        self,
+        positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)],
+        rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", writable=False)],
+        digests: bytes,
+    ) -> None:
+        """
+        Row i, uint8[row_bytes] in the type of the engine's activations, takes the place of the token at
+        ``positions[i]``, int32 in ascending order. ``digests`` has 16 bytes for each row, by which prefixes are told
+        apart. Copies all of them. Raises LimitError if their numbers differ.
+        """
+
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 
@@ -866,6 +881,7 @@ class EventLoop:
         beams: sampling.BeamSearchParams | None = None,
         grammar: Grammar | None = None,
         adapter: Adapter | None = None,
+        rows: PromptRows | None = None,
     ) -> int:
         """
         Queue a request; returns its id at once.
@@ -874,6 +890,8 @@ class EventLoop:
         just before its end. It takes as many places in a batch as it has beams, and allows neither stop
         sequences nor ``generation_logits``. With ``grammar`` the generated tokens spell one of its texts,
         unless something other than an end token ends them.
+
+        With ``rows`` embeddings take the place of some tokens of the prompt, which can be any.
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier;
         only requests of equal ``cache_salt`` share blocks. Requests with one seed get different random numbers

@@ -20,6 +20,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
+from trtllm_lite.builder.prompt_embeds import check_prompt_embeds
 from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
 from trtllm_lite.builder.recurrent import check_recurrent
 from trtllm_lite.common.files import atomic_directory, require_space
@@ -304,6 +305,7 @@ def _fuse(
         check_recurrent(checkpoint.model.graph, limits, backend.kind)
     if is_encoder(checkpoint.model.graph):
         check_encoder(limits, kv_cache_dtype, key_cache_dtype, backend.kind)
+    check_prompt_embeds(checkpoint.model.graph, limits, backend.kind)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)

@@ -25,7 +25,7 @@ SPARE_SLOTS = 8
 MAX_LORA_RANK = 512
 LORA_RANK_MULTIPLE = 8
 _LEAST = {"max_draft_len": 0, "max_lora_rank": 0}
-_FLAGS = ("gather_context_logits", "deterministic")
+_FLAGS = ("gather_context_logits", "deterministic", "enable_prompt_embeds")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 _MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
 _MOST["moe_ep_size"] = MAX_TP_SIZE
@@ -42,6 +42,7 @@ class GivenLimits(TypedDict, total=False):
     max_draft_len: int | None
     gather_context_logits: bool
     deterministic: bool
+    enable_prompt_embeds: bool
     max_lora_rank: int | None
     tp_size: int | None
     pp_size: int | None
@@ -57,11 +58,12 @@ class BuildLimits:
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
     logits of every token of a step instead of one per sequence; ``max_draft_len`` is the maximum number of draft tokens
     per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for bit
-    independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are
-    set when the network is known. ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0
-    means none. Each of ``pp_size`` stages has some of the layers; each of its ``tp_size`` devices has an engine with a
-    part of every such layer. The devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if
-    there are as many groups as devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage
+    independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. With
+    ``enable_prompt_embeds`` tokens of prompts may be rows of embeddings instead of ids. ``cache_groups`` are set when
+    the network is known. ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none.
+    Each of ``pp_size`` stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of
+    every such layer. The devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as
+    many groups as devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage
     exchange data: ``AUTO`` uses kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without
     peer access.
     """
@@ -74,6 +76,7 @@ class BuildLimits:
     max_draft_len: int = 0
     gather_context_logits: bool = False
     deterministic: bool = False
+    enable_prompt_embeds: bool = False
     max_lora_rank: int = 0
     tp_size: int = 1
     pp_size: int = 1
@@ -141,7 +144,7 @@ class BuildLimits:
         A limit of None takes the default, or less if the model or the given limits need that. With ``whole_prompts`` a
         step holds the longest prompt. Raises BuildError for given limits; defaults are never refused.
         """
-        gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
+        flags = {name: given.pop(name, False) for name in _FLAGS}  # type: ignore[misc]
         strategy = given.pop("allreduce_strategy", cls.allreduce_strategy)
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
@@ -154,7 +157,7 @@ class BuildLimits:
         prompts = values["max_batch_size"] * values["max_input_len"]
         least = max(values["max_batch_size"], values["max_input_len"] if whole_prompts else 0)
         values.setdefault("max_num_tokens", max(least, min(prompts, defaults.max_num_tokens)))
-        values |= {"gather_context_logits": gathers, "deterministic": deterministic, "allreduce_strategy": strategy}
+        values |= {**flags, "allreduce_strategy": strategy}
         limits = cls(**values)
         limits.check_model(max_position_embeddings)
         return limits
@@ -219,6 +222,7 @@ class BuildLimits:
             "num_decode_seqs": self.max_batch_size,
             "num_prefill_seqs": self.max_batch_size,
             "num_prefill_tokens": self.num_tokens,
+            "num_token_rows": self.num_tokens if self.enable_prompt_embeds else 0,
             "num_tables": self.max_batch_size * len(self.cache_groups),
             "num_logits": self.num_logits,
             "max_blocks_per_seq": self.max_blocks_per_seq,

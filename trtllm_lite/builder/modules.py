@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import nodes_of
-from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, EMBEDDING, PLAIN_DTYPES, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES, TEXT_ENCODER
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.engine.plan import PlanTensor
@@ -35,12 +35,14 @@ def module_of(
     owned = {cache.tensor for group in groups for cache in group.caches}
     kept = (tensor for tensor in tensors if tensor.kind == "cache" and tensor.name not in owned)
     shared = tuple(_port(tensor.name, tensor) for tensor in kept)
-    made = {name: tensors[index] for name, index in outputs.items()}
+    results_first = sorted(outputs.items(), key=lambda output: output[0] not in (LOGITS, EMBEDDING))
+    made = {name: tensors[index] for name, index in results_first}
     return Module(
         name=kind,
         kind=kind,
         inputs=(
             *(_port(name, tensors[index]) for name, index in inputs.items()),
+            *(_port(tensor.name, tensor) for tensor in tensors if _is_given_row(tensor)),
             *(shared if kind == DRAFTING_HEAD else ()),
         ),
         outputs=(
@@ -53,6 +55,10 @@ def module_of(
 
 def _port(name: str, tensor: PlanTensor) -> Port:
     return Port(name, tensor.dtype, tensor.shape)
+
+
+def _is_given_row(tensor: PlanTensor) -> bool:
+    return tensor.kind == "input" and tensor.dtype in PLAIN_DTYPES
 
 
 def _has_rows(tensor: PlanTensor) -> bool:

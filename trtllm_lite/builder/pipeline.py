@@ -13,6 +13,7 @@ from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, Pa
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
+from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
@@ -65,6 +66,8 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
     passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
     if limits.max_lora_rank:
         passes.append(lora_pass(projections_of(network), limits.max_lora_rank, projections))
+    if limits.enable_prompt_embeds:
+        passes.append(TAKE_TOKEN_ROWS)
     model, fusions = run_passes(network, passes)
     check_all_fused(model, fusions)
     groups = assign_cache_groups(model.graph, limits.max_seq_len)

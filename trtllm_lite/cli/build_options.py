@@ -100,6 +100,11 @@ _rank_options = together(
 _result_options = together(
     click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
     click.option(
+        "--enable_prompt_embeds",
+        is_flag=True,
+        help="Let rows of embeddings take the place of tokens in prompts.",
+    ),
+    click.option(
         "--deterministic",
         is_flag=True,
         help="Make results on sm_90 independent of what else runs, bit for bit, as they always are on CPUs.",

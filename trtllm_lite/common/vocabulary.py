@@ -121,6 +121,7 @@ SYMBOLS = {
     "num_decode_seqs": "sequences of one new token each, which come first",
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
+    "num_token_rows": "new tokens that are rows of a prompt's own embeddings",
     "num_tables": "rows of block_tables: for each sequence one row per cache group",
     "num_logits": "rows of logits",
     "max_blocks_per_seq": "columns of block_tables",
@@ -136,15 +137,17 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class StepInput:
-    """One input of a step: int32, with a symbol for each axis."""
+    """One input of a step, with a symbol for each axis: int32, or ``rows`` of the activations' type and size."""
 
     name: str
     shape: tuple[str, ...]
     doc: str
+    rows: bool = False
 
 
+TOKEN_ROWS = "token_rows"
 STEP_INPUTS = (
-    StepInput("token_ids", ("num_tokens",), "new tokens of all sequences, one behind the other"),
+    StepInput("token_ids", ("num_tokens",), "new tokens of all sequences, in a row; ~i stands for row i of token_rows"),
     StepInput("token_slots", ("num_tokens",), ">= 0: take the token that this slot sampled last instead"),
     StepInput("position_ids", ("num_tokens",), "position of each new token in its sequence"),
     StepInput("cu_seqlens", ("num_seqs_plus_1",), "first row of each sequence, then num_tokens"),
@@ -158,6 +161,7 @@ STEP_INPUTS = (
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
     StepInput("adapter_logits", ("num_adapter_logits",), "all rows of logits, in the order of adapter_tokens"),
     StepInput("adapter_logit_ends", ("num_loras",), "where the rows of each slot end in adapter_logits"),
+    StepInput(TOKEN_ROWS, ("num_token_rows",), "embeddings that take the place of tokens, in their order", rows=True),
     # Entries that no window reaches any more may name any block: nothing reads these blocks.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

@@ -92,7 +92,8 @@ def vocabulary_header() -> str:
         "kMaxLoras": words.MAX_LORAS,
     }
     inputs = "".join(
-        f'    {{"{item.name}", {len(item.shape)}, {{{", ".join(f"Symbol::{enumerator(s)}" for s in item.shape)}}}}},'
+        f'    {{"{item.name}", {len(item.shape)}, {{{", ".join(f"Symbol::{enumerator(s)}" for s in item.shape)}}}, '
+        f"{str(item.rows).lower()}}},"
         f"  // {item.doc}\n"
         for item in words.STEP_INPUTS
     )
@@ -113,8 +114,8 @@ def vocabulary_header() -> str:
         + enumeration("Symbol", tuple(words.SYMBOLS))
         + names_of("Symbol", tuple(words.SYMBOLS))
         + f"constexpr int kNumSymbols = {len(words.SYMBOLS)};\n\n"
-        + "// An input of a step: int32, with a symbol for each axis.\n"
-        + "struct StepInput {\n  std::string_view name;\n  int rank;\n  Symbol shape[2];\n};\n"
+        + "// An input of a step, with a symbol for each axis: int32, or rows of the activations' type and size.\n"
+        + "struct StepInput {\n  std::string_view name;\n  int rank;\n  Symbol shape[2];\n  bool rows;\n};\n"
         + f"constexpr StepInput kStepInputs[] = {{\n{inputs}}};\n"
         + "// Positions in kStepInputs.\nenum StepInputIndex : std::uint8_t { "
         + ", ".join(enumerator(item.name) for item in words.STEP_INPUTS)

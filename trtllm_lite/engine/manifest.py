@@ -18,6 +18,7 @@ from trtllm_lite.common.vocabulary import (
     MAX_PP_SIZE,
     MAX_TP_SIZE,
     STATE,
+    TOKEN_ROWS,
     num_bytes,
 )
 from trtllm_lite.engine.format import engine_file
@@ -326,6 +327,11 @@ class Manifest:
         """The only module."""
         (module,) = self.modules
         return module
+
+    @property
+    def enable_prompt_embeds(self) -> bool:
+        """Whether tokens of prompts may be rows of embeddings instead of ids."""
+        return any(port.name == TOKEN_ROWS for port in self.module.inputs)
 
     @property
     def layers_block_bytes(self) -> int:

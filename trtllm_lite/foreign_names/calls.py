@@ -12,6 +12,10 @@ from trtllm_lite.request_fields.fields import RequestFields
 
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _CALLBACKS = "callbacks on logits are not supported; logit_bias and allowed_token_ids of SamplingParams are"
+_PROMPT_TABLE = (
+    'prompts take rows of embeddings themselves: {"prompt_token_ids": ids, "prompt_embeds": rows}, where the id '
+    "vocab_size + i stands for row i"
+)
 _PROMPT_TUNING = "prompt tuning is not supported; leave it out"
 _LOADER = "weights are read from the engine file only; leave it out"
 
@@ -47,7 +51,7 @@ GENERATE: Mapping[str, Foreign] = merge(
         _MODEL_RUNNER,
         same("output_sequence_lengths", "return_dict=True always has sequence_lengths", (True,)),
         same("return_all_generated_tokens", "iterate with streaming=True: arrays hold everything so far", (True,)),
-        same("prompt_table prompt_table_path prompt_tasks input_token_extra_ids", _PROMPT_TUNING),
+        same("prompt_table prompt_table_path prompt_tasks input_token_extra_ids", _PROMPT_TABLE),
         same(
             "encoder_input_ids encoder_input_features encoder_output_lengths cross_attention_masks", remedies.TEXT_ONLY
         ),

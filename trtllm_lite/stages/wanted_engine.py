@@ -34,6 +34,7 @@ class WantedEngine:
     qformat: str | None
     group_size: int | None
     gather_context_logits: bool
+    enable_prompt_embeds: bool
     deterministic: bool
     max_lora_rank: int | None
     tensor_parallel_size: int | None
@@ -41,7 +42,7 @@ class WantedEngine:
     moe_expert_parallel_size: int | None
 
     def __post_init__(self) -> None:
-        for name in ("gather_context_logits", "deterministic", "dequantize"):
+        for name in ("gather_context_logits", "enable_prompt_embeds", "deterministic", "dequantize"):
             check_flag(name, getattr(self, name))
         check_text("model", self.model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
         check_text("target", self.target, "auto, cpu or GPU architectures such as sm_90", str | None)
@@ -96,7 +97,11 @@ class WantedEngine:
         return Recipe(target, conversion, limits, cache.tokens_per_block, flags, device_memory, given, **caches)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
-        return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}
+        return {
+            "gather_context_logits": self.gather_context_logits,
+            "enable_prompt_embeds": self.enable_prompt_embeds,
+            "deterministic": deterministic,
+        }
 
     def _check(self, manifest: Manifest) -> None:
         check_qformat(manifest, self.qformat)

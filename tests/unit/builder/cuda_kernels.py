@@ -180,6 +180,7 @@ def embedding(
     ranks: Pointer | None,
     vocab: int,
     scale: float,
+    token_rows: Pointer | None,
 ) -> None:
     rows, hidden, half = grid[0], macros["TL_HIDDEN"], half_type(macros)
     del ranks, vocab  # there is one rank in a stage
@@ -187,7 +188,8 @@ def embedding(
     if slots is not None:
         chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
     for row, token in enumerate(chosen):
-        at(y, half, rows, hidden)[row] = at(weight, half, token + 1, hidden)[token].astype(np.float32) * scale
+        table, number, factor = (token_rows, ~token, 1.0) if token < 0 else (weight, token, scale)
+        at(y, half, rows, hidden)[row] = at(table, half, number + 1, hidden)[number].astype(np.float32) * factor
 
 
 def _ints(count: int, *pointers: Pointer) -> list[list[int]]:

@@ -281,11 +281,12 @@ class TinyEngine:
             named = {name: tensors[index] for name, index in places.items() if index < len(tensors)}
             return [port(name, tensor) for name, tensor in named.items() if _is_row_of_floats(tensor)]
 
+        given = [port("token_rows", tensor) for tensor in tensors if tensor["name"] == "token_rows"]
         kept = [port("features", tensor) for tensor in tensors if tensor["name"] == "features"]
         return [
             {
                 **{"name": self.kind, "kind": self.kind},
-                "inputs": rows(self.plan["inputs"]) + (kept if drafts else []),
+                "inputs": rows(self.plan["inputs"]) + given + (kept if drafts else []),
                 "outputs": rows(self.plan["outputs"]) + ([] if drafts else kept),
                 "caches": [group["name"] for group in self.manifest["kv_cache"]["groups"]],
             }

@@ -85,7 +85,10 @@ Json = dict[str, Any]
 
 KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up", "score_of_rank", "side_by_side")
 KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
+TOKEN_ROW_SIZE = 8
 ADAPT = "adapt"  # an additional kernel of engines with adapters
+EMBED_ROWS = "embed_rows"  # an additional kernel of engines that take rows in place of tokens
+EMBED_ROWS = "embed_rows"  # an additional kernel of engines that take rows
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
@@ -213,6 +216,21 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0, stride: int = SLOT_UNITS
         adapted = copy.deepcopy(plain) | {"name": f"lora_{plain['name']}", "adapters": True}
         adapted["instructions"].insert(-2, step)
         toy.plan["programs"].append(adapted)
+    return toy
+
+
+def make_toy_engine_with_rows(max_draft_len: int = 0) -> TinyEngine:
+    """An engine of whose tokens some may be rows, which begin with the token that they stand for."""
+    toy = copy.deepcopy(make_toy_engine(max_draft_len))
+    toy.plan["symbols"]["num_token_rows"] = MAX_NUM_TOKENS
+    place = {"layout": "row_major", "kind": "input", "offset": 0}
+    rows = {"name": "token_rows", "dtype": "bfloat16", "shape": ["num_token_rows", TOKEN_ROW_SIZE], **place}
+    toy.plan["tensors"].append(rows)
+    toy.plan["kernels"].append(compiled(EMBED_ROWS))
+    for step in toy.plan["programs"]:
+        embed = step["instructions"][0]
+        embed["kernel"] = len(KERNELS)
+        embed["args"].append({"tensor": len(toy.plan["tensors"]) - 1, "offset": 0})
     return toy
 
 
@@ -352,7 +370,9 @@ def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: 
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    others = [name for name in (ADAPT, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES) if repr(name) in str(engine.plan)]
+    others = [
+        name for name in (ADAPT, EMBED_ROWS, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES) if repr(name) in str(engine.plan)
+    ]
     cubins = {f"cubin.{name}": name.encode() for name in (*KERNELS, *others)}
     return engine.to_bytes({**engine.documents(), **cubins})
 

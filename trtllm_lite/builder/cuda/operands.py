@@ -155,6 +155,10 @@ class Operands:
         """Keep a state, used or not, so that it is at the same place in every stage of a pipeline."""
         self.states_of_ranks.append(self.state(value))
 
+    def take_rows(self, value: ir.Value) -> None:
+        """Add the step input ``value``, rows of activations."""
+        self.inputs[str(value.name)] = Buffer(str(value.name), self.dtype, known_dims(value), "input")
+
     def receive(self, value: ir.Value) -> None:
         """Make room for the rows ``value`` that another stage computes."""
         self.received[value] = Buffer(str(value.name), self.dtype, known_dims(value))
@@ -299,9 +303,9 @@ def buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
 
 
 def _step_inputs(limits: BuildLimits, bounds: Mapping[str, int]) -> list[Buffer]:
-    """Return the step inputs whose symbols the plan has."""
+    """Return the step inputs of integers whose symbols the plan has."""
     # The row stride of block tables is the maximum number of blocks per sequence, a constant in kernels' arguments.
     fixed = {"max_blocks_per_seq": limits.max_blocks_per_seq}
-    given = [one for one in STEP_INPUTS if bounds.keys() >= set(one.shape)]
+    given = [one for one in STEP_INPUTS if bounds.keys() >= set(one.shape) and not one.rows]
     shapes = {one.name: tuple(fixed.get(extent, extent) for extent in one.shape) for one in given}
     return [Buffer(name, "int32", shape, "input") for name, shape in shapes.items()]

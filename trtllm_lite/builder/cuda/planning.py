@@ -20,7 +20,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.modules import kind_of, module_of
 from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.stages import received
-from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
+from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT, TOKEN_ROWS
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.plan import (
@@ -132,6 +132,9 @@ def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
     operands = Operands(dtype, limits)
     for value in received(graph):
         operands.receive(value)
+    for value in graph.inputs:
+        if value.name == TOKEN_ROWS:
+            operands.take_rows(value)
     if limits.pp_size > 1:
         for state in (LAST_TOKENS, *rank_states(limits).values()):
             operands.state_of_ranks(state)

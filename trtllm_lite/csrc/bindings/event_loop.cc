@@ -25,6 +25,7 @@
 #include "drafts/draft_model.h"
 #include "drafts/drafting.h"
 #include "drafts/grammar_drafter.h"
+#include "engine/module.h"
 #include "errors.h"
 #include "executor/device_executor.h"
 #include "host/home_process.h"
@@ -80,7 +81,7 @@ class PyEventLoop {
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
                    std::optional<BeamSearchParams> beams, std::shared_ptr<Grammar> grammar,
-                   std::shared_ptr<Adapter> adapter) {
+                   std::shared_ptr<Adapter> adapter, std::shared_ptr<PromptRows> rows) {
     home().check();
     engine_.check_unchanged();
     if (draft_engine_ != nullptr) draft_engine_->check_unchanged();
@@ -96,6 +97,7 @@ class PyEventLoop {
     params->generation_logits = generation_logits;
     params->beams = beams;
     params->grammar = std::move(grammar);
+    params->rows = rows;
     if (adapter) {
       adapter->check_made_for(low_rank_shapes_);
       cache_salt = kOfAdapter + adapter->key() + cache_salt;
@@ -119,6 +121,7 @@ class PyEventLoop {
                      .stop_sequences = std::move(stop_sequences),
                      .timeout = {},
                      .cache_salt = std::move(cache_salt),
+                     .rows = std::move(rows),
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
     return loop_->submit(std::move(spec));
@@ -216,6 +219,7 @@ class PyEventLoop {
                           .paces_drafts = options.paces_drafts},
             .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
+            .token_row_bytes = token_row_bytes(only_module(manifest)),
             .max_input_len = options.max_input_len};
   }
 
@@ -339,19 +343,47 @@ void bind_init(nb::class_<PyEventLoop>& loop) {
                draft for the engine.)");
 }
 
+std::shared_ptr<PromptRows> prompt_rows(const nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig>& positions,
+                                        const nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig>& rows,
+                                        const nb::bytes& digests) {
+  const std::size_t count = positions.size();
+  if (rows.shape(0) != count || digests.size() != count * PromptRows::kDigestBytes) {
+    throw LimitError("expected a row and a digest of " + std::to_string(PromptRows::kDigestBytes) +
+                     " bytes for each position, found " + std::to_string(count) + " positions, " +
+                     std::to_string(rows.shape(0)) + " rows and " + std::to_string(digests.size()) +
+                     " bytes of digests");
+  }
+  const std::span bytes = std::as_bytes(std::span(rows.data(), rows.size()));
+  return std::make_shared<PromptRows>(PromptRows{.positions = {positions.data(), positions.data() + count},
+                                                 .row_bytes = rows.shape(1),
+                                                 .rows = {bytes.begin(), bytes.end()},
+                                                 .digests = {digests.c_str(), digests.size()}});
+}
+
+void bind_prompt_rows(nb::module_& module) {
+  nb::class_<PromptRows>(module, "PromptRows", "Embeddings that take the place of tokens of a prompt.")
+      .def(nb::new_(&prompt_rows), nb::arg("positions").noconvert(), nb::arg("rows").noconvert(), nb::arg("digests"),
+           R"(
+           Row i, uint8[row_bytes] in the type of the engine's activations, takes the place of the token at
+           ``positions[i]``, int32 in ascending order. ``digests`` has 16 bytes for each row, by which prefixes are told
+           apart. Copies all of them. Raises LimitError if their numbers differ.)");
+}
+
 void bind_submit(nb::class_<PyEventLoop>& loop) {
   loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
            nb::arg("context_logits") = false, nb::arg("generation_logits") = false,
            nb::arg("beams").none() = nb::none(), nb::arg("grammar").none() = nb::none(),
-           nb::arg("adapter").none() = nb::none(), R"(
+           nb::arg("adapter").none() = nb::none(), nb::arg("rows").none() = nb::none(), R"(
                Queue a request; returns its id at once.
 
                With ``beams`` the request is a beam search: it delivers no tokens, only an event with ``hypotheses``
                just before its end. It takes as many places in a batch as it has beams, and allows neither stop
                sequences nor ``generation_logits``. With ``grammar`` the generated tokens spell one of its texts,
                unless something other than an end token ends them.
+
+               With ``rows`` embeddings take the place of some tokens of the prompt, which can be any.
 
                ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier;
                only requests of equal ``cache_salt`` share blocks. Requests with one seed get different random numbers
@@ -364,6 +396,7 @@ void bind_submit(nb::class_<PyEventLoop>& loop) {
 }  // namespace
 
 void bind_event_loop(nb::module_& module) {
+  bind_prompt_rows(module);
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
   module.attr("MAX_STOP_WORDS") = kMaxStopSequences;

@@ -34,6 +34,7 @@ inline StepRequest request_of(const Int32Array<1>& token_ids, const Int32Array<1
       .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
       .logits_indices = values(logits_indices),
       .adapters = {},
+      .token_rows = {},
       .received = {},
   };
 }

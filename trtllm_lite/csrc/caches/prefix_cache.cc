@@ -46,17 +46,31 @@ void PrefixCache::extend_hashes(const TokenChain& chain) const {
   std::uint64_t parent = chain.hashes.empty() ? hash_text(hash_seed_, chain.salt) : chain.hashes.back();
   for (std::size_t i = chain.hashes.size(); i < num_full; ++i) {
     parent = hash_tokens(parent, tokens_of(chain, static_cast<int>(i)));
+    if (const std::string rows = rows_of(chain, static_cast<int>(i)); !rows.empty()) parent = hash_text(parent, rows);
     chain.hashes.push_back(parent);
   }
 }
 
+std::string PrefixCache::rows_of(const TokenChain& chain, int index) const {
+  std::string text;
+  if (chain.rows == nullptr) return text;
+  const std::int32_t first = index * tokens_per_block_;
+  const std::size_t end = chain.rows->first_from(first + tokens_per_block_);
+  for (std::size_t row = chain.rows->first_from(first); row < end; ++row) {
+    text += std::to_string(chain.rows->positions[row] - first) + ":";
+    text += std::string_view(chain.rows->digests).substr(row * PromptRows::kDigestBytes, PromptRows::kDigestBytes);
+  }
+  return text;
+}
+
 std::int32_t PrefixCache::find(const TokenChain& chain, int index, EntryId parent) const {
   const std::uint64_t hash = chain.hashes[index];
+  const std::string rows = rows_of(chain, index);
   std::int32_t block = buckets_[hash & (buckets_.size() - 1)];
   for (; block != kNoBlock; block = entries_[block].next) {
     const Entry& entry = entries_[block];
     if (entry.hash != hash || entry.parent != parent || entry.group != 0) continue;
-    if (parent == kRoot && entry.salt != chain.salt) continue;
+    if ((parent == kRoot && entry.salt != chain.salt) || entry.rows != rows) continue;
     if (std::ranges::equal(tokens_of(chain, index), std::span(tokens_in(block), tokens_per_block_))) break;
   }
   return block;
@@ -66,6 +80,7 @@ PrefixCache::EntryId PrefixCache::insert(std::int32_t block, const TokenChain& c
                                          std::uint64_t written_by) {
   Entry& entry = enter(block, parent, chain.hashes[index], 0, written_by);
   entry.salt = parent == kRoot ? chain.salt : std::string_view();
+  entry.rows = rows_of(chain, index);
   std::ranges::copy(tokens_of(chain, index), tokens_.begin() + static_cast<std::ptrdiff_t>(block) * tokens_per_block_);
   return entry.id;
 }

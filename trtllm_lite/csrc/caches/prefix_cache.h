@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "caches/block_pool.h"
+#include "executor/prompt_rows.h"
 
 namespace tl {
 
@@ -20,10 +21,12 @@ struct TokenChain {
   std::span<const std::int32_t> tokens;
   std::vector<std::uint64_t>& hashes;  // extended on demand by PrefixCache::extend_hashes
   std::string_view salt;               // tenants with different salts never share a block
+  const PromptRows* rows = nullptr;    // embeddings in place of tokens, of which only digests are compared
 };
 
 // An entry stands for a block's tokens and the entry before it in its sequence. The hash only finds candidates: tokens,
-// parent entry and salt are compared too, so that not even a deliberate collision can share wrong content.
+// parent entry, salt and digests of embeddings are compared too, so that not even a deliberate collision can share
+// wrong content.
 class PrefixCache {
  public:
   PrefixCache(int num_blocks, int tokens_per_block, std::uint64_t hash_seed);
@@ -61,11 +64,14 @@ class PrefixCache {
     std::int32_t next = kNoBlock;  // next block in the bucket
     std::int32_t group = 0;        // if not 0, the entry is a companion of `parent` and has no tokens
     std::string salt;              // only for first blocks; later ones inherit it through `parent`
+    std::string rows;              // places and digests of embeddings among the block's tokens
   };
 
   std::span<const std::int32_t> tokens_of(const TokenChain& chain, int index) const {
     return chain.tokens.subspan(static_cast<std::size_t>(index) * tokens_per_block_, tokens_per_block_);
   }
+  // The place in the block and the digest of each embedding in block `index` of the chain; empty if there are none.
+  std::string rows_of(const TokenChain& chain, int index) const;
   const std::int32_t* tokens_in(std::int32_t block) const {
     return tokens_.data() + static_cast<std::size_t>(block) * tokens_per_block_;
   }

@@ -37,6 +37,7 @@ std::vector<InstructionTime> time_step(CpuExecutor& executor, const TimedStepSha
                              .blocks_per_row = blocks_per_row,
                              .logits_indices = last_rows,
                              .adapters = {},
+                             .token_rows = {},
                              .received = {}},
                             repeats);
 }

@@ -13,10 +13,10 @@
 namespace tl::cuda {
 namespace {
 
-std::size_t input_bytes(const Plan& plan, int num_loras) {
-  Extents bounds = plan.symbols;
+std::size_t input_bytes(const CudaExecutor& executor, int num_loras) {
+  Extents bounds = executor.plan().symbols;
   bounds[Symbol::kNumLoras] = num_loras;
-  return InputLayout(bounds, bounds[Symbol::kMaxBlocksPerSeq]).bytes;
+  return executor.input_layout(bounds).bytes;
 }
 
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -44,6 +44,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCuda)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
+      token_row_bytes_(tl::token_row_bytes(only_module(engine.manifest()))),
       library_directories_(std::move(library_directories)),
       device_(device),
       stream_(make_stream()),
@@ -56,7 +57,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
              "build the engine with a smaller --max_num_tokens"),
       state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",
              "build the engine with a smaller --max_batch_size"),
-      inputs_(device_, input_bytes(plan_, adapters_.num_slots()), "inputs of a step",
+      inputs_(device_, input_bytes(*this, adapters_.num_slots()), "inputs of a step",
               "build the engine with a smaller --max_num_tokens"),
       cache_(device_, kv_cache_bytes(engine, num_blocks_ + spare_blocks(engine)), MappedMemory::Tail::kPages,
              "KV cache", "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
@@ -143,6 +144,7 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
   extents[Symbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
   extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
   extents[Symbol::kNumLogits] = shape.num_logits;
+  extents[Symbol::kNumTokenRows] = shape.num_token_rows;
   extents[Symbol::kNumTables] = shape.num_seqs * num_cache_groups();
   extents[Symbol::kNumBlocks] = num_blocks_;
   extents[Symbol::kNumAdapterTokens] = shape.adapters ? shape.num_tokens : 0;
@@ -171,14 +173,14 @@ void CudaExecutor::enqueue_forward(const StepShape& shape, const std::byte* inpu
 
 void CudaExecutor::enqueue_sampling(const StepShape& shape) {
   const Extents step = extents(shape);
-  place_inputs(InputLayout(step, table_columns()));
+  place_inputs(input_layout(step));
   programs_.enqueue(program_of(shape), ProgramPart::kSampling, step, addresses_, stream_.get());
 }
 
 void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part) {
   if (!knows_ranks_) throw DeviceError("expected all ranks of the engine to be loaded before a step");
   const Extents step = last_step_ = extents(shape);
-  const InputLayout layout(step, table_columns());
+  const InputLayout layout = input_layout(step);
   const Stream stream = stream_.get();
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
   if (const DecodeGraphs* const graphs = graphs_of(shape)) {
@@ -230,7 +232,7 @@ void CudaExecutor::set_ranks(const RankPeers& peers, const RankWatchdog& watchdo
 
 std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, const std::byte* inputs, int repeats) {
   const Extents step = extents(shape);
-  const InputLayout layout(step, table_columns());
+  const InputLayout layout = input_layout(step);
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream_.get()), "copying inputs");
   place_inputs(layout);
   return programs_.time(program_of(shape), step, addresses_, stream_.get(), repeats);
@@ -246,7 +248,7 @@ void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& eff
   device_.make_current();
   timed_values_.fill(arena_, stream_.get());
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
-  place_inputs(InputLayout(timed_extents(num_tokens), table_columns()));
+  place_inputs(input_layout(timed_extents(num_tokens)));
 }
 
 std::vector<ProductTime> CudaExecutor::time_products(std::int64_t above, std::int64_t num_tokens, int num_candidates,

@@ -43,6 +43,7 @@ struct StepShape {
   std::int64_t num_seqs = 0;
   std::int64_t num_decode_seqs = 0;
   std::int64_t num_logits = 0;
+  std::int64_t num_token_rows = 0;  // embeddings that take the place of tokens
   // True if every row is a decode row and has one row of logits, which has the same index. Such a step is padded to
   // padded_rows() and launched as a graph if one was captured.
   bool decode_only = false;
@@ -76,6 +77,9 @@ class CudaExecutor final : public DeviceExecutor {
   std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
+  // The bytes of a row that takes the place of a token; 0 if the engine takes none.
+  std::int64_t token_row_bytes() const { return token_row_bytes_; }
+  InputLayout input_layout(const Extents& step) const { return {step, table_columns(), token_row_bytes_}; }
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
@@ -194,6 +198,7 @@ class CudaExecutor final : public DeviceExecutor {
   const Engine& engine_;
   const Plan& plan_;
   const std::int64_t num_blocks_;
+  const std::int64_t token_row_bytes_;
   const std::vector<std::string> library_directories_;
   Device device_;
   OwnedStream stream_;

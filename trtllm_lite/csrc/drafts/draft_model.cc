@@ -53,14 +53,15 @@ void check_cache(const Manifest& target, const Manifest& own) {
 }
 
 // The sampling parameters for drafts, which need no log probabilities and no logits. Drafts ignore the request's
-// grammar and adapter: drafts that break the grammar are rejected, and drafts for requests with adapters come from the
-// model without adapters.
+// grammar, adapter and embeddings: drafts that break the grammar are rejected, drafts for requests with adapters come
+// from the model without adapters, and embeddings are another model's.
 std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const SlotParams>& of_request) {
   auto params = std::make_shared<RequestParams>(static_cast<const RequestParams&>(*of_request));
   params->sampling.logprobs.reset();
   params->sampling.prompt_logprobs.reset();
   params->grammar.reset();
   params->adapter.reset();
+  params->rows.reset();
   params->context_logits = params->generation_logits = false;
   return params;
 }

@@ -26,6 +26,11 @@ std::string text_of(const Port& port) {
   return port.name + " " + std::string(to_string(port.dtype)) + " [" + extents + "]";
 }
 
+std::int64_t token_row_bytes(const Module& module) {
+  const auto found = std::ranges::find(module.inputs, kStepInputs[kTokenRows].name, &Port::name);
+  return found == module.inputs.end() ? 0 : found->shape.back().value * item_size(found->dtype);
+}
+
 bool is_same(const Port& one, const Port& other) {
   return one.name == other.name && one.dtype == other.dtype && one.shape == other.shape;
 }

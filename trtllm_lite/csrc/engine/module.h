@@ -31,6 +31,9 @@ std::int64_t block_bytes(const Port& port);
 // The port as errors show it: its name, type and shape.
 std::string text_of(const Port& port);
 
+// The bytes of a row that may take the place of a token (the input token_rows); 0 if the module takes none.
+std::int64_t token_row_bytes(const Module& module);
+
 // Returns whether both are the same rows: the same name, type and shape.
 bool is_same(const Port& one, const Port& other);
 

@@ -15,6 +15,7 @@ void PackedStep::pack(const StepBatch& batch, const RowSampler& rows, const Bloc
   logits_indices_.clear();
   row_logits_.clear();
   adapters_.clear();
+  token_rows_.clear();
   for (const StepRow& row : batch.rows) pack_row(batch, row, rows);
   pack_tables(batch, blocks, geometry);
 }
@@ -31,6 +32,12 @@ void PackedStep::pack_row(const StepBatch& batch, const StepRow& row, const RowS
     logits_indices_.push_back(row.first_token + at.token_of(i, row));
   }
   row_logits_.push_back(at);
+  if (const PromptRows* own = rows.params(row.request_slot).rows.get()) {
+    const std::size_t end = own->first_from(row.past_len + row.num_tokens);
+    for (std::size_t i = own->first_from(row.past_len); i < end; ++i) {
+      token_rows_.push_back({row.first_token + own->positions[i] - row.past_len, own->row(i)});
+    }
+  }
   if (const Adapter* adapter = rows.params(row.request_slot).adapter.get()) {
     adapters_.resize(batch.token_ids.size());
     std::fill_n(adapters_.begin() + row.first_token, row.num_tokens, adapter->parts());
@@ -61,6 +68,7 @@ StepRequest PackedStep::request() const {
           .blocks_per_row = blocks_per_row_,
           .logits_indices = logits_indices_,
           .adapters = adapters_,
+          .token_rows = token_rows_,
           .received = {}};
 }
 

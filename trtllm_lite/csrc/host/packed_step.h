@@ -29,6 +29,7 @@ class PackedStep {
   std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
   std::int64_t blocks_per_row_ = 1;
   std::vector<const LowRankPart*> adapters_;  // by token; empty if no token has one
+  std::vector<TokenRow> token_rows_;
   std::vector<RowLogits> row_logits_;
 };
 

@@ -1,11 +1,13 @@
 #include "host/step_inputs.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "caches/kv_cache_size.h"
+#include "engine/module.h"
 #include "errors.h"
 
 namespace tl {
@@ -59,8 +61,9 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
 
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
   const Manifest& manifest = engine.manifest();
-  StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len,
-                    cache_geometry(manifest)};
+  constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
+  StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len, cache_geometry(manifest),
+                    token_row_bytes(only_module(manifest)) / kElement};
   limits.bounds[Symbol::kNumBlocks] = num_blocks;
   return limits;
 }
@@ -73,6 +76,7 @@ StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
     }
     buffers_[input].resize(static_cast<std::size_t>(size));
   }
+  token_rows_.resize(static_cast<std::size_t>(limits_.bound(Symbol::kNumTokenRows) * limits_.token_row_size));
   seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(Symbol::kNumSeqs)));
   is_written_.assign(static_cast<std::size_t>(limits_.bound(Symbol::kNumBlocks)), false);
 }
@@ -80,7 +84,7 @@ StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
 std::size_t StepInputs::num_bytes() const {
   std::size_t bytes = 0;
   for (const std::vector<std::int32_t>& buffer : buffers_) bytes += buffer.size() * sizeof(std::int32_t);
-  return bytes;
+  return bytes + token_rows_.size() * sizeof(float);
 }
 
 Extents StepInputs::assign(const StepRequest& request) {
@@ -95,9 +99,11 @@ Extents StepInputs::assign(const StepRequest& request) {
   extents_[Symbol::kNumLogits] = num_logits;
   extents_[Symbol::kNumTables] = num_seqs * limits_.geometry.num_groups();
   extents_[Symbol::kMaxBlocksPerSeq] = request.blocks_per_row;
+  extents_[Symbol::kNumTokenRows] = static_cast<std::int64_t>(request.token_rows.size());
   copy(request);
   derive_positions();
   check_values();
+  place_rows(request.token_rows);
   check_block_numbers();
   check_written_blocks();
   return extents_;
@@ -109,6 +115,23 @@ void StepInputs::copy(const StepRequest& request) {
   std::ranges::copy(request.block_tables, buffers_[kBlockTables].begin());
   std::ranges::copy(request.logits_indices, buffers_[kLogitsIndices].begin());
   seq_lens_.assign(request.seq_lens.begin(), request.seq_lens.end());
+}
+
+// Copies rows that take the place of tokens, and lets these tokens name them.
+void StepInputs::place_rows(std::span<const TokenRow> rows) {
+  const auto size = static_cast<std::size_t>(limits_.token_row_size);
+  if (!rows.empty() && size == 0) {
+    fail("token_rows", "none, because this engine takes tokens alone", std::ssize(rows),
+         "build it with --enable_prompt_embeds");
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : rows[i - 1].token + 1;
+    expect_range(
+        least, extent(Symbol::kNumTokens) - 1, rows[i].token, [i] { return item("token_rows", std::int64_t(i)); },
+        "pass ascending numbers of this step's tokens");
+    std::memcpy(token_rows_.data() + i * size, rows[i].row, size * sizeof(float));
+    buffers_[kTokenIds][static_cast<std::size_t>(rows[i].token)] = ~static_cast<std::int32_t>(i);
+  }
 }
 
 void StepInputs::derive_positions() {

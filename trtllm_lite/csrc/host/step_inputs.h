@@ -17,6 +17,12 @@ namespace tl {
 constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds,   kCuSeqlens,
                                              kPastLens, kLogitsIndices, kBlockTables};
 
+// An embedding that takes the place of token number `token` of a step: float32[token_row_size].
+struct TokenRow {
+  std::int32_t token;
+  const std::byte* row;
+};
+
 // A step of several sequences. Tokens are packed: sequence s adds seq_lens[s] tokens to the past_lens[s] that are
 // cached.
 struct StepRequest {
@@ -28,6 +34,8 @@ struct StepRequest {
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
   // The adapter of each token, or null; empty if no token has one. Devices without LowRank ignore it.
   std::span<const LowRankPart* const> adapters;
+  // Rows that take the place of tokens, by index into token_ids, in ascending order.
+  std::span<const TokenRow> token_rows;
   // What the previous stage, if there is one, has computed for the tokens: the rows of each value, one value after the
   // other.
   std::span<const std::byte> received;
@@ -39,6 +47,7 @@ struct StepLimits {
   std::vector<ValueBound> values;  // bounds of values that kernels use as indices
   std::int64_t max_seq_len = 0;
   KvGeometry geometry;
+  std::int64_t token_row_size = 0;  // elements of rows that take the place of tokens; 0 if none may
 
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
@@ -56,10 +65,13 @@ class StepInputs {
 
   // The address of one of kRequestInputs, which never changes.
   std::int32_t* data(StepInputIndex input) { return buffers_[input].data(); }
+  // The address of the input token_rows, which never changes.
+  float* token_rows() { return token_rows_.data(); }
   std::size_t num_bytes() const;
 
  private:
   void copy(const StepRequest& request);
+  void place_rows(std::span<const TokenRow> rows);
   void derive_positions();
   void check_values() const;
   void check_block_numbers() const;
@@ -78,6 +90,7 @@ class StepInputs {
 
   const StepLimits limits_;
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
+  std::vector<float> token_rows_;
   std::vector<std::int32_t> seq_lens_;
   Extents extents_;
   std::vector<bool> is_written_;  // by block; all false between steps

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "executor/prompt_rows.h"
 #include "executor/step.h"
 #include "grammar/grammar.h"
 #include "sampling/guided_text.h"
@@ -24,6 +25,7 @@ struct RequestParams : SlotParams {
   std::optional<BeamSearchParams> beams;   // search instead of sampling; not with generation_logits
   std::shared_ptr<const Grammar> grammar;  // the grammar of the generated text; not with beams
   std::shared_ptr<const Adapter> adapter;  // changes the model; made for the engine that the loop runs
+  std::shared_ptr<const PromptRows> rows;  // embeddings in place of tokens of the prompt; null if there are none
   bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
 };

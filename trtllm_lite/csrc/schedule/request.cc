@@ -1,6 +1,7 @@
 #include "schedule/request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "errors.h"
 
@@ -60,6 +61,18 @@ void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
         "search with fewer beams, lower max_new_tokens or give the cache more memory");
 }
 
+void check_rows(const PromptRows& rows, std::int64_t num_prompt, const RequestLimits& limits) {
+  check(limits.token_row_bytes > 0, "a prompt of tokens alone", std::to_string(rows.positions.size()) + " embeddings",
+        "build the engine with --enable_prompt_embeds");
+  check(std::cmp_equal(rows.row_bytes, limits.token_row_bytes),
+        "prompt embeddings of " + std::to_string(limits.token_row_bytes) + " bytes each",
+        std::to_string(rows.row_bytes), "pass rows of the model's hidden size");
+  for (std::size_t i = 0; i < rows.positions.size(); ++i) {
+    check_range("positions of prompt embeddings", rows.positions[i], i == 0 ? 0 : rows.positions[i - 1] + 1,
+                num_prompt - 1, "pass ascending positions of the prompt");
+  }
+}
+
 }  // namespace
 
 void validate(const RequestSpec& spec, const RequestLimits& limits) {
@@ -74,6 +87,7 @@ void validate(const RequestSpec& spec, const RequestLimits& limits) {
         spec.timeout ? std::to_string(seconds(*spec.timeout)) + " s" : "none", "leave it out for no timeout");
   check_range("length of cache_salt", std::ssize(spec.cache_salt), 0, kMaxSaltLength, "pass a digest of it");
   check_tokens("the prompt", spec.prompt, limits.vocab_size);
+  if (spec.rows) check_rows(*spec.rows, num_prompt, limits);
   check_stop_conditions(spec, limits.vocab_size);
   if (spec.num_beams != 0) check_beams(spec, limits);
 }

@@ -12,6 +12,7 @@
 #include "caches/kv_geometry.h"
 #include "drafts/draft_pace.h"
 #include "drafts/drafter.h"
+#include "executor/prompt_rows.h"
 #include "executor/step.h"
 
 namespace tl {
@@ -45,6 +46,7 @@ struct RequestSpec {
   std::vector<std::vector<std::int32_t>> stop_sequences;
   std::optional<Clock::duration> timeout;  // counted from submission
   std::string cache_salt;                  // requests with different salts never share cached blocks
+  std::shared_ptr<const PromptRows> rows;  // embeddings in place of tokens of the prompt; null if there are none
   std::shared_ptr<const SlotParams> params;
 };
 
@@ -56,6 +58,7 @@ struct RequestLimits {
   int max_batch_size = 0;
   int num_blocks = 0;  // blocks of the KV cache
   KvGeometry geometry;
+  std::int64_t token_row_bytes = 0;  // bytes of an embedding in place of a token; 0 if none are taken
 };
 
 // Throws LimitError that names the limit, the value and the remedy.

@@ -172,7 +172,9 @@ class Scheduler {
   void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
   void leave(Index index);
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
-  TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
+  TokenChain chain(Request& request) const {
+    return {request.tokens, request.hashes, request.spec.cache_salt, request.spec.rows.get()};
+  }
 
   // Defined in prefill.cc:
   int prefill_budget(const StepBatch& batch) const;

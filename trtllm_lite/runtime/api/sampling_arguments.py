@@ -30,10 +30,10 @@ def make_requests(
     common = _sequences(sampling)
     spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
     requests = []
-    for row, ids in enumerate(prompts.token_ids):
+    for row, (ids, embeds) in enumerate(zip(prompts.token_ids, prompts.embeds, strict=True)):
         own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
         params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
-        requests += Request(ids, as_tensorrt_llm(params), lora_request=loras[row]).sequences()
+        requests += Request(ids, as_tensorrt_llm(params), lora_request=loras[row], prompt_embeds=embeds).sequences()
     return requests
 
 

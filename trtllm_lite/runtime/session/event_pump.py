@@ -81,6 +81,7 @@ class EventPump:
                 beams=params.to_native_beams(),
                 grammar=handle.grammar,
                 adapter=adapter,
+                rows=handle.rows,
             )
             if on_end is not None:
                 self._on_end[request_id] = on_end

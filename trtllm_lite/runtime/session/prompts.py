@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 
 from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.runtime.session.prompt_embeds import PromptEmbeds, split_embeds
 from trtllm_lite.runtime.text.chat import Message
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number
 
 Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Message]
-"""Forms of a prompt: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}; in a chat, one or more messages."""
+"""Forms of a prompt: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}, {"prompt_embeds": rows}; in a chat,
+one or more messages."""
 
 MAX_PROMPT_IDS = 1 << 20
 """The maximum number of token ids of a prompt, more than any engine takes."""
 _ROOMY_TOKEN_CHARS = 32  # characters of a long token; ordinary tokens have fewer
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
-_DICTIONARIES = ("prompt_token_ids", "prompt")
+_DICTIONARIES = ("prompt_token_ids", "prompt", "prompt_embeds")
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ class Chat:
 class Prompts:
     """Prompts as ``token_ids``, int32[prompt_len] arrays; ``texts`` are their texts, None if given as token ids.
 
-    Prompts given as text get text as results. ``single``: one bare prompt was given, which gets one bare result.
+    ``embeds`` are embeddings that take the place of tokens. Prompts given as text get text as results. ``single``: one
+    bare prompt was given, which gets one bare result.
     """
 
     token_ids: list[NDArray[np.int32]]
     texts: list[str] | None
     single: bool
+    embeds: list[PromptEmbeds | None]
 
     @property
     def textual(self) -> bool:
@@ -89,9 +93,11 @@ def parse_prompts(
     prompts = [value] if single else _as_list(value)
     if not prompts:
         raise ArgumentError(f"there are no prompts: {_EXPECTED}")
-    if chat is None:
-        prompts = [_unwrapped(prompt) for prompt in prompts]
     names = ["the prompt"] if single else [f"prompt {row}" for row in range(len(prompts))]
+    embeds: list[PromptEmbeds | None] = [None] * len(prompts)
+    if chat is None:
+        found = [split_embeds(name, prompt, vocab_size) for name, prompt in zip(names, prompts, strict=True)]
+        prompts, embeds = [_unwrapped(prompt) for prompt, _ in found], [rows for _, rows in found]
     texts = None
     if chat is not None or isinstance(prompts[0], str):
         if tokenizer is None:
@@ -108,7 +114,7 @@ def parse_prompts(
     else:
         arrays = [_as_array(name, prompt) for name, prompt in zip(names, prompts, strict=True)]
     checked = [checked_ids(name, ids, vocab_size) for name, ids in zip(names, arrays, strict=True)]
-    return Prompts(checked, texts, single)
+    return Prompts(checked, texts, single, embeds)
 
 
 def kept_ids(ids: NDArray[np.int32], truncate_prompt_tokens: int | None) -> NDArray[np.int32]:
@@ -153,7 +159,8 @@ def _unwrapped(prompt: Any) -> Any:
     if unknown or not prompt:
         found = f"with {shown(unknown[0])}" if unknown else "without entries"
         raise ArgumentError(
-            f'a prompt is a dictionary {found}: expected {{"prompt": text}} or {{"prompt_token_ids": [...]}}'
+            f'a prompt is a dictionary {found}: expected {{"prompt": text}}, {{"prompt_token_ids": [...]}} or '
+            '{"prompt_embeds": rows}'
         )
     ids = prompt.get("prompt_token_ids")
     return prompt["prompt"] if ids is None else ids

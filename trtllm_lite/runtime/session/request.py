@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.prompt_embeds import PromptEmbeds
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.values import is_unicode, whole_number
 
@@ -39,7 +40,7 @@ class Request:
     ``prompt_ids`` is int32[prompt_len], not empty. Requests with the same prompt and seed sample different tokens if
     their ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds
     the request ends with the tokens so far. Only requests of equal ``cache_salt`` share KV cache content, and only with
-    equal adapters (``lora_request``).
+    equal adapters (``lora_request``). ``prompt_embeds`` take the place of some of the prompt's tokens.
 
     ``on_end`` is called once when a request that was submitted has ended, whether or not its handle still exists, with
     the request, why it ended (None for an error), and its ``_core.RequestTimings``. Threads that deliver results call
@@ -55,6 +56,7 @@ class Request:
     timeout: float | None = None
     cache_salt: str = ""
     lora_request: LoRARequest | None = None
+    prompt_embeds: PromptEmbeds | None = None
     on_end: "Callable[[Request, FinishReason | None, Any], None] | None" = None
 
     def __post_init__(self) -> None:

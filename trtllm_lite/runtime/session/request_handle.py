@@ -40,12 +40,15 @@ class RequestHandle:
         new_text: Callable[[], Any],
         notifier: Notifier,
         cancel: Callable[[int], object],
+        rows: Any = None,
     ) -> None:
         self.request = request
         self.native = native
         """``_core.sampling.SamplingParams`` of the request."""
         self.grammar = grammar
         """``_core.Grammar`` of the request, or None."""
+        self.rows = rows
+        """``_core.PromptRows`` of the request, or None."""
         self.notifier = notifier
         self.request_id = 0
         self.responses: list[Response] = []

@@ -49,6 +49,7 @@ class Session:
     def check(self, request: Request, row: int | None = None) -> None:
         """Raise the errors of :meth:`submit`, except for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
+        self._rows(request)
         self._grammar(request)
         self._new_text(request)
         self._adapters_of(request)
@@ -71,7 +72,7 @@ class Session:
         new_texts = [self._new_text(request) for request in requests]
         shared = notifier or Notifier()
         handles = [
-            RequestHandle(request, native, grammar, new_text, shared, self.cancel)
+            RequestHandle(request, native, grammar, new_text, shared, self.cancel, self._rows(request))
             for request, native, grammar, new_text in zip(requests, natives, grammars, new_texts, strict=True)
         ]
         try:
@@ -179,6 +180,10 @@ class Session:
         if params.stop_words.texts and self.tokenizer is None:
             raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
         return params.to_native(self.manifest, self.tokenizer, max_tokens)
+
+    def _rows(self, request: Request) -> Any:
+        """The ``_core.PromptRows`` of a request; None if its prompt is tokens alone."""
+        return None if request.prompt_embeds is None else request.prompt_embeds.to_native(self.manifest)
 
     def _new_text(self, request: Request) -> Callable[[], Any]:
         """A function that makes a ``_core.TextStream`` for a request. Raises EngineError if no text can be written."""

@@ -44,7 +44,7 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, const TimedStepSh
   StepPacker packer(executor, host);
   LogitsPlan logits;
   const StepShape shape = packer.plan(batch, logits);
-  const PinnedBuffer inputs(InputLayout(executor.extents(shape), executor.table_columns()).bytes, "inputs of a step",
+  const PinnedBuffer inputs(executor.input_layout(executor.extents(shape)).bytes, "inputs of a step",
                             "time fewer rows");
   WrittenInputs written;
   tables.update(batch.table_updates);

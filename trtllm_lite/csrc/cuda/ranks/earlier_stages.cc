@@ -50,7 +50,7 @@ RowSource* EarlierStages::rows_of(std::size_t part) const {
 std::span<const std::byte> EarlierStages::packed(const StepShape& shape, const std::byte* inputs) const {
   if (shape.num_tokens == 0) return {};
   const CudaExecutor& rank = *ranks_.front();
-  return {inputs, InputLayout(rank.extents(shape), rank.table_columns()).bytes};
+  return {inputs, rank.input_layout(rank.extents(shape)).bytes};
 }
 
 void EarlierStages::step(std::uint64_t number, std::span<const CopyOrder> copies, const StepShape& shape,

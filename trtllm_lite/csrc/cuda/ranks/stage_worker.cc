@@ -75,7 +75,7 @@ void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
 
 void StageWorker::pack(Flight& flight, const StepShape& shape, std::span<const std::byte> inputs) const {
   const CudaExecutor& rank = *ranks_.front().executor;
-  const InputLayout layout(rank.extents(shape), rank.table_columns());
+  const InputLayout layout = rank.input_layout(rank.extents(shape));
   const std::size_t expected = shape.num_tokens == 0 ? 0 : layout.bytes;
   if (inputs.size() != expected || expected > flight.inputs.size()) {
     throw EngineError("step: inputs: expected " + std::to_string(expected) + " bytes, found " +

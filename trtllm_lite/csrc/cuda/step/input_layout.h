@@ -14,8 +14,8 @@ struct InputLayout {
   std::size_t bytes = 0;
 
   InputLayout() = default;
-  // `table_columns`: the row stride of block_tables.
-  InputLayout(const Extents& extents, std::int64_t table_columns);
+  // `table_columns`: the row stride of block_tables; `token_row_bytes`: that of token_rows.
+  InputLayout(const Extents& extents, std::int64_t table_columns, std::int64_t token_row_bytes);
 };
 
 }  // namespace tl::cuda

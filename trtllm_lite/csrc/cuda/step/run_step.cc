@@ -148,7 +148,7 @@ void compute(CudaExecutor& executor, const StepRequest& request) {
                         .num_seqs = std::ssize(request.seq_lens),
                         .num_logits = std::ssize(request.logits_indices)};
   const Extents step = executor.extents(shape);
-  const InputLayout layout(step, executor.table_columns());
+  const InputLayout layout = executor.input_layout(step);
   std::byte* inputs = executor.staged_inputs();
   pack(executor, checked, request, layout, step, inputs);
   executor.enqueue_step(shape, inputs);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 #include "engine/module.h"
@@ -35,6 +36,11 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size())};
   shape.decode_only = shape.num_tokens <= executor_.max_decode_rows() &&
                       std::ranges::all_of(batch.rows, [this](const StepRow& row) { return can_spread(row); });
+  for (const StepRow& row : batch.rows) {
+    const auto [first, end] = rows_of(row);
+    shape.num_token_rows += static_cast<std::int64_t>(end - first);
+  }
+  if (shape.num_token_rows > 0) shape.decode_only = false;  // graphs of decode steps have no room for embeddings
   for (const StepRow& row : batch.rows) {
     const std::int64_t num_seqs = num_seqs_of(row, shape.decode_only);
     const bool leads = shape.num_seqs == shape.num_decode_seqs;
@@ -80,10 +86,10 @@ bool StepPacker::can_spread(const StepRow& row) const {
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
                       std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written) {
   out_ = out;
-  layout_ = InputLayout(executor_.extents(shape), executor_.table_columns());
+  layout_ = executor_.input_layout(executor_.extents(shape));
   written.tables.place(layout_.offsets[kBlockTables], shape.num_seqs);
   written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
-  seq_ = token_ = logit_ = 0;
+  seq_ = token_ = logit_ = token_row_ = 0;
   ints(kCuSeqlens)[0] = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
@@ -150,6 +156,28 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spr
     ints(kCuSeqlens)[seq_] = static_cast<std::int32_t>(++token_);
   }
   if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
+  place_rows(row);
+}
+
+// The embeddings of the prompt that take the place of tokens of the row: the first, and the one after the last.
+std::pair<std::size_t, std::size_t> StepPacker::rows_of(const StepRow& row) const {
+  const PromptRows* rows = host_.rows().params(row.request_slot).rows.get();
+  if (rows == nullptr) return {};
+  return {rows->first_from(row.past_len), rows->first_from(row.past_len + row.num_tokens)};
+}
+
+// Copies the embeddings that take the place of tokens of the row that was added last, and lets these tokens name them.
+void StepPacker::place_rows(const StepRow& row) {
+  const auto [first, end] = rows_of(row);
+  if (first == end) return;
+  const PromptRows& rows = *host_.rows().params(row.request_slot).rows;
+  const std::size_t bytes = rows.row_bytes;
+  std::memcpy(out_ + layout_.offsets[kTokenRows] + static_cast<std::size_t>(token_row_) * bytes, rows.row(first),
+              (end - first) * bytes);
+  const std::int64_t first_token = token_ - row.num_tokens;
+  for (std::size_t i = first; i < end; ++i) {
+    ints(kTokenIds)[first_token + rows.positions[i] - row.past_len] = ~static_cast<std::int32_t>(token_row_++);
+  }
 }
 
 // Writes the block tables of `slot` for the sequences from `first_seq` to the last one added.

@@ -4,7 +4,9 @@
 // sequences if all other rows decode.
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/cuda_executor.h"
@@ -49,6 +51,8 @@ class StepPacker {
   std::uint64_t version_of(const StepRow& row) const;
   void advance(const StepRow& row);
   void add_tokens(const StepBatch& batch, const StepRow& row, bool spread);
+  std::pair<std::size_t, std::size_t> rows_of(const StepRow& row) const;
+  void place_rows(const StepRow& row);
   void add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written);
   void add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks);
   void add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits);
@@ -63,7 +67,7 @@ class StepPacker {
   const HostSampling& host_;
   std::byte* out_ = nullptr;
   InputLayout layout_;
-  std::int64_t seq_ = 0, token_ = 0, logit_ = 0;               // number written so far
+  std::int64_t seq_ = 0, token_ = 0, logit_ = 0, token_row_ = 0;  // number written so far
   std::vector<std::int32_t> adapter_tokens_, adapter_logits_;  // adapter slots of the step's tokens and rows of logits
 };
 

@@ -1,7 +1,6 @@
 #include "engine/checks/port_check.h"
 
 #include <algorithm>
-#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -56,6 +55,12 @@ void check_ports(const Plan& plan, const Manifest& manifest) {
     const auto found = places.find(port.name);
     return found != places.end() && is_tensor(port, plan.tensors[static_cast<std::size_t>(found->second)]);
   };
+  // A port of the step's own inputs, whose rows come from the caller of a step.
+  const auto is_step_input = [&](const Port& port) {
+    return std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
+      return tensor.kind == TensorKind::kInput && tensor.name == port.name && is_tensor(port, tensor);
+    });
+  };
   const auto is_kept = [&](const Port& port) {
     return is_rows_of_tokens(port, manifest.kv_cache.tokens_per_block) &&
            std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
@@ -63,15 +68,18 @@ void check_ports(const Plan& plan, const Manifest& manifest) {
            });
   };
   for (const Port& port : module.inputs) {
-    expect(is_cached(port) ? drafts(module) && is_kept(port) : is_place(port, plan.inputs), port,
-           "an input of the plan");
+    const bool is_given = is_place(port, plan.inputs) || is_step_input(port);
+    expect(is_cached(port) ? drafts(module) && is_kept(port) : is_given, port, "an input of the plan");
   }
   for (const Port& port : module.outputs) {
     expect(is_cached(port) ? !drafts(module) && is_kept(port) : is_place(port, plan.outputs), port,
            "an output of the plan");
   }
-  const auto num_places = static_cast<std::size_t>(std::ranges::count_if(module.inputs, std::not_fn(is_cached)));
-  if (num_places != plan.inputs.size()) {
+  const auto takes_rows = [&](const PlanTensor& tensor) {
+    return tensor.kind == TensorKind::kInput && tensor.name == kStepInputs[kTokenRows].name;
+  };
+  const std::size_t num_rows = std::ranges::any_of(plan.tensors, takes_rows) ? 1 : 0;
+  if (ports(module.inputs, false).size() != plan.inputs.size() + num_rows) {
     refuse_plan("inputs", "expected the inputs of the manifest's module, found others");
   }
   const std::vector<Port> made = ports(module.outputs, false);

@@ -54,6 +54,7 @@ class TensorChecker {
     const int index = step_input_index(tensor.name);
     if (index < 0) fail(tensor, "expected the name of a step input");
     const StepInput& input = kStepInputs[index];
+    if (input.rows) return check_rows(tensor, input.shape[0]);
     bool matches = tensor.dtype == DType::kInt32 && std::cmp_equal(tensor.shape.size(), input.rank);
     for (int axis = 0; matches && axis < input.rank; ++axis) {
       const Dim& dim = tensor.shape[static_cast<std::size_t>(axis)];
@@ -62,6 +63,18 @@ class TensorChecker {
       matches = dim.symbol == input.shape[axis] || is_bound;
     }
     if (!matches) fail(tensor, "expected int32 with the shape of the step input of this name");
+    expect_no_offset(tensor);
+  }
+
+  // Throws unless the tensor has rows of activations, as many as `symbol` says.
+  void check_rows(const PlanTensor& tensor, Symbol symbol) const {
+    const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // bytes of an element of activations
+    const bool matches = is_float(tensor.dtype) && item_size(tensor.dtype) == bytes && tensor.shape.size() == 2 &&
+                         tensor.shape[0].symbol == symbol && !tensor.shape[1].symbol && tensor.shape[1].value > 0;
+    if (!matches) {
+      fail(tensor,
+           "expected rows of floats of " + std::to_string(8 * bytes) + " bits with the shape of the step input");
+    }
     expect_no_offset(tensor);
   }
 

@@ -25,7 +25,8 @@ RequestLimits limits_of(const EventLoopConfig& config) {
           .max_seq_len = config.scheduler.max_seq_len,
           .max_batch_size = config.scheduler.max_batch_size,
           .num_blocks = config.cache.num_kept_blocks(),
-          .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
+          .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry(),
+          .token_row_bytes = config.token_row_bytes};
 }
 
 // Runs `call`. Any exception is returned as a StepError.

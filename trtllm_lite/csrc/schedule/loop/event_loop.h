@@ -22,6 +22,7 @@ struct EventLoopConfig {
   SchedulerConfig scheduler;
   KvManagerConfig cache;
   int vocab_size = 0;
+  std::int64_t token_row_bytes = 0;  // see RequestLimits
   int max_input_len = 0;
   int max_requests = 4096;  // the most outstanding requests; see Inbox
   // Tells the time, from any thread. (Tests have clocks of their own.)

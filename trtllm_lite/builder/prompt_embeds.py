@@ -1,0 +1,23 @@
+"""Refuses prompts of embeddings where an engine cannot take them."""
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.common.vocabulary import FEATURES
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.contract import is_encoder
+
+
+def check_prompt_embeds(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
+    """Raise BuildError if ``limits`` ask for prompts of embeddings, and ``graph`` or ``backend`` do not take them."""
+    if not limits.enable_prompt_embeds:
+        return
+    problems = {
+        "the backend is tensorrt, whose networks look up tokens themselves": backend == "tensorrt",
+        "the network is an encoder": is_encoder(graph),
+        "the network is a head or a layer that drafts": any(value.name == FEATURES for value in graph.inputs),
+        f"pp_size is {limits.pp_size}": limits.pp_size > 1,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise BuildError(f"enable_prompt_embeds is given, and {problem}: leave enable_prompt_embeds out")

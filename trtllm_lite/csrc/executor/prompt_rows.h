@@ -1,0 +1,25 @@
+// Embeddings of a prompt that take the place of its tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tl {
+
+struct PromptRows {
+  static constexpr std::size_t kDigestBytes = 16;
+
+  std::vector<std::int32_t> positions;  // positions of the prompt that have a row, in ascending order
+  std::size_t row_bytes = 0;
+  std::vector<std::byte> rows;  // [positions.size(), row_bytes], in the type of the engine's activations
+  // A digest of each row, by which prefixes are told apart: its tokens are placeholders.
+  std::string digests;
+
+  // Returns the number of the first row at `position` or later.
+  std::size_t first_from(std::int32_t position) const;
+  const std::byte* row(std::size_t number) const { return rows.data() + number * row_bytes; }
+};
+
+}  // namespace tl

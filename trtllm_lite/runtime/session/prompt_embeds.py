@@ -1,0 +1,108 @@
+"""Defines prompts whose tokens are, all or in part, rows of embeddings."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.common.printable import one_line
+from trtllm_lite.common.vocabulary import TOKEN_ROWS
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.runtime.core import core
+
+_DIGEST_BYTES = 16
+
+
+@dataclass(eq=False)
+class PromptEmbeds:
+    """``rows`` float32[n, hidden_size] take the place of the tokens at ``positions`` int32[n], which ascend."""
+
+    positions: NDArray[np.int32]
+    rows: NDArray[np.float32]
+    _native: Any = field(default=None, init=False, repr=False)
+
+    def to_native(self, manifest: Manifest) -> Any:
+        """The ``_core.PromptRows`` for an engine, in the type of its activations.
+
+        Raises ArgumentError if the engine takes no embeddings, or rows of another size.
+        """
+        if self._native is None:
+            ports = [port for port in manifest.module.inputs if port.name == TOKEN_ROWS]
+            if not ports:
+                raise ArgumentError(
+                    "prompt_embeds is given, and this engine takes tokens alone: build it with --enable_prompt_embeds, "
+                    "or give LLM enable_prompt_embeds=True"
+                )
+            (port,) = ports
+            if self.rows.shape[1] != port.size:
+                raise ArgumentError(
+                    f"prompt_embeds has rows of {self.rows.shape[1]} elements: expected the model's hidden size, "
+                    f"{port.size}"
+                )
+            rows = _STORED[port.dtype](self.rows)
+            digests = b"".join(hashlib.blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in rows)
+            self._native = core().PromptRows(self.positions, rows, digests)
+        return self._native
+
+
+def split_embeds(name: str, prompt: Any, vocab_size: int) -> tuple[Any, PromptEmbeds | None]:
+    """The token ids of a prompt dictionary with ``prompt_embeds``, and its embeddings; any other prompt unchanged.
+
+    A token id from ``vocab_size`` on stands for a row: vocab_size + i for row i. Without ``prompt_token_ids`` the rows
+    are the prompt. In the ids that are returned, 0 takes the place of such tokens. Raises ArgumentError for rows that
+    are no finite numbers, and ids of rows that are missing.
+    """
+    if not isinstance(prompt, Mapping) or prompt.get("prompt_embeds") is None:
+        return prompt, None
+    rows, given = _rows(name, prompt["prompt_embeds"]), prompt.get("prompt_token_ids")
+    try:
+        ids = vocab_size + np.arange(len(rows)) if given is None else np.array(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name}: prompt_token_ids is no list of token ids ({one_line(str(error))})") from error
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        return ids, None  # whoever checks the ids says what is wrong with them
+    positions = np.flatnonzero(ids >= vocab_size)
+    wanted = ids[positions] - vocab_size
+    if wanted.size and wanted.max() >= len(rows):
+        raise ArgumentError(
+            f"{name} holds the token id {vocab_size + wanted.max()}, which stands for row {wanted.max()} of "
+            f"prompt_embeds: expected at most {vocab_size + len(rows) - 1}, because it has {len(rows)} rows"
+        )
+    ids[positions] = 0
+    return ids, PromptEmbeds(positions.astype(np.int32), rows[wanted])
+
+
+def _rows(name: str, value: Any) -> NDArray[np.float32]:
+    try:
+        rows = np.asarray(value)
+        numbers = rows.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{name}: prompt_embeds is no array of numbers ({one_line(str(error))}): expected float32[tokens, "
+            "hidden_size]"
+        ) from error
+    if numbers.ndim != 2 or 0 in numbers.shape or not np.issubdtype(rows.dtype, np.floating):
+        raise ArgumentError(
+            f"{name}: prompt_embeds has shape {rows.shape} and dtype {rows.dtype}: expected floats [tokens, "
+            "hidden_size]"
+        )
+    if not np.isfinite(numbers).all():
+        raise ArgumentError(f"{name}: prompt_embeds has elements that are not finite: expected finite numbers")
+    return numbers
+
+
+def _bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """``rows`` rounded to the nearest bfloat16, halves to even, as bytes."""
+    bits = np.ascontiguousarray(rows).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).view(np.uint8)
+
+
+_STORED: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.uint8]]] = {
+    "float32": lambda rows: np.ascontiguousarray(rows).view(np.uint8),
+    "float16": lambda rows: rows.astype(np.float16).view(np.uint8),
+    "bfloat16": _bfloat16,
+}
