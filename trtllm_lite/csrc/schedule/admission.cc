@@ -118,7 +118,7 @@ bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now,
 // at most every other step.
 bool Scheduler::head_needs_a_step_of_its_own() const {
   if (config_.enable_chunked_context || !last_step_decoded_ || waiting_.empty()) return false;
-  const Request& head = table_.request(waiting_.entries().begin()->second);
+  const Request& head = table_.request(waiting_.head());
   return head.num_total() > config_.max_num_tokens - num_rows_;
 }
 

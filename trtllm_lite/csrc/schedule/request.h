@@ -1,8 +1,6 @@
 // RequestSpec is what a user asks for; Request is that request in the scheduler, from its arrival to its end.
 #pragma once
 
-#include <chrono>
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,13 +12,12 @@
 #include "drafts/drafter.h"
 #include "executor/prompt_rows.h"
 #include "executor/step.h"
+#include "schedule/clock.h"
+#include "schedule/rank.h"
 
 namespace tl {
 
-using Clock = std::chrono::steady_clock;
 using RequestId = std::uint64_t;
-
-inline double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 constexpr int kMinPriority = -100;
 constexpr int kMaxPriority = 100;
@@ -63,13 +60,6 @@ struct RequestLimits {
 
 // Throws LimitError that names the limit, the value and the remedy.
 void validate(const RequestSpec& spec, const RequestLimits& limits);
-
-// The order of service; WaitQueue describes what it guarantees.
-struct Rank {
-  std::int64_t key = 0;
-  std::uint64_t arrival = 0;
-  friend auto operator<=>(const Rank&, const Rank&) = default;
-};
 
 struct RequestTimings {
   double queue_seconds = 0;        // submission to first admission

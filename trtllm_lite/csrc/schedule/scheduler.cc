@@ -1,49 +1,15 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace tl {
-namespace {
-
-SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& cache, int num_slots) {
-  const auto check = [](bool ok, const std::string& what) {
-    if (!ok) throw std::invalid_argument("scheduler: " + what);
-  };
-  const std::string batch = "max_batch_size (" + std::to_string(config.max_batch_size) + ")";
-  const std::string tokens = "max_num_tokens (" + std::to_string(config.max_num_tokens) + ")";
-  const std::string length = "max_seq_len (" + std::to_string(config.max_seq_len) + ")";
-  check(config.max_batch_size >= 1 && config.max_seq_len >= 2,
-        batch + " must be at least 1, " + length + " at least 2");
-  check(config.max_num_tokens >= config.max_batch_size, tokens + " must be at least " + batch);
-  const KvGeometry geometry = with_steps_of(cache, config.max_num_tokens).geometry();
-  check(config.max_draft_len >= 0 && config.max_draft_len <= kMaxDrafts,
-        "max_draft_len (" + std::to_string(config.max_draft_len) + ") must be 0 to " + std::to_string(kMaxDrafts));
-  check(config.max_draft_len == 0 || geometry.can_take_back(),
-        "max_draft_len must be 0, because states of recurrent layers cannot be taken back");
-  const int num_needed = geometry.most_blocks(config.max_seq_len - 1, config.max_seq_len - 1);
-  check(num_slots >= config.max_batch_size,
-        "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);
-  const int num_kept = cache.num_kept_blocks();
-  check(num_needed <= num_kept, length + " takes " + std::to_string(num_needed) + " blocks of " +
-                                    std::to_string(cache.tokens_per_block) + " tokens, and the KV cache has " +
-                                    std::to_string(num_kept) + ": lower it or give the cache more memory");
-  check(config.ageing_window >= 1, "ageing_window must be at least 1");
-  check(config.enable_chunked_context || config.policy == CapacityPolicy::kGuaranteedNoEvict ||
-            config.max_num_tokens >= config.max_seq_len,
-        "without chunked context a preempted request is recomputed in one step, so " + tokens + " must be at least " +
-            length + ": enable chunked context or use GUARANTEED_NO_EVICT");
-  return config;
-}
-
-}  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor)
     : config_(checked(config, cache, executor.num_slots())),
       executor_(executor),
       cache_(with_steps_of(cache, config.max_num_tokens)),
       slots_(executor.num_slots()),
-      waiting_(config.ageing_window),
+      ranks_(config.ageing_window),
       pace_(config.enable_chunked_context ? config.step_seconds : 0, config.least_prefill),
       num_stages_(executor.num_stages()) {
   running_.reserve(config.max_batch_size);
@@ -51,7 +17,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
 
 void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
-  request->rank = waiting_.next_rank(request->spec.priority);
+  request->rank = ranks_.next(request->spec.priority);
   if (config_.drafter && !request->is_search()) request->draft_state = config_.drafter->start(*request);
   if (const DraftState* drafts = request->draft_state.get()) {
     request->max_draft_len = config_.max_draft_len;
@@ -62,7 +28,7 @@ void Scheduler::add(std::unique_ptr<Request> request) {
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
   waiting_.insert(added.rank, index);
-  if (added.deadline) deadlines_.emplace(*added.deadline, index);
+  if (added.deadline) deadlines_.add(*added.deadline, index);
 }
 
 bool Scheduler::end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events) {
@@ -72,8 +38,8 @@ bool Scheduler::end(RequestId id, FinishReason reason, std::string message, Cloc
 }
 
 void Scheduler::expire(Clock::time_point now, EventBatch& events) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    remove(deadlines_.begin()->second, FinishReason::kTimedOut, {}, now, events);
+  while (const std::optional<Index> index = deadlines_.passed(now)) {
+    remove(*index, FinishReason::kTimedOut, {}, now, events);
   }
 }
 
@@ -296,7 +262,7 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
     waiting_.erase(rank, index);
   }
   const std::unique_ptr<Request> request = table_.remove(index);
-  if (request->deadline) deadlines_.erase({*request->deadline, index});
+  if (request->deadline) deadlines_.remove(*request->deadline, index);
   if (request->draft_state) --num_drafters_;
   if (request->draft_state && reason != FinishReason::kError) {
     const auto generated = std::span(request->tokens).subspan(static_cast<std::size_t>(request->num_prompt));

@@ -1,12 +1,10 @@
 // Decides what every step computes: any mix of prefill chunks and decode tokens.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,56 +13,17 @@
 #include "caches/kv_cache_manager.h"
 #include "executor/step.h"
 #include "schedule/cost_model.h"
+#include "schedule/deadlines.h"
 #include "schedule/loop/events.h"
+#include "schedule/rank.h"
 #include "schedule/request_table.h"
+#include "schedule/scheduler_config.h"
+#include "schedule/scheduler_stats.h"
 #include "schedule/slot_pool.h"
 #include "schedule/step_pace.h"
 #include "schedule/wait_queue.h"
 
 namespace tl {
-
-enum class CapacityPolicy : std::uint8_t {
-  // Admits a request only if every block it can ever need is guaranteed.
-  kGuaranteedNoEvict,
-  // Admits a request while there are blocks for the next steps; if they run out, a request is preempted. (A beam search
-  // would lose all its work, so it is admitted as under the other policy.)
-  kMaxUtilization,
-};
-
-struct SchedulerConfig {
-  CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
-  int max_batch_size = 0;              // the most sequences that run at once; a beam search counts as its beams
-  int max_num_tokens = 0;              // the most tokens of one step
-  int max_seq_len = 0;                 // the most tokens of a request, prompt and generated
-  bool enable_chunked_context = true;  // a prompt may be spread over several steps
-  int ageing_window = 64;              // see WaitQueue
-  double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none
-  int least_prefill = StepPace::kLeastPrefill;
-  int max_draft_len = 0;                  // the most drafts of a row
-  std::shared_ptr<Drafter> drafter = {};  // null: no drafts
-  bool paces_drafts = true;               // rows bring as many drafts as pay (draft_pace.h), not always the most
-};
-
-// Counts for rows that brought drafts.
-struct DraftCounters {
-  std::int64_t num_rows = 0;
-  // Indexed by the draft's place in its row, from 0.
-  std::array<std::int64_t, kMaxDrafts> num_drafted{}, num_accepted{};
-};
-
-struct SchedulerStats {
-  int num_running = 0, num_waiting = 0;     // swapped-out requests count as waiting
-  int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
-  // Slabs of memory that blocks had, which have another use, and slabs that requests now leave unused.
-  int num_lent_slabs = 0, num_spare_slabs = 0;
-  int num_free_host_blocks = 0;
-  KvCacheCounters kv;
-  std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
-  std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
-  std::int64_t num_scheduled_tokens = 0;   // includes drafts
-  std::int64_t num_late_rows = 0;          // see StepExecutor::late_rows
-  DraftCounters drafts;
-};
 
 // The scheduler of one event loop, used by one thread. It is deterministic: the same calls give the same steps. Throws
 // std::invalid_argument for a config that contradicts itself or the cache.
@@ -243,10 +202,11 @@ class Scheduler {
   SlotPool slots_;
   PromiseBook promises_;
   RequestTable table_;  // declared after the pools that its states use
+  Ranks ranks_;
   WaitQueue waiting_;
   std::vector<Index> running_;  // ordered by rank
   int num_rows_ = 0;            // the most rows that running_ can have in one step
-  std::set<std::pair<Clock::time_point, Index>> deadlines_;
+  Deadlines deadlines_;
   CostModel costs_;
   StepPace pace_;
   DraftCost draft_cost_;

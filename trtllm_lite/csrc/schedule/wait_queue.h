@@ -1,11 +1,11 @@
-// The queue of requests waiting for admission, including swapped-out ones, in order of service.
+// A queue of work that waits for admission, in order of service.
 #pragma once
 
 #include <cstdint>
 #include <set>
 #include <utility>
 
-#include "schedule/request.h"
+#include "schedule/rank.h"
 
 namespace tl {
 
@@ -20,14 +20,7 @@ namespace tl {
 // request for which the step has no time.)
 class WaitQueue {
  public:
-  using Entry = std::pair<Rank, std::uint32_t>;  // index in the RequestTable
-
-  explicit WaitQueue(int ageing_window) : ageing_window_(ageing_window) {}
-
-  Rank next_rank(int priority) {
-    const std::uint64_t arrival = num_arrivals_++;
-    return {static_cast<std::int64_t>(arrival) - static_cast<std::int64_t>(priority) * ageing_window_, arrival};
-  }
+  using Entry = std::pair<Rank, std::uint32_t>;  // index in the owner's table
 
   void insert(Rank rank, std::uint32_t index) { entries_.emplace(rank, index); }
   void erase(Rank rank, std::uint32_t index) { entries_.erase({rank, index}); }
@@ -35,11 +28,10 @@ class WaitQueue {
   bool empty() const { return entries_.empty(); }
   int size() const { return static_cast<int>(entries_.size()); }
   const std::set<Entry>& entries() const { return entries_; }
+  std::uint32_t head() const { return entries_.begin()->second; }
 
  private:
   std::set<Entry> entries_;
-  std::int64_t ageing_window_;
-  std::uint64_t num_arrivals_ = 0;
 };
 
 }  // namespace tl
