@@ -32,6 +32,7 @@ class RequestTable {
   RequestState& state(Index index) { return *nodes_[index].state; }
   const RequestState& state(Index index) const { return *nodes_[index].state; }
   Running& running(Index index) { return std::get<Running>(*nodes_[index].state); }
+  const Running& running(Index index) const { return std::get<Running>(*nodes_[index].state); }
   Request& request(Index index) const { return request_of(*nodes_[index].state); }
 
   RequestRef ref(Index index) const { return {index, nodes_[index].generation}; }

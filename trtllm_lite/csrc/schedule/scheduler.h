@@ -1,27 +1,26 @@
 // Decides what every step computes: any mix of prefill chunks and decode tokens.
 #pragma once
 
-#include <cstdint>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "caches/kv_cache_manager.h"
 #include "executor/step.h"
 #include "schedule/cost_model.h"
-#include "schedule/deadlines.h"
+#include "schedule/decoder/admission.h"
+#include "schedule/decoder/draft_rows.h"
+#include "schedule/decoder/late_rows.h"
+#include "schedule/decoder/lending.h"
+#include "schedule/decoder/preemption.h"
+#include "schedule/decoder/prefill.h"
+#include "schedule/decoder/schedule_state.h"
+#include "schedule/decoder/step_writer.h"
 #include "schedule/loop/events.h"
 #include "schedule/rank.h"
-#include "schedule/request_table.h"
 #include "schedule/scheduler_config.h"
 #include "schedule/scheduler_stats.h"
-#include "schedule/slot_pool.h"
-#include "schedule/step_pace.h"
-#include "schedule/wait_queue.h"
 
 namespace tl {
 
@@ -42,14 +41,10 @@ namespace tl {
 // gets a row at once.)
 class Scheduler {
  public:
-  // How often a request is postponed for a running request that computes a shared prefix. For most prefixes this is
-  // long enough.
-  static constexpr int kMaxHolds = 16;
-
   Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
 
   void add(std::unique_ptr<Request> request);
-  bool empty() const { return table_.size() == 0; }
+  bool empty() const { return state_.requests.table().size() == 0; }
 
   // Ends a request in any state. Returns false if it does not exist. Its rows in flight are discarded later.
   bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
@@ -81,146 +76,31 @@ class Scheduler {
   // Asks for `num_slabs` more slabs of the cache's memory for another use; take_lent() returns those that have been
   // given since the last call. Running requests keep what they need; no request is admitted before there is room for
   // the slab. Throws std::logic_error if more would be lent than SlabLayout allows.
-  void lend(int num_slabs);
-  std::vector<int> take_lent() { return std::exchange(lent_, {}); }
-  void give_back(int slab);
+  void lend(int num_slabs) { lending_.lend(num_slabs); }
+  std::vector<int> take_lent() { return lending_.take_lent(); }
+  void give_back(int slab) { lending_.give_back(slab); }
   // Whether requests have had to wait or were preempted while memory was lent: true once, until memory comes back or
   // more is lent.
-  bool take_short_of_blocks() { return std::exchange(short_of_blocks_, false); }
+  bool take_short_of_blocks() { return lending_.take_short_of_blocks(); }
 
   SchedulerStats stats() const;
-  const KvCacheManager& cache() const { return cache_; }
+  const KvCacheManager& cache() const { return state_.blocks.cache(); }
   // Throws std::logic_error if queue, running list, states and cache contradict each other.
-  void check_integrity();
+  void check_integrity() const;
 
  private:
-  using Index = RequestTable::Index;
-  enum class Verdict : std::uint8_t { kAdmitted, kHeld, kRefused, kNoRoom };
-  struct Victim {
-    std::size_t position;  // index into running_
-    bool swap;
-  };
+  bool add_token_rows(const StepShares& shares, StepWriter& step);
 
-  // How many requests have rows in a step: decoding ones, and others.
-  struct Shares {
-    int num_decoding = std::numeric_limits<int>::max();
-    int num_prefilling = std::numeric_limits<int>::max();
-  };
-
-  // Defined in late_rows.cc:
-  void take_back(const StepRow& row, Clock::time_point now, EventBatch& events);
-  void wake(std::span<const int> slots);
-  bool wake_late();
-
-  // Defined in scheduler.cc:
-  void step_launched(std::uint64_t step);
-  void step_ended(std::uint64_t step);
-  int remaining(const Running& running) const;
-  int budget(const StepBatch& batch) const;
-  int num_free(bool beside_promises) const;
-  // Returns whether other running requests have prefill left.
-  bool add_decode_rows(const Shares& shares, StepBatch& batch);
-  bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
-  bool keeps_states() const;
-  int keep_state(const Running& running, int num_tokens, StepBatch& batch);
-  StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
-  void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
-  static int num_unsettled(const Request& request, const StepRow& row);
-  bool awaits(const Request& request, std::uint64_t step) const;
-  bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
-  void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
-  void leave(Index index);
-  void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
-  TokenChain chain(Request& request) const {
-    return {request.tokens, request.hashes, request.spec.cache_salt, request.spec.rows.get()};
-  }
-
-  // Defined in prefill.cc:
-  int prefill_budget(const StepBatch& batch) const;
-  void add_prefill_rows(Shares& shares, StepBatch& batch);
-  void pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events);
-  std::int64_t num_prefilling_tokens() const;
-  int num_uncomputed(Index index) const;
-
-  // Defined in shares.cc:
-  Shares shares(std::uint64_t step) const;
-  bool is_under_way(const Request& request, std::uint64_t step) const;
-
-  // Defined in admission.cc:
-  void admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events);
-  Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
-  bool fits(const Request& request, int num_computed, const PrefixHit& hit) const;
-  bool needs_promise(const Request& request) const;
-  Grant grant(const Request& request, Slot slot, KvSequence kv);
-  bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
-  bool head_needs_a_step_of_its_own() const;
-
-  // Defined in lending.cc:
-  void lend_slabs();
-  int num_spare_blocks() const;
-  int num_spare_slabs() const;
-  void miss_blocks();
-
-  // Defined in preemption.cc:
-  bool make_room(StepBatch& batch);  // false: a request had to be preempted
-  int num_missing_blocks(const Running& running) const;
-  int num_blocks_about_to_return() const;
-  std::optional<Victim> choose_victim() const;
-  void preempt_one(Victim victim, StepBatch& batch);
-  void requeue(Index index);
-
-  // Defined in completion.cc:
-  void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
-  void accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
-
-  // Defined in drafts.cc:
-  void wake_drafters(std::uint64_t step);
-  void add_draft_rows(const Shares& shares, StepBatch& batch);
-  bool ask_for_drafts(Index index, int most, StepBatch& batch);
-  int most_drafts(const Running& running, int num_left) const;
-  int paced(const Request& request, int most) const;
-  void look_at_drafts(const StepBatch& batch);
-  void note_nothing(const DraftTask& task);
-  void settle(const StepRow& row, const RowResult& result);
-  void count_drafts(const StepRow& row, int num_kept);
-  void ask_for_what_pays();
-  void ask_within_budget();
-  void pace(const StepRow& row, int num_kept);
-  void observe_drafts(const StepBatch& batch, const StepResult& result);
-
-  // Defined in beam_steps.cc:
-  void add_beam_rows(Index index, StepBatch& batch);
-  void advance_search(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
-
-  // Defined in scheduler_integrity.cc:
-  void check_promises() const;
-  int num_claimed_by(const Running& running) const;
-
-  SchedulerConfig config_;
-  StepExecutor& executor_;
-  KvCacheManager cache_;
-  SlotPool slots_;
-  PromiseBook promises_;
-  RequestTable table_;  // declared after the pools that its states use
+  ScheduleState state_;
   Ranks ranks_;
-  WaitQueue waiting_;
-  std::vector<Index> running_;  // ordered by rank
-  int num_rows_ = 0;            // the most rows that running_ can have in one step
-  Deadlines deadlines_;
   CostModel costs_;
-  StepPace pace_;
-  DraftCost draft_cost_;
-  std::optional<double> draft_price_;  // for each draft of the step in completion
-  std::vector<Index> drafting_;        // requests that draft in the step in preparation
-  std::vector<DraftTask> drafts_;      // tasks of drafting_
-  int num_drafters_ = 0;               // living requests that may draft
-  int num_wanted_slabs_ = 0;
-  std::vector<int> lent_;
-  bool short_of_blocks_ = false, has_asked_ = false;
-  const int num_stages_;
-  std::uint64_t launched_ = 0, ended_ = 0;
-  bool last_step_decoded_ = false;
-  SchedulerStats counters_;
+  TokenCounters tokens_;
+  Lending lending_;
+  Preemption preemption_;
+  Prefill prefill_;
+  Admission admission_;
+  DraftRows drafts_;
+  LateRows late_;
 };
 
 }  // namespace tl

@@ -16,7 +16,7 @@ namespace tl {
 // a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do; and only finitely many arrived
 // before r. Admission follows this order and lets no request pass a head that does not fit yet; preempted requests
 // return with their old rank. So every request is served. (There are two exceptions: a request is postponed at most
-// Scheduler::kMaxHolds times for a prefix that is being computed, and at most `ageing_window` short prompts pass a
+// Admission::kMaxHolds times for a prefix that is being computed, and at most `ageing_window` short prompts pass a
 // request for which the step has no time.)
 class WaitQueue {
  public:
