@@ -1,7 +1,8 @@
 // Simulates both capacity policies on requests that all arrive at once, on a modelled H200 with a Llama-3.1-8B shape.
 // From the repository root:
-//   g++ -std=c++20 -O2 -I trtllm_lite/csrc -I tests/unit/schedule -o bench_policies
-//     tests/unit/schedule/bench_policies.cc $(ls trtllm_lite/csrc/{caches,schedule,schedule/loop}/*.cc | grep -vE
+//   python trtllm_lite/csrc/generate_records.py generated
+//   g++ -std=c++20 -O2 -I trtllm_lite/csrc -I generated -I tests/unit/schedule -o bench_policies
+//     tests/unit/schedule/bench_policies.cc $(find trtllm_lite/csrc/{caches,schedule} -name '*.cc' | grep -vE
 //     'features|size')
 //   bench_policies NUM_REQUESTS INPUT_LEN OUTPUT_LEN NUM_BLOCKS NUM_HOST_BLOCKS MAX_BATCH_SIZE MAX_NUM_TOKENS
 // Lengths in tokens: N or LEAST:MOST. Blocks hold 32 tokens.

@@ -1,6 +1,8 @@
 // Estimates what preempting a sequence costs, from the executor's timings.
 #pragma once
 
+#include <algorithm>
+
 #include "executor/step.h"
 
 namespace tl {

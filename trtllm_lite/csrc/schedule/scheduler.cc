@@ -44,8 +44,8 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   lending_.go_on();
   const bool room = preemption_.make_room(batch);
   const bool prefill_only = admission_.head_needs_a_step_of_its_own();
-  drafts_.wake(step.step());
-  StepShares shares = shares_of(state_, step.step());
+  drafts_.wake(step.number());
+  StepShares shares = shares_of(state_, step.number());
   const bool has_prefill = prefill_only || add_token_rows(shares, step);
   if (room) {
     const std::optional<int> kept = prefill_.add_short_prompts(shares, step);

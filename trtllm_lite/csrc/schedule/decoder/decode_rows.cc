@@ -18,7 +18,7 @@ bool add_decode_rows(ScheduleState& state, const StepShares& shares, StepWriter&
     if (num_tokens != 1 || request.all_scheduled() || request.drafts() || request.late.rests) {
       continue;
     }
-    if (has_share() && !is_under_way(state.steps, request, step.step())) step.add_row(index, 1);
+    if (has_share() && !is_under_way(state.steps, request, step.number())) step.add_row(index, 1);
   }
   return has_prefill;
 }

@@ -15,8 +15,7 @@ std::optional<Promise> KvBlocks::promise(const Request& request, const KvSequenc
   return std::optional<Promise>(std::in_place, promises_, most - cache_.num_held_blocks(kv));
 }
 
-bool KvBlocks::reserve(Running& running, const KvSequence& kv, int num_tokens, std::vector<CopyOrder>& copies) {
-  if (cache_.is_writable(kv, num_tokens)) return true;
+bool KvBlocks::grow(Running& running, const KvSequence& kv, int num_tokens, std::vector<CopyOrder>& copies) {
   Promise* promise = running.promise();
   if (promise == nullptr) {
     const int num_missing = cache_.num_missing(kv, num_tokens);
@@ -28,8 +27,7 @@ bool KvBlocks::reserve(Running& running, const KvSequence& kv, int num_tokens, s
   return true;
 }
 
-void KvBlocks::leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
-  if (!cache_.geometry().gives_back()) return;
+void KvBlocks::shrink(Running& running, const KvSequence& kv, std::uint64_t last_step) {
   const int num_claimed = cache_.num_claimed();
   cache_.leave_behind(kv, last_step);
   if (Promise* promise = running.promise()) promise->take(cache_.num_claimed() - num_claimed);

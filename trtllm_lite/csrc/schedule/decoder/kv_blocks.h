@@ -44,9 +44,13 @@ class KvBlocks {
   std::optional<Promise> promise(const Request& request, const KvSequence& kv);
 
   // Reserves blocks by KvCacheManager::reserve, but takes only those promised to `running` or to no request.
-  bool reserve(Running& running, const KvSequence& kv, int num_tokens, std::vector<CopyOrder>& copies);
+  bool reserve(Running& running, const KvSequence& kv, int num_tokens, std::vector<CopyOrder>& copies) {
+    return cache_.is_writable(kv, num_tokens) || grow(running, kv, num_tokens, copies);
+  }
   // Releases blocks by KvCacheManager::leave_behind; released blocks are promised to the request again.
-  void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
+  void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
+    if (cache_.geometry().gives_back()) shrink(running, kv, last_step);
+  }
   // Takes back the last `num_wrong` unsettled positions of the request and settles the others. A request that was
   // preempted since and must be computed again has none.
   void settle(RequestState& state, int num_wrong, std::uint64_t last_step);
@@ -54,6 +58,9 @@ class KvBlocks {
   void move_beams(Running& running, std::span<const BeamMove> moves);
 
  private:
+  bool grow(Running& running, const KvSequence& kv, int num_tokens, std::vector<CopyOrder>& copies);
+  void shrink(Running& running, const KvSequence& kv, std::uint64_t last_step);
+
   const CapacityPolicy policy_;
   KvCacheManager cache_;
   PromiseBook promises_;

@@ -28,7 +28,7 @@ void Prefill::add_chunks(StepShares& shares, StepWriter& step) const {
     if (most == 0 || shares.num_prefilling == 0) return;
     const Running& running = state_.requests.table().running(index);
     const int num_tokens = state_.blocks.remaining(running);
-    if (num_tokens <= 1 || running.request().prefill_step == step.step()) continue;
+    if (num_tokens <= 1 || running.request().prefill_step == step.number()) continue;
     if (step.add_row(index, std::min(num_tokens, most))) --shares.num_prefilling;
   }
 }

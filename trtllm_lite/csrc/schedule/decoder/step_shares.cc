@@ -9,12 +9,6 @@ int divided(int count, int parts) { return (count + parts - 1) / parts; }
 
 }  // namespace
 
-// With one stage, the tokens of a step are known before the next one computes. In a pipeline, the step in preparation
-// is launched before the tokens of the last num_stages - 1 steps are known.
-bool is_under_way(const StepNumbers& steps, const Request& request, std::uint64_t step) {
-  return steps.num_stages > 1 && request.num_pending > 0 && step < request.sampling_step + steps.num_stages;
-}
-
 // A stage is idle while a step without rows passes through the others. So the rows are divided evenly over as many
 // steps as there are stages: those launched last, and those to come.
 StepShares shares_of(const ScheduleState& state, std::uint64_t step) {

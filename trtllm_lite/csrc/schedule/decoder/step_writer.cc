@@ -6,10 +6,6 @@
 
 namespace tl {
 
-int num_unsettled(const Request& request, const StepRow& row) {
-  return row.num_drafts + (request.spec.guided && row.sample ? 1 : 0);
-}
-
 StepWriter::StepWriter(ScheduleState& state, StepBatch& batch, TokenCounters& counters)
     : state_(state), blocks_(state.blocks), batch_(batch), counters_(counters) {
   batch_.clear();

@@ -15,7 +15,9 @@ struct TokenCounters {
 };
 
 // Positions that the row may give back: those of its drafts and, if it may be late, that of the token before them.
-int num_unsettled(const Request& request, const StepRow& row);
+inline int num_unsettled(const Request& request, const StepRow& row) {
+  return row.num_drafts + (request.spec.guided && row.sample ? 1 : 0);
+}
 
 // The writer of one step. Rows come in the order of the calls that add them.
 class StepWriter {
@@ -27,7 +29,7 @@ class StepWriter {
 
   StepBatch& batch() { return batch_; }
   const StepBatch& batch() const { return batch_; }
-  std::uint64_t step() const { return batch_.step; }
+  std::uint64_t number() const { return batch_.step; }
   int num_rows() const { return static_cast<int>(batch_.rows.size()); }
   // The number of tokens for which max_num_tokens has room.
   int budget() const { return state_.config.max_num_tokens - static_cast<int>(batch_.token_ids.size()); }
