@@ -12,9 +12,9 @@ case "${1:-}" in
   *) die "expected --from_source or nothing, found $1" ;;
 esac
 
-# run_stage TITLE OUTPUT COMMAND...: runs the command unless OUTPUT exists, and records how long it took.
+# run_part TITLE OUTPUT COMMAND...: runs the command unless OUTPUT exists, and records how long it took.
 report=""
-run_stage() {
+run_part() {
   local title=$1 output=$2 begin end
   shift 2
   say "$title"
@@ -40,13 +40,13 @@ install() {
   fi
 }
 
-run_stage "install into .venv" "" install "build$(cuda_extra)"
-run_stage "fetch SmolLM2-135M-Instruct" .cache/SmolLM2-135M-Instruct.Q4_1.gguf bash scripts/fetch_model.sh smollm2-135m
-run_stage "convert" $checkpoint $trtllm_lite convert --model_dir .cache/SmolLM2-135M-Instruct.Q4_1.gguf \
+run_part "install into .venv" "" install "build$(cuda_extra)"
+run_part "fetch SmolLM2-135M-Instruct" .cache/SmolLM2-135M-Instruct.Q4_1.gguf bash scripts/fetch_model.sh smollm2-135m
+run_part "convert" $checkpoint $trtllm_lite convert --model_dir .cache/SmolLM2-135M-Instruct.Q4_1.gguf \
   --output_dir $checkpoint --dtype bfloat16
-run_stage "build" $engine $trtllm_lite build --checkpoint_dir $checkpoint --output_dir $engine \
+run_part "build" $engine $trtllm_lite build --checkpoint_dir $checkpoint --output_dir $engine \
   --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
-run_stage "generate" "" $trtllm_lite generate --engine_dir $engine --chat --max_new_tokens 64 \
+run_part "generate" "" $trtllm_lite generate --engine_dir $engine --chat --max_new_tokens 64 \
   --prompt "What is an ahead-of-time compiler? Answer in one sentence."
 
 say "what took how long"

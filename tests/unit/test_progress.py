@@ -8,7 +8,7 @@ import pytest
 from trtllm_lite.common.progress import progress_bars
 
 
-def test_a_terminal_shows_a_bar_for_each_stage(
+def test_a_terminal_shows_a_bar_for_each_piece_of_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")

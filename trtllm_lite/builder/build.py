@@ -1,4 +1,4 @@
-"""The build stage: checkpoint directory in, engine directory out."""
+"""The command ``build``: checkpoint directory in, engine directory out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -71,7 +71,7 @@ def build_engine(
     project's) or ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers
     are stored: as in the checkpoint (``full_prec``), or quantized by a scheme that needs no calibration
     (:mod:`trtllm_lite.quantize.schemes`), 4-bit weights in blocks of ``group_size``. ``kv_cache_dtype`` is the type of
-    the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that), or
+    the KV cache: ``auto`` is what the network rounds keys and values to (the command ``quantize`` calibrates that), or
     else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
     keys and values unrounded, even if the network rounds them. With ``fp8`` and ``int8`` this build makes the network
     round them, by one ``kv_cache_scale`` for all layers. ``key_cache_dtype`` is the type of keys alone beside values in
@@ -260,9 +260,9 @@ def _recipe(
     )
 
 
-def _ignore(stage: str, done: int, total: int) -> None:
+def _ignore(work: str, done: int, total: int) -> None:
     """Ignore progress: the callback if the caller gives none."""
-    del stage, done, total
+    del work, done, total
 
 
 def _path(path: Path | None) -> Path | None:

@@ -11,8 +11,8 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping
 from trtllm_lite.network.module_rows import ModuleRows
 
-# Called with (stage, done, total). The stages are "fuse" (passes and planning), "compile" (GPU kernels), "measure"
-# (products) and "write" (weights).
+# Called with (name of the work, done, total). The names are "fuse" (passes and planning), "compile" (GPU kernels),
+# "measure" (products) and "write" (weights).
 Progress = Callable[[str, int, int], None]
 
 

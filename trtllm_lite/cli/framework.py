@@ -73,7 +73,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of :class:`Command`, listed in the order in which they were added, which is the order of the stages."""
+    """A group of :class:`Command`, listed in the order in which they were added, which is the order of their use."""
 
     command_class = Command
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-# Called with (stage, done, total).
+# Called with (name of the work, done, total).
 Report = Callable[[str, int, int], None]
 
 
 @contextmanager
 def progress_bars(wanted: bool = True) -> Iterator[Report]:
-    """Yield ``report(stage, done, total)``, which draws a bar for each stage in a terminal or notebook."""
+    """Yield ``report(work, done, total)``, which draws a bar for each piece of work in a terminal or notebook."""
     if not wanted or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        yield lambda _stage, _done, _total: None  # saves the import of rich
+        yield lambda _work, _done, _total: None  # saves the import of rich
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -29,9 +29,9 @@ def progress_bars(wanted: bool = True) -> Iterator[Report]:
     with Progress(*columns, console=console, disable=not watched) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done, total=total)
+        def report(work: str, done: int, total: int) -> None:
+            if work not in tasks:
+                tasks[work] = progress.add_task(work, total=total)
+            progress.update(tasks[work], completed=done, total=total)
 
         yield report

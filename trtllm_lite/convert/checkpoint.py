@@ -172,7 +172,7 @@ def _write_tokenizer(directory: Path, mapped: MappedModel) -> None:
 
 
 def describe_model(mapped: MappedModel) -> ModelConfig:
-    """Return the content of config.json: the facts about a model, besides its network, that later stages need."""
+    """Return the content of config.json: what building and running need of a model besides its network."""
     source, sizes = mapped.source, mapped.model.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
     eos_token_ids, bos_ids, pad_ids = (

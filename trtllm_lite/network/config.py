@@ -1,4 +1,4 @@
-"""Defines ``config.json`` of a checkpoint: the facts besides the graph that later stages need, for all families."""
+"""Defines ``config.json`` of a checkpoint: what building and running need besides the graph, for all families."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields

@@ -19,7 +19,7 @@ from trtllm_lite.network.norms import Norm
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model, in elements, that later stages need besides its network."""
+    """The sizes of a model, in elements, that building and running need besides its network."""
 
     vocab_size: int
     hidden_size: int

@@ -32,7 +32,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def ignore(_stage: str, _done: int, _total: int) -> None:
+def ignore(_work: str, _done: int, _total: int) -> None:
     """A report of progress that nobody reads."""
 
 

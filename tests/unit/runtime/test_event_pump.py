@@ -113,7 +113,7 @@ def test_a_failed_request_is_its_own_error_and_the_session_lives_on():
 def test_an_error_in_the_handling_of_one_request_ends_that_one_alone():
     session = paused_session(tokenizer=byte_level_tokenizer())
     broken, fine = session.submit(request([5], 4)), session.submit(request([6], 4))
-    broken.stage = None
+    broken.collect = None
     for _ in range(4):
         session.pump.loop.step()
     assert tokens_of(fine) == greedy_continuation([6], 4)

@@ -134,8 +134,8 @@ def latency(
             engine_dir, shapes, num_threads=num_threads, ceilings=ceilings_of(**ceilings), trace=results.trace
         )
         for shape, report in zip(shapes, reports, strict=True):
-            stage = f"batch {shape.batch_size}, prompt {shape.input_len}"
-            report["figures"] = bench.measure(shape, functools.partial(show, stage))
+            label = f"batch {shape.batch_size}, prompt {shape.input_len}"
+            report["figures"] = bench.measure(shape, functools.partial(show, label))
             report["busy_cores_before"] = busy
         for shape in shapes:
             bench.trace_kernels(shape)

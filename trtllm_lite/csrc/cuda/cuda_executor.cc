@@ -201,9 +201,9 @@ void CudaExecutor::capture(const StepShape& shape, bool draws) {
   graphs_.emplace(std::pair(shape.num_seqs, shape.adapters), std::move(made));
 }
 
-std::byte* CudaExecutor::staged_inputs() {
-  if (staged_.size() == 0) staged_ = PinnedBuffer(max_input_bytes(), "inputs of a step", "free host memory");
-  return staged_.data();
+std::byte* CudaExecutor::pinned_inputs() {
+  if (pinned_.size() == 0) pinned_ = PinnedBuffer(max_input_bytes(), "inputs of a step", "free host memory");
+  return pinned_.data();
 }
 
 void CudaExecutor::synchronize() const { driver().check(driver().stream_synchronize(stream_.get()), "running a step"); }

@@ -118,7 +118,7 @@ class CudaExecutor final : public DeviceExecutor {
   // Whether steps of this shape are launched as a graph.
   bool has_captured(const StepShape& shape) const { return graphs_of(shape) != nullptr; }
   // Page-locked memory for the inputs of a step that no event loop runs. Only the holder of turn() writes it.
-  std::byte* staged_inputs();
+  std::byte* pinned_inputs();
   // Waits for all work on the stream.
   void synchronize() const;
 
@@ -210,7 +210,7 @@ class CudaExecutor final : public DeviceExecutor {
   DeviceBuffer arena_, state_, inputs_;
   MappedMemory cache_;
   std::set<int> lent_slabs_;  // slabs of the cache that adapters may have
-  PinnedBuffer staged_;       // inputs of steps that no event loop runs; allocated at the first of them
+  PinnedBuffer pinned_;       // inputs of steps that no event loop runs; allocated at the first of them
   DevicePtr features_;        // features of tokens, in this KV cache or that of another engine; 0 if there are none
   bool knows_ranks_;          // whether set_ranks() was called; always true for an engine of one rank
   std::vector<BlockArray> blocks_;  // without borrowed features

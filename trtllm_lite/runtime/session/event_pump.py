@@ -131,7 +131,7 @@ class EventPump:
             self._cancel_unheld(holders, events, ends)
             events = [event for handle, event in zip(holders, events, strict=True) if handle is not None]
         handles = [handle for handle in holders if handle is not None]
-        self._stage(handles, events, ends)
+        self._collect(handles, events, ends)
         for handle, end in ending:
             self.latencies.add(end.timings)
             reason = FINISH_REASONS.get(end.reason.name) if handle is None else self._end(handle, end)
@@ -155,13 +155,13 @@ class EventPump:
             if handle is None and event.request_id not in ended:
                 self.loop.cancel(event.request_id)
 
-    def _stage(self, handles: list[RequestHandle], events: list[Any], ends: list[Any]) -> None:
+    def _collect(self, handles: list[RequestHandle], events: list[Any], ends: list[Any]) -> None:
         """Give each handle its event, with the text of its tokens."""
         runs = [event.tokens for event in events]
         texts, stopped, failed = self._texts.push([handle.text for handle in handles], runs, _last_of(events, ends))
         for handle, event, tokens, pieces in zip(handles, events, runs, texts, strict=True):
             try:
-                handle.stage(tokens, pieces, event if event.has_outputs else None)
+                handle.collect(tokens, pieces, event if event.has_outputs else None)
             except Exception as error:  # noqa: BLE001 - other requests are not concerned by any error here
                 _fail_alone(handle, one_line(repr(error)))
         for row in stopped:

@@ -68,7 +68,7 @@ class RequestHandle:
         self._new_text = new_text
         self._match: str | tuple[int, ...] | None = None
         self._cancel = cancel
-        self._staged: list[Response] = []
+        self._unpublished: list[Response] = []
         self._context_logits: list[NDArray[np.float32]] = []
         self._end: Any = None
         self._withdraw: Callable[[RequestHandle], bool] | None = None
@@ -152,10 +152,10 @@ class RequestHandle:
             yield self.responses[position]
             position += 1
 
-    # The event pump calls the following methods: it stages the events of one poll for every request, then publishes
+    # The event pump calls the following methods: it collects the events of one poll for every request, then publishes
     # them.
 
-    def stage(self, token_ids: list[int], texts: list[str], outputs: Any | None) -> None:
+    def collect(self, token_ids: list[int], texts: list[str], outputs: Any | None) -> None:
         """Take tokens of this request with their texts, and the ``_core.TokenEvent`` that has their outputs.
 
         There are fewer texts than tokens if a stop word has ended the text. Tokens after an error are dropped.
@@ -164,7 +164,7 @@ class RequestHandle:
             return
         if outputs is None:
             for token_id, text in zip(token_ids, texts, strict=False):
-                self._staged.append(Response(token_id, text))
+                self._unpublished.append(Response(token_id, text))
         else:
             self._take_outputs(outputs, token_ids, texts)
 
@@ -186,16 +186,16 @@ class RequestHandle:
         text = self.text.finish()
         self._match = self.text.match
         reason = FinishReason.STOP_WORDS if self._match is not None else FINISH_REASONS[end.reason.name]
-        last = self._staged.pop() if self._staged else Response(token_id=None)
-        self._staged.append(last._replace(text=last.text + text, finish_reason=reason))
+        last = self._unpublished.pop() if self._unpublished else Response(token_id=None)
+        self._unpublished.append(last._replace(text=last.text + text, finish_reason=reason))
         return reason
 
     def publish(self) -> None:
-        """Add staged responses to the list; after a stop word, only at the end. The caller holds the notifier."""
+        """Add unpublished responses to the list; after a stop word, only at the end. The caller holds the notifier."""
         if self._end is None and self._match is not None:
             return
-        self.responses += self._staged
-        self._staged.clear()
+        self.responses += self._unpublished
+        self._unpublished.clear()
         if self._end is not None:
             self.timings = self._end.timings
             if self._end.reason.name == "ERROR":
@@ -221,7 +221,7 @@ class RequestHandle:
             self.hypotheses = [self._hypothesis(tokens, score) for tokens, score in event.hypotheses]
         no_values = [None] * len(token_ids)
         logprobs, logits = event.logprobs or no_values, event.generation_logits
-        self._staged += [
+        self._unpublished += [
             Response(token_id, text, logprobs=its_logprobs, generation_logits=its_logits)
             for token_id, text, its_logprobs, its_logits in zip(
                 token_ids, texts, logprobs, no_values if logits is None else logits, strict=False

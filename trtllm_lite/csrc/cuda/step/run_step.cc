@@ -149,7 +149,7 @@ void compute(CudaExecutor& executor, const StepRequest& request) {
                         .num_logits = std::ssize(request.logits_indices)};
   const Extents step = executor.extents(shape);
   const InputLayout layout = executor.input_layout(step);
-  std::byte* inputs = executor.staged_inputs();
+  std::byte* inputs = executor.pinned_inputs();
   pack(executor, checked, request, layout, step, inputs);
   executor.enqueue_step(shape, inputs);
   driver().check(driver().stream_synchronize(executor.stream()), "running a step");

@@ -107,15 +107,15 @@ void EventLoop::run() {
 bool EventLoop::iterate() {
   now_ = clock_();
   if (inbox_.has_mail()) take_mail();
-  if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, staged_);
-  scheduler_.expire(now_, staged_);
+  if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, unpublished_);
+  scheduler_.expire(now_, unpublished_);
 
   const bool launched = launch_next();
   hand_out_slabs();
-  staged_.short_of_blocks = scheduler_.take_short_of_blocks() || staged_.short_of_blocks;
+  unpublished_.short_of_blocks = scheduler_.take_short_of_blocks() || unpublished_.short_of_blocks;
   if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) {
     collect_oldest();
-  } else if (in_flight_ == 0 && staged_.empty()) {
+  } else if (in_flight_ == 0 && unpublished_.empty()) {
     if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
     if (inbox_.draining() && !inbox_.has_mail()) return false;
     inbox_.wait_for_mail();
@@ -136,7 +136,7 @@ void EventLoop::take_mail() {
     }
   }
   for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
-  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
+  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, unpublished_);
 }
 
 // Gives callers the slabs that the scheduler has lent, in the order of their calls.
@@ -156,7 +156,7 @@ void EventLoop::hand_out_slabs() {
 bool EventLoop::launch_next() {
   if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
   StepBatch& batch = in_flight(in_flight_);
-  if (!scheduler_.prepare(batch, now_, staged_)) return false;
+  if (!scheduler_.prepare(batch, now_, unpublished_)) return false;
   scheduler_.launched(batch);
   ++in_flight_;
   ++num_launches_;
@@ -207,7 +207,7 @@ void EventLoop::complete_oldest() {
   oldest_ = (oldest_ + 1) % batches_.size();
   --in_flight_;
   if (owed_ == 1) take_back_late();
-  scheduler_.complete(batch, result_, now_, staged_);
+  scheduler_.complete(batch, result_, now_, unpublished_);
   ++work_stats_.num_steps;
   const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
   work_stats_.step_seconds += step;
@@ -224,7 +224,7 @@ void EventLoop::complete_oldest() {
 }
 
 // Takes back the late rows of the only step in flight.
-void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, staged_); }
+void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, unpublished_); }
 
 void EventLoop::count_from(Clock::time_point instant) {
   last_results_ = instant;
@@ -240,7 +240,7 @@ void EventLoop::fail_steps(const StepError& error) {
   for (std::size_t i = 0; i < in_flight_; ++i) failed.push_back(&in_flight(i));
   work_stats_.num_failed_steps += std::ssize(failed);
   in_flight_ = 0;
-  scheduler_.abandon(failed, error, now_, staged_);
+  scheduler_.abandon(failed, error, now_, unpublished_);
 }
 
 void EventLoop::drain() {
@@ -251,17 +251,17 @@ void EventLoop::drain() {
 void EventLoop::fail_all(const char* what) {
   drain();
   in_flight_ = 0;
-  scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, staged_);
+  scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, unpublished_);
 }
 
 void EventLoop::publish() {
-  work_stats_.count(staged_);
+  work_stats_.count(unpublished_);
   {
     const std::lock_guard lock(stats_mutex_);
     stats_ = work_stats_;
     stats_.scheduler = scheduler_.stats();
   }
-  events_.publish(staged_);
+  events_.publish(unpublished_);
 }
 
 }  // namespace tl

@@ -96,7 +96,7 @@ class EventLoop {
   Mail mail_;
   std::deque<LendOrder> lend_orders_;
   std::vector<int> lent_;  // slabs for the first of them
-  EventBatch staged_;
+  EventBatch unpublished_;
   LoopStats work_stats_;
   Clock::time_point now_;
   Clock::time_point last_results_;

@@ -17,20 +17,20 @@ enum class PollStatus : std::uint8_t { kEvents, kTimeout, kClosed };
 // allocated once the buffers have grown.
 class EventQueue {
  public:
-  // Moves all events out of `staged`, leaving it empty.
-  void publish(EventBatch& staged) {
-    if (staged.empty()) return;
+  // Moves all events out of `events`, leaving it empty.
+  void publish(EventBatch& events) {
+    if (events.empty()) return;
     {
       const std::lock_guard lock(mutex_);
       if (pending_.empty()) {
-        std::swap(pending_, staged);
+        std::swap(pending_, events);
       } else {
-        append(pending_.tokens, staged.tokens);
-        append(pending_.ends, staged.ends);
-        pending_.short_of_blocks = pending_.short_of_blocks || staged.short_of_blocks;
+        append(pending_.tokens, events.tokens);
+        append(pending_.ends, events.ends);
+        pending_.short_of_blocks = pending_.short_of_blocks || events.short_of_blocks;
       }
     }
-    staged.clear();
+    events.clear();
     published_.notify_one();
   }
 
