@@ -456,6 +456,25 @@ TEST(a_shared_prefix_does_not_keep_memory_from_leaving) {
   CHECK(left == slab);
 }
 
+// The entry of a shared block is lost with the entry before it, and the block is then entered again.
+TEST(sequences_that_share_a_block_may_commit_it_after_different_ones) {
+  Simple simple({.num_blocks = 8, .tokens_per_block = 2, .slabs = {.block_bytes = 1, .slab_bytes = 1, .max_lent = 1}});
+  KvCacheManager& cache = simple.cache;
+  const Tokens tokens = iota(4);
+  std::vector<std::uint64_t> hashes;
+  const tl::TokenChain chain{tokens, hashes, ""};
+  const KvSequence first = cache.open(chain, {}, 4, simple.copies);
+  CHECK(cache.reserve(first, 4, simple.copies));
+  cache.advance(first, 4);
+  const KvSequence second = cache.fork(first);
+  cache.commit(first, chain, 1);
+  cache.begin_lending(cache.blocks(first)[0]);  // each slab is a block
+  const KvSequence third = simple.sequence({0, 1, 7, 7});
+  cache.commit(second, chain, 1);
+  cache.check_integrity();
+  CHECK(simple.hits(iota(5)) == 2);
+}
+
 TEST(states_fill_a_cache_of_the_size_of_a_batch) {
   const std::vector<tl::CacheSpec> groups{{}, with_states(7)};
   Simple simple({.num_blocks = 5 * (7 + 3), .tokens_per_block = 4, .groups = groups});

@@ -152,7 +152,8 @@ void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, in
 }
 
 // Returns false if the sequence has already released the block of group 0, or its memory is on its way to another use,
-// and no other sequence has computed it: later blocks then have no parent entry.
+// and no other sequence has computed it: later blocks then have no parent entry. A block that sequences share may have
+// an entry already that nobody finds any more, because the entry before it, or whose companion it is, was dropped.
 bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by) {
   Sequence& s = sequences_[id];
   const auto at = static_cast<std::size_t>(index);
@@ -163,6 +164,7 @@ bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int
   } else {
     const std::int32_t own = table(id, 0).blocks[at];
     if (own == kNoBlock || lent_.is_leaving(own)) return false;
+    if (prefixes_.contains(own)) drop_entry(own);
     s.parent = prefixes_.insert(own, chain, index, s.parent, written_by);
     device_.set_cached(own, true);
   }
@@ -170,6 +172,7 @@ bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int
     if (geometry_.kind(group).sums_up()) continue;
     const std::int32_t own = table(id, group).blocks[at];
     if (own == kNoBlock || lent_.is_leaving(own) || prefixes_.find_companion(s.parent, group) != kNoBlock) continue;
+    if (prefixes_.contains(own)) drop_entry(own);
     enter_companion(own, s.parent, group, written_by);
   }
   return true;
