@@ -23,7 +23,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|adapters|deterministic|large|start-up|guided]...}
 shift
-stages=${*:-build latency throughput}
+parts=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
 # 512 requests may need more KV cache than there is: all run until the cache is full, and the blocks of preempted requests
@@ -88,8 +88,8 @@ adapters() {  # NAME ENGINE [OPTION]...
     --num_requests 128 --json "$out/adapters-$1.json" "${@:3}"
 }
 
-for stage in $stages; do
-  case $stage in
+for part in $parts; do
+  case $part in
     tune)
       tune llama-3.1-8b 2048 8192
       tune llama-3.2-1b 512 8192
@@ -138,6 +138,6 @@ for stage in $stages; do
       ;;
     start-up) start_up ;;
     guided) guided ;;
-    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, adapters, deterministic, large, start-up or guided" >&2; exit 2 ;;
+    *) echo "unknown part $part: expected tune, build, latency, throughput, speculation, adapters, deterministic, large, start-up or guided" >&2; exit 2 ;;
   esac
 done

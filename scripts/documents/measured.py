@@ -166,7 +166,7 @@ def gpu_table(path: Path) -> str:
         + f"\n\nThe host's part of a decode step takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU runs the previous step.\n\n"
         "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, drafts, adapters and `--deterministic` by its "
-        "stages `start-up`, `speculation`, `adapters` and `deterministic` (`trtllm-lite bench latency` and "
+        "parts `start-up`, `speculation`, `adapters` and `deterministic` (`trtllm-lite bench latency` and "
         "`throughput`).\n"
     )
 
