@@ -1,6 +1,7 @@
 // Embeddings of a prompt that take the place of its tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,7 +19,9 @@ struct PromptRows {
   std::string digests;
 
   // Returns the number of the first row at `position` or later.
-  std::size_t first_from(std::int32_t position) const;
+  std::size_t first_from(std::int32_t position) const {
+    return static_cast<std::size_t>(std::ranges::lower_bound(positions, position) - positions.begin());
+  }
   const std::byte* row(std::size_t number) const { return rows.data() + number * row_bytes; }
 };
 
