@@ -105,7 +105,7 @@ struct Shared {
     for (int i = 0; i < kAllStages + kItems + kRawStages; ++i) {
       const bool is_raw = i >= kAllStages + kItems;
       const bool is_converted = i < kAllStages && (i < kStages[kKeys] ? kByteKeys : kByteValues);
-      barrier_init(base + kBarrierOffset + i * 16, is_converted ? kConvertingWarps : 1);
+      barrier_init(base + kBarrierOffset + i * 16, is_converted ? kConvertingWarps : is_raw ? kWarpReleases : 1);
       barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kWarpReleases * kConvertingWarps : kConsumers * 4);
     }
     barrier_init_fence();
@@ -224,6 +224,7 @@ struct Producer {
       if (lane == 0) put_order(kKind, t);
       __syncwarp();
       copy_tokens<kKind>(copy, shared.raw(uses), shared.landed(uses), cache);
+      if (TL_RACECHECK && !copying_lane()) barrier_arrive(shared.landed(uses));  // after its share of clear_behind()
       ++uses;
     } else {
       wait_empty<kKind>(t);
@@ -257,10 +258,8 @@ struct Producer {
   // Writes an order which says that no more tiles follow.
   __device__ __forceinline__ void end_orders() const {
     barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);
-    if (lane == 0) {
-      put_order(kNoKind, 0);
-      barrier_arrive(shared.landed(uses));
-    }
+    if (lane == 0) put_order(kNoKind, 0);
+    if (releasing_lane(lane)) barrier_arrive(shared.landed(uses));
   }
   // The producer loop. Consumers learn of the next item when they begin one, and fetch its queries. Lengths and block
   // tables, of the first item here, are read before the previous kernel has finished (see allow_next_kernel).
