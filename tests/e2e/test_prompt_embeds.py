@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from tests.models import VOCAB_SIZE, save_tiny_model
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite.builder import build_engine
+from trtllm_lite.common.vocabulary import TOKEN_ROWS
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.modules import Port
 from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.runtime.session.config import SchedulerConfig
+from trtllm_lite.runtime.session.prompt_embeds import _STORED, PromptEmbeds
 
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "enable_adaptive_verification": False}
 BEAMS = SamplingParams(max_tokens=8, use_beam_search=True, best_of=3, n=3, ignore_eos=True)
@@ -112,6 +116,29 @@ def test_ranks_and_drafts(llm: LLM, model_dir: Path, table: np.ndarray, options:
         assert tokens_of(other, parts) == tokens_of(llm, prompts)
 
 
+def test_penalties_count_no_rows(embeds_llm: LLM, reference: PreTrainedModel) -> None:
+    """The token 0 stands for rows, and would be generated without a penalty: so it is not penalized."""
+    rows = np.random.default_rng(11).standard_normal((5, reference.config.hidden_size)).astype(np.float32)
+    params = SamplingParams(max_tokens=1, temperature=0, logit_bias={0: 50.0}, repetition_penalty=20.0)
+    assert list(embeds_llm.generate({"prompt_embeds": rows}, params).outputs[0].token_ids) == [0]
+    assert list(embeds_llm.generate([0, 0, 5], params).outputs[0].token_ids) != [0]
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504.0), ("bfloat16", 3.3895313892515355e38)])
+def test_rows_are_rounded_to_the_engine(dtype: str, largest: float) -> None:
+    rows = np.random.default_rng(12).standard_normal((3, 8)).astype(np.float32)
+    rows[0, :3] = largest, -largest, 1 + 2**-8  # the last one is halfway between two numbers of bfloat16
+    port = Port(TOKEN_ROWS, dtype, ("num_token_rows", 8))
+    manifest: Any = SimpleNamespace(module=SimpleNamespace(inputs=(port,)))
+    embeds = PromptEmbeds(np.arange(3, dtype=np.int32), rows)
+    embeds.to_native(manifest)
+    expected = torch.from_numpy(rows).to(getattr(torch, dtype)).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(_STORED[dtype](rows), expected)
+    if dtype == "float16":
+        with pytest.raises(ArgumentError, match="above 65504, the largest float16"):
+            PromptEmbeds(np.arange(3, dtype=np.int32), rows * 2).to_native(manifest)
+
+
 def test_what_does_not_fit_is_refused(llm: LLM, embeds_llm: LLM, table: np.ndarray) -> None:
     wrong = [
         ({"prompt_embeds": table[:3, :-1]}, "expected the model's hidden size"),
@@ -119,14 +146,21 @@ def test_what_does_not_fit_is_refused(llm: LLM, embeds_llm: LLM, table: np.ndarr
         ({"prompt_embeds": np.zeros((3, table.shape[1]), np.int32)}, r"dtype int32: expected floats"),
         ({"prompt_embeds": np.full((3, table.shape[1]), np.nan)}, "not finite"),
         ({"prompt_embeds": "text"}, "no array of numbers"),
+        ({"prompt_embeds": torch.zeros(2, table.shape[1], requires_grad=True)}, r"pass tensor.detach\(\)"),
+        ({"prompt_embeds": None}, "nothing but None"),
+        ({"prompt_embeds": table[:2], "prompt": "text"}, "prompt and prompt_embeds: expected"),
+        ({"prompt_embeds": table[:2], "more": 1}, "'more'"),
+        ({"prompt_embeds": table[:2], "prompt_token_ids": [1, VOCAB_SIZE]}, "no token id stands for row 1"),
         ({"prompt_embeds": table[:2], "prompt_token_ids": [1, VOCAB_SIZE + 2]}, "stands for row 2 .* it has 2 rows"),
-        ({"prompt_embeds": table[:2], "prompt_token_ids": [1, -1]}, "token id -1"),
+        ({"prompt_embeds": table[:1], "prompt_token_ids": [VOCAB_SIZE, -1]}, "token id -1"),
     ]
     for prompt, message in wrong:
         with pytest.raises(ArgumentError, match=message):
             embeds_llm.generate(prompt, GREEDY)
     with pytest.raises(ArgumentError, match="this engine takes tokens alone: build it with --enable_prompt_embeds"):
         llm.generate({"prompt_embeds": table[:3]}, GREEDY)
+    with pytest.raises(ArgumentError, match="which are no tokens: leave one of them out"):
+        embeds_llm.generate({"prompt_embeds": table[:9]}, replace(GREEDY, prompt_logprobs=1))
     with pytest.raises(ArgumentError, match="leave it out"):
         embeds_llm.generate({"prompt_embeds": table[:9]}, replace(GREEDY, truncate_prompt_tokens=4))
 

@@ -76,6 +76,7 @@ def _limit_facts(manifest: Manifest, plan: Plan) -> Iterator[Fact]:
     for name, value in to_json(manifest.limits).items():
         yield Fact("limits", name, value, False)
     yield Fact("limits", "gather_context_logits", manifest.gather_context_logits, False)
+    yield Fact("limits", "enable_prompt_embeds", manifest.enable_prompt_embeds, False)
     yield Fact("limits", "deterministic", manifest.deterministic, True)
     yield Fact("limits", "tp_size", manifest.mapping.tp_size, True)
     yield Fact("limits", "pp_size", manifest.mapping.pp_size, True)

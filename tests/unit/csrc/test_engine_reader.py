@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.csrc.tiny_engine import HEAD_DIM, KV_HEADS, MANIFEST, TOKENS_PER_BLOCK, TinyEngine, cache_group
+from tests.unit.csrc.tiny_engine import HEAD_DIM, HIDDEN, KV_HEADS, MANIFEST, TOKENS_PER_BLOCK, TinyEngine, cache_group
 from trtllm_lite._core import Engine
 from trtllm_lite.common.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
@@ -30,6 +30,13 @@ def open_bytes(tmp_path: Path) -> Callable[[bytes], Engine]:
         return Engine(str(path))
 
     return write_and_open
+
+
+def test_opens_an_engine_that_takes_rows(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
+    engine = tiny.copy()
+    take_rows(engine)
+    (module,) = json.loads(open_bytes(engine.to_bytes()).manifest)["modules"]
+    assert [port["name"] for port in module["inputs"]] == ["token_rows"]
 
 
 def test_opens_a_valid_engine(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
@@ -204,6 +211,16 @@ def last_stage(engine: TinyEngine) -> None:
 
 def receive(engine: TinyEngine, *names: str) -> None:
     engine.plan["inputs"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
+
+
+def take_rows(engine: TinyEngine, **changes: Any) -> None:
+    """Let rows take the place of tokens: a valid engine, unless there are ``changes``."""
+    tensors = engine.plan["tensors"]
+    engine.plan["symbols"]["num_token_rows"] = changes.get("bound", engine.plan["symbols"]["num_tokens"])
+    rows = {"name": "token_rows", "dtype": "float32", "shape": ["num_token_rows", changes.get("size", HIDDEN)]}
+    tensors.append(rows | {"layout": "row_major", "kind": "input", "offset": 0})
+    if changes.get("reads", True):
+        engine.instruction("Embedding")["operands"]["token_rows"] = len(tensors) - 1
 
 
 FEATURES = {"name": "features", "dtype": "float32", "shape": ["num_blocks", TOKENS_PER_BLOCK, 8]}
@@ -391,6 +408,16 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["outputs"].update(more=next(i for i, t in enumerate(e.plan["tensors"]) if t["name"] == "qkv")),
         "outputs.more: expected floating-point rows in the arena",
     ),
+    "room for few rows": (lambda e: take_rows(e, bound=1), "num_token_rows: expected 32"),
+    "room for rows that nothing takes": (
+        lambda e: e.plan["symbols"].update(num_token_rows=32),
+        "num_token_rows: expected 0, num_tokens if rows take the place of tokens",
+    ),
+    "rows that nothing reads": (
+        lambda e: take_rows(e, reads=False),
+        "expected Embedding to read token_rows if and only if that is an input",
+    ),
+    "rows of another size": (lambda e: take_rows(e, size=HIDDEN - 1), "hidden"),
     "received by the first stage": (
         lambda e: receive(e, "x"),
         r"plan\.inputs: expected values from the previous stage in every stage but the first",
@@ -493,6 +520,20 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         "expected a cache of features",
     ),
     "a head without features": (lambda e: setattr(e, "kind", "drafting_head"), "expected a drafting head to read rows"),
+    "features by another name": (
+        lambda e: (
+            e.plan["tensors"].append(FEATURES | {"layout": "row_major", "kind": "cache", "offset": 0}),
+            e.manifest["kv_cache"].update(bytes_per_block=1024 + 4 * 8 * TOKENS_PER_BLOCK),
+            change_module(e, lambda m: m["outputs"][-1].update(name="key_cache.0")),
+        ),
+        "modules: expected key_cache.0 float32",
+    ),
+    "a step input that is no port": (
+        lambda e: change_module(
+            e, lambda m: m["inputs"].append({"name": "token_ids", "dtype": "int32", "shape": ["num_tokens"]})
+        ),
+        "expected token_ids .* to be an input of the plan",
+    ),
     "two modules": (lambda e: e.manifest.update(modules=2 * e.modules()), "modules: expected one module, found 2"),
     "a module without outputs": (
         lambda e: change_module(e, lambda m: m.update(outputs=[])),

@@ -88,7 +88,6 @@ KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
 TOKEN_ROW_SIZE = 8
 ADAPT = "adapt"  # an additional kernel of engines with adapters
 EMBED_ROWS = "embed_rows"  # an additional kernel of engines that take rows in place of tokens
-EMBED_ROWS = "embed_rows"  # an additional kernel of engines that take rows
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}

@@ -103,6 +103,12 @@ class PyEventLoop {
       cache_salt = kOfAdapter + adapter->key() + cache_salt;
       params->adapter = std::move(adapter);
     }
+    if (rows && sampling.prompt_logprobs) {
+      throw LimitError(
+          "expected no prompt_logprobs of a prompt with embeddings, which are no tokens, found them asked for: leave "
+          "one "
+          "of them out");
+    }
     if (beams && generation_logits) {
       throw LimitError("expected no generation_logits with beam search, found them asked for: leave one of them out");
     }

@@ -25,8 +25,8 @@ struct TokenChain {
 };
 
 // An entry stands for a block's tokens and the entry before it in its sequence. The hash only finds candidates: tokens,
-// parent entry, salt and digests of embeddings are compared too, so that not even a deliberate collision can share
-// wrong content.
+// parent entry, salt and digests of embeddings (128 bits, with a key of the process) are compared too, so that not even
+// a deliberate collision can share wrong content.
 class PrefixCache {
  public:
   PrefixCache(int num_blocks, int tokens_per_block, std::uint64_t hash_seed);

@@ -51,6 +51,8 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
         "ask for fewer rows, or build the engine with a larger --max_batch_size or with --gather_context_logits");
   check("columns of block_tables", 1, limits.bound(Symbol::kMaxBlocksPerSeq), request.blocks_per_row,
         "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
+  check("number of token_rows", 0, limits.bound(Symbol::kNumTokenRows), std::ssize(request.token_rows),
+        "build the engine with --enable_prompt_embeds");
   if (!request.adapters.empty()) expect_size("adapters", count(request.token_ids), request.adapters.size());
   expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
   expect_size("block_tables", count(request.seq_lens) * limits.geometry.num_groups() * request.blocks_per_row,
@@ -120,10 +122,6 @@ void StepInputs::copy(const StepRequest& request) {
 // Copies rows that take the place of tokens, and lets these tokens name them.
 void StepInputs::place_rows(std::span<const TokenRow> rows) {
   const auto size = static_cast<std::size_t>(limits_.token_row_size);
-  if (!rows.empty() && size == 0) {
-    fail("token_rows", "none, because this engine takes tokens alone", std::ssize(rows),
-         "build it with --enable_prompt_embeds");
-  }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::int64_t least = i == 0 ? 0 : rows[i - 1].token + 1;
     expect_range(

@@ -30,11 +30,19 @@ void check_rank(const RankMapping& found, const RankMapping& first, std::int64_t
                     ": " + kRemedy);
 }
 
+bool has_ports_of(const Engine& one, const Engine& other) {
+  const Module &own = only_module(one.manifest()), &its = only_module(other.manifest());
+  return own.kind == its.kind && std::ranges::equal(own.inputs, its.inputs, is_same) &&
+         std::ranges::equal(own.outputs, its.outputs, is_same);
+}
+
 // Checks the ranks of a stage, which are numbered from `first` on.
 void check_parts(std::span<const Engine* const> parts, const RankMapping& mapping, std::int64_t first) {
   for (std::size_t part = 0; part < parts.size(); ++part) {
     check_rank(parts[part]->manifest().mapping, mapping, first + static_cast<std::int64_t>(part));
-    if (parts[part]->plan_json() != parts.front()->plan_json()) {
+    const bool is_alike =
+        parts[part]->plan_json() == parts.front()->plan_json() && has_ports_of(*parts[part], *parts.front());
+    if (!is_alike) {
       throw EngineError("rank " + std::to_string(first + static_cast<std::int64_t>(part)) +
                         " has another plan than rank " + std::to_string(first) +
                         ", so it comes from another build: build the engine again");

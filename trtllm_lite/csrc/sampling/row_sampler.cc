@@ -44,7 +44,13 @@ void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, st
   auto own = std::dynamic_pointer_cast<const RequestParams>(std::move(params));
   if (!own) throw std::invalid_argument("this executor needs RequestParams");
   const auto prompt = static_cast<std::size_t>(num_prompt);
-  const auto given = tokens.first(prompt);
+  // Embeddings of the prompt are no tokens that penalties could count.
+  std::vector<std::int32_t> known(tokens.begin(), tokens.begin() + num_prompt);
+  if (own->rows) {
+    for (auto at = own->rows->positions.rbegin(); at != own->rows->positions.rend(); ++at)
+      known.erase(known.begin() + *at);
+  }
+  const std::span<const std::int32_t> given = known;
   const std::string error =
       own->beams ? sampler_.set_search(slot, *own->beams, own->sampling, given)
                  : sampler_.set_slot(slot, own->sampling, given, tokens.subspan(prompt), own->sequence_index);

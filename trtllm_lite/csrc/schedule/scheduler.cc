@@ -46,7 +46,7 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   const bool prefill_only = admission_.head_needs_a_step_of_its_own();
   drafts_.wake(step.number());
   StepShares shares = shares_of(state_, step.number());
-  const bool has_prefill = prefill_only || add_token_rows(shares, step);
+  const bool has_prefill = prefill_only || add_generating_rows(shares, step);
   if (room) {
     const std::optional<int> kept = prefill_.add_short_prompts(shares, step);
     if (kept) admission_.admit_short_prompts(*kept, shares, step, sink);
@@ -54,8 +54,8 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   if (has_prefill) prefill_.add_chunks(shares, step);
   // A request that was just preempted still has a token in flight. No request may pass it, so admission pauses.
   if (room) admission_.admit(shares, step, sink);
-  if (prefill_only && step.num_rows() == 0) add_token_rows(shares, step);
-  if (step.num_rows() == 0 && !state_.steps.any_in_flight() && late_.wake_all()) add_token_rows(shares, step);
+  if (prefill_only && step.num_rows() == 0) add_generating_rows(shares, step);
+  if (step.num_rows() == 0 && !state_.steps.any_in_flight() && late_.wake_all()) add_generating_rows(shares, step);
   // A step that prompts fill up to its time limit is awaited, so that a request that arrives meanwhile is in the next
   // one.
   batch.awaited = batch.awaited || prefill_.fills(step);
@@ -64,7 +64,7 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
 }
 
 // Adds the tokens of requests that generate. Returns whether running requests have prefill left.
-bool Scheduler::add_token_rows(const StepShares& shares, StepWriter& step) {
+bool Scheduler::add_generating_rows(const StepShares& shares, StepWriter& step) {
   const bool has_prefill = add_decode_rows(state_, shares, step);
   drafts_.add(shares, step);
   return has_prefill;

@@ -89,7 +89,7 @@ class Scheduler {
   void check_integrity() const;
 
  private:
-  bool add_token_rows(const StepShares& shares, StepWriter& step);
+  bool add_generating_rows(const StepShares& shares, StepWriter& step);
 
   ScheduleState state_;
   Ranks ranks_;

@@ -1,8 +1,9 @@
 """Defines prompts whose tokens are, all or in part, rows of embeddings."""
 
-import hashlib
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ from numpy.typing import NDArray
 from trtllm_lite.common.printable import one_line
 from trtllm_lite.common.vocabulary import TOKEN_ROWS
 from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.modules import Port
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.core import core
 
 _DIGEST_BYTES = 16
+_KEY = secrets.token_bytes(_DIGEST_BYTES)  # nobody outside can look for rows of equal digests
+_LARGEST = {"float32": float(np.finfo(np.float32).max), "float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 
 
 @dataclass(eq=False)
@@ -23,40 +27,46 @@ class PromptEmbeds:
 
     positions: NDArray[np.int32]
     rows: NDArray[np.float32]
-    _native: Any = field(default=None, init=False, repr=False)
+    _native: dict[Port, Any] = field(default_factory=dict, init=False, repr=False)
 
     def to_native(self, manifest: Manifest) -> Any:
         """The ``_core.PromptRows`` for an engine, in the type of its activations.
 
-        Raises ArgumentError if the engine takes no embeddings, or rows of another size.
+        Raises ArgumentError if the engine takes no embeddings, rows of another size, or no numbers as large.
         """
-        if self._native is None:
-            ports = [port for port in manifest.module.inputs if port.name == TOKEN_ROWS]
-            if not ports:
-                raise ArgumentError(
-                    "prompt_embeds is given, and this engine takes tokens alone: build it with --enable_prompt_embeds, "
-                    "or give LLM enable_prompt_embeds=True"
-                )
-            (port,) = ports
+        ports = [port for port in manifest.module.inputs if port.name == TOKEN_ROWS]
+        if not ports:
+            raise ArgumentError(
+                "prompt_embeds is given, and this engine takes tokens alone: build it with --enable_prompt_embeds, or "
+                "give LLM enable_prompt_embeds=True"
+            )
+        (port,) = ports
+        if port not in self._native:
             if self.rows.shape[1] != port.size:
                 raise ArgumentError(
                     f"prompt_embeds has rows of {self.rows.shape[1]} elements: expected the model's hidden size, "
                     f"{port.size}"
                 )
+            largest, most = float(np.abs(self.rows).max()), _LARGEST[port.dtype]
+            if largest > most:
+                raise ArgumentError(
+                    f"prompt_embeds has an element of {largest:g}, above {most:g}, the largest {port.dtype}: scale the "
+                    "rows as the model's embeddings are"
+                )
             rows = _STORED[port.dtype](self.rows)
-            digests = b"".join(hashlib.blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in rows)
-            self._native = core().PromptRows(self.positions, rows, digests)
-        return self._native
+            digests = b"".join(blake2b(row, key=_KEY, digest_size=_DIGEST_BYTES).digest() for row in rows)
+            self._native[port] = core().PromptRows(self.positions, rows, digests)
+        return self._native[port]
 
 
 def split_embeds(name: str, prompt: Any, vocab_size: int) -> tuple[Any, PromptEmbeds | None]:
-    """The token ids of a prompt dictionary with ``prompt_embeds``, and its embeddings; any other prompt unchanged.
+    """The token ids of a dictionary with ``prompt_embeds``, and its embeddings; any other prompt unchanged.
 
     A token id from ``vocab_size`` on stands for a row: vocab_size + i for row i. Without ``prompt_token_ids`` the rows
     are the prompt. In the ids that are returned, 0 takes the place of such tokens. Raises ArgumentError for rows that
     are no finite numbers, and ids of rows that are missing.
     """
-    if not isinstance(prompt, Mapping) or prompt.get("prompt_embeds") is None:
+    if not isinstance(prompt, Mapping):
         return prompt, None
     rows, given = _rows(name, prompt["prompt_embeds"]), prompt.get("prompt_token_ids")
     try:
@@ -72,6 +82,12 @@ def split_embeds(name: str, prompt: Any, vocab_size: int) -> tuple[Any, PromptEm
             f"{name} holds the token id {vocab_size + wanted.max()}, which stands for row {wanted.max()} of "
             f"prompt_embeds: expected at most {vocab_size + len(rows) - 1}, because it has {len(rows)} rows"
         )
+    unused = np.setdiff1d(np.arange(len(rows)), wanted)
+    if unused.size:
+        raise ArgumentError(
+            f"{name}: no token id stands for row {unused[0]} of prompt_embeds: expected {vocab_size + unused[0]} among "
+            "prompt_token_ids, or no prompt_token_ids if the rows are the prompt"
+        )
     ids[positions] = 0
     return ids, PromptEmbeds(positions.astype(np.int32), rows[wanted])
 
@@ -80,10 +96,10 @@ def _rows(name: str, value: Any) -> NDArray[np.float32]:
     try:
         rows = np.asarray(value)
         numbers = rows.astype(np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentError(
             f"{name}: prompt_embeds is no array of numbers ({one_line(str(error))}): expected float32[tokens, "
-            "hidden_size]"
+            "hidden_size]; of a tensor of torch pass tensor.detach().float().cpu().numpy()"
         ) from error
     if numbers.ndim != 2 or 0 in numbers.shape or not np.issubdtype(rows.dtype, np.floating):
         raise ArgumentError(

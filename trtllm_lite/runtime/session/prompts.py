@@ -23,6 +23,7 @@ MAX_PROMPT_IDS = 1 << 20
 """The maximum number of token ids of a prompt, more than any engine takes."""
 _ROOMY_TOKEN_CHARS = 32  # characters of a long token; ordinary tokens have fewer
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
+_ONE_FORM = 'expected {"prompt": text}, {"prompt_token_ids": [...]} or {"prompt_embeds": rows}'
 _DICTIONARIES = ("prompt_token_ids", "prompt", "prompt_embeds")
 
 
@@ -96,8 +97,9 @@ def parse_prompts(
     names = ["the prompt"] if single else [f"prompt {row}" for row in range(len(prompts))]
     embeds: list[PromptEmbeds | None] = [None] * len(prompts)
     if chat is None:
+        prompts = [_unwrapped(prompt) for prompt in prompts]
         found = [split_embeds(name, prompt, vocab_size) for name, prompt in zip(names, prompts, strict=True)]
-        prompts, embeds = [_unwrapped(prompt) for prompt, _ in found], [rows for _, rows in found]
+        prompts, embeds = [prompt for prompt, _ in found], [rows for _, rows in found]
     texts = None
     if chat is not None or isinstance(prompts[0], str):
         if tokenizer is None:
@@ -150,7 +152,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _unwrapped(prompt: Any) -> Any:
-    """The text or token ids of a prompt dictionary; any other prompt unchanged."""
+    """The text or token ids of a prompt dictionary; one with embeddings, and any other prompt, unchanged."""
     if not isinstance(prompt, Mapping):
         return prompt
     if "role" in prompt:
@@ -158,12 +160,11 @@ def _unwrapped(prompt: Any) -> Any:
     unknown = [key for key in prompt if key not in _DICTIONARIES]
     if unknown or not prompt:
         found = f"with {shown(unknown[0])}" if unknown else "without entries"
-        raise ArgumentError(
-            f'a prompt is a dictionary {found}: expected {{"prompt": text}}, {{"prompt_token_ids": [...]}} or '
-            '{"prompt_embeds": rows}'
-        )
-    ids = prompt.get("prompt_token_ids")
-    return prompt["prompt"] if ids is None else ids
+        raise ArgumentError(f"a prompt is a dictionary {found}: {_ONE_FORM}")
+    given = [key for key in _DICTIONARIES if prompt.get(key) is not None]
+    if not given or ("prompt" in given and "prompt_embeds" in given):
+        raise ArgumentError(f"a prompt is a dictionary with {' and '.join(given) or 'nothing but None'}: {_ONE_FORM}")
+    return prompt if "prompt_embeds" in given else prompt[given[0]]
 
 
 def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:

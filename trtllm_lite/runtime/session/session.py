@@ -166,6 +166,10 @@ class Session:
         check_prompt_len(name, prompt_len, self.limits)
         max_tokens = output_len(name, prompt_len, params.max_tokens, self.limits)
         wants_prompt = params.return_context_logits or params.prompt_logprobs is not None
+        if params.prompt_logprobs is not None and request.prompt_embeds is not None:
+            raise ArgumentError(
+                f"prompt_logprobs is given, and {name} has prompt_embeds, which are no tokens: leave one of them out"
+            )
         if wants_prompt and not self.manifest.gather_context_logits:
             wanted = "context logits" if params.return_context_logits else "prompt_logprobs"
             raise ArgumentError(

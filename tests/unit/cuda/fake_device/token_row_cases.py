@@ -1,4 +1,4 @@
-"""Prompts whose tokens are partly rows of embeddings: in chunks, beside others, preempted, with drafts and beams."""
+"""Prompts whose tokens are partly rows of embeddings: in chunks, beside others, preempted, with drafts."""
 
 import ctypes
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.unit.cuda.toy_engine import (
     make_toy_engine_with_rows,
     to_bytes,
 )
-from trtllm_lite._core import CudaExecutor, Engine, EventLoop, PromptRows
+from trtllm_lite._core import CudaExecutor, Engine, EventLoop, NgramSizes, PromptRows
 from trtllm_lite.errors import LimitError
 
 PROMPTS = [[4, 9, 2, 30, 1, 1, 5], [8, 1], [7] * 11, [5], [3, 3, 3, 20, 17, 2, 40, 9, 1]]
@@ -55,9 +55,7 @@ def test_rows_are_the_tokens_that_they_stand_for(
     executor = CudaExecutor(engine, num_blocks=12 if "max_utilization" in options else 40)
     options = dict(options)
     if options.get("drafting") == "ngram":
-        from trtllm_lite import _core
-
-        options |= {"drafting": _core.NgramSizes(1, 3), "max_draft_len": 2, "paces_drafts": False}
+        options |= {"drafting": NgramSizes(1, 3), "max_draft_len": 2, "paces_drafts": False}
     loop = EventLoop(executor, **{**sizes, **options})
     given = [rows_of(prompt, seed) for seed, prompt in enumerate(PROMPTS)]
     before = fake_driver.fake_count(b"token_rows")
@@ -65,15 +63,17 @@ def test_rows_are_the_tokens_that_they_stand_for(
     for answer, prompt in zip(answers, PROMPTS, strict=True):
         check(answer, prompt, 10)
     assert fake_driver.fake_count(b"token_rows") > before
+    stats = loop.stats()
+    preemptions = stats["num_swap_preemptions" if options.get("num_host_blocks") else "num_recompute_preemptions"]
+    assert (preemptions > 0) == ("max_utilization" in options)
 
 
 def test_rows_that_do_not_fit_are_refused(engine: Engine, tmp_path: Path) -> None:
     limits = {"max_batch_size": 2, "max_input_len": 12, "max_seq_len": 24, "max_num_tokens": 8}
     loop = EventLoop(CudaExecutor(engine, num_blocks=20), **limits)
-    for size, message in ((TOKEN_ROW_SIZE - 1, "prompt embeddings of 16 bytes each, found 14"),):
-        ids, rows = rows_of([4, 9, 2, 30], 0, size)
-        with pytest.raises(LimitError, match=message):
-            loop.submit(np.array(ids, np.int32), greedy(3), rows=rows)
+    ids, rows = rows_of([4, 9, 2, 30], 0, TOKEN_ROW_SIZE - 1)
+    with pytest.raises(LimitError, match="prompt embeddings of 16 bytes each, found 14"):
+        loop.submit(np.array(ids, np.int32), greedy(3), rows=rows)
     ids, rows = rows_of([4, 9, 2, 30], 0)
     with pytest.raises(LimitError, match=r"positions of prompt embeddings in .* 1"):
         loop.submit(np.array(ids[:2], np.int32), greedy(3), rows=rows)

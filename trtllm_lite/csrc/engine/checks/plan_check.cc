@@ -59,6 +59,8 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.exactly(Symbol::kNumDecodeSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
+  bounds.exactly(Symbol::kNumTokenRows, takes_token_rows(plan) ? num_tokens : 0,
+                 "num_tokens if rows take the place of tokens");
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
   bounds.exactly(Symbol::kNumTables, num_seqs * static_cast<std::int64_t>(cache.groups.size()),
                  "num_seqs times the cache groups");
@@ -253,6 +255,9 @@ void check_vocabulary_of(const CallInstruction& call, const Plan& plan, const Ma
   if (call.op != "Embedding") return;
   const PlanTensor& table = plan.tensors[static_cast<std::size_t>(call.operands.at("weight"))];
   const std::int64_t rows = table.shape[0].value * manifest.mapping.tp_size;
+  if (call.operands.contains(std::string(kStepInputs[kTokenRows].name)) != takes_token_rows(plan)) {
+    refuse_plan("programs", "expected Embedding to read token_rows if and only if that is an input of the plan");
+  }
   if (rows >= manifest.model.vocab_size) return;
   refuse_plan("tensor " + table.name, "expected embeddings of " + std::to_string(manifest.model.vocab_size) +
                                           " tokens in all, found " + std::to_string(rows));

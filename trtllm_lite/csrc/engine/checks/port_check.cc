@@ -12,6 +12,10 @@
 namespace tl {
 namespace {
 
+bool is_token_rows(const PlanTensor& tensor) {
+  return tensor.kind == TensorKind::kInput && tensor.name == kStepInputs[kTokenRows].name;
+}
+
 // The rows of a cache that a module keeps for another one, or reads of another one.
 bool is_rows_of_tokens(const Port& port, std::int64_t tokens_per_block) {
   return port.shape.size() == 3 && port.shape[1] == Dim{tokens_per_block, std::nullopt} && !port.shape[2].symbol;
@@ -29,6 +33,8 @@ void check_link(const Plan& plan, const Manifest& manifest, const std::string& n
 }
 
 }  // namespace
+
+bool takes_token_rows(const Plan& plan) { return std::ranges::any_of(plan.tensors, is_token_rows); }
 
 void check_modules(const Manifest& manifest) {
   if (manifest.modules.size() != 1) {
@@ -58,11 +64,11 @@ void check_ports(const Plan& plan, const Manifest& manifest) {
   // A port of the step's own inputs, whose rows come from the caller of a step.
   const auto is_step_input = [&](const Port& port) {
     return std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
-      return tensor.kind == TensorKind::kInput && tensor.name == port.name && is_tensor(port, tensor);
+      return is_token_rows(tensor) && tensor.name == port.name && is_tensor(port, tensor);
     });
   };
   const auto is_kept = [&](const Port& port) {
-    return is_rows_of_tokens(port, manifest.kv_cache.tokens_per_block) &&
+    return port.name == kFeatures && is_rows_of_tokens(port, manifest.kv_cache.tokens_per_block) &&
            std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
              return tensor.kind == TensorKind::kCache && tensor.name == port.name && is_tensor(port, tensor);
            });
@@ -75,10 +81,7 @@ void check_ports(const Plan& plan, const Manifest& manifest) {
     expect(is_cached(port) ? !drafts(module) && is_kept(port) : is_place(port, plan.outputs), port,
            "an output of the plan");
   }
-  const auto takes_rows = [&](const PlanTensor& tensor) {
-    return tensor.kind == TensorKind::kInput && tensor.name == kStepInputs[kTokenRows].name;
-  };
-  const std::size_t num_rows = std::ranges::any_of(plan.tensors, takes_rows) ? 1 : 0;
+  const std::size_t num_rows = takes_token_rows(plan) ? 1 : 0;
   if (ports(module.inputs, false).size() != plan.inputs.size() + num_rows) {
     refuse_plan("inputs", "expected the inputs of the manifest's module, found others");
   }

@@ -11,6 +11,9 @@ namespace tl {
 // What a pipeline stage other than the last computes for the next one: its outputs in the arena, by name.
 std::map<std::string, int> sent_by(const Plan& plan);
 
+// Returns whether the plan has the input token_rows.
+bool takes_token_rows(const Plan& plan);
+
 // Throws EngineError unless the manifest has one module, which owns all cache groups.
 void check_modules(const Manifest& manifest);
 
