@@ -95,14 +95,14 @@ def test_one_failing_request_is_its_own_error(llm: LLM, monkeypatch: pytest.Monk
     prompts = random_prompts(12, 5)
     expected = tokens_of(llm, prompts)
     params = [replace(LONG, skip_special_tokens=row != 2) for row in range(5)]
-    steps, stage = iter(range(4)), RequestHandle.stage
+    steps, collect = iter(range(4)), RequestHandle.collect
 
     def fail_one(handle: RequestHandle, *arguments: Any) -> None:
         if not handle.request.params.skip_special_tokens:
             next(steps)
-        stage(handle, *arguments)
+        collect(handle, *arguments)
 
-    monkeypatch.setattr(RequestHandle, "stage", fail_one)
+    monkeypatch.setattr(RequestHandle, "collect", fail_one)
     outputs = llm.generate(prompts, params)
     for row in (0, 1, 3, 4):
         assert outputs[row].error is None

@@ -25,6 +25,7 @@ from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
+from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.module_rows import ModuleRows
 
@@ -324,9 +325,10 @@ class Manifest:
 
     @property
     def module(self) -> Module:
-        """The only module."""
-        (module,) = self.modules
-        return module
+        """The only module. Raises EngineError if there are none or several."""
+        if len(self.modules) != 1:
+            raise EngineError(f"the engine has {len(self.modules)} modules, expected one: the file is damaged")
+        return self.modules[0]
 
     @property
     def enable_prompt_embeds(self) -> bool:

@@ -35,7 +35,7 @@ class Port:
     @property
     def is_cached(self) -> bool:
         """Whether the rows are kept in the paged cache."""
-        return self.shape[0] == "num_blocks"
+        return self.shape[:1] == ("num_blocks",)
 
     @property
     def block_bytes(self) -> int:

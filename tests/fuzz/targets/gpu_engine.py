@@ -27,6 +27,7 @@ class Target:
 
     def write(self, rng: random.Random, directory: Path) -> None:
         engine = self._engine.copy()
+        engine.fix_modules()
         # A mutation must not move a part into itself, which two places in the toy may share.
         engine.plan, engine.manifest = (json.loads(json.dumps(part)) for part in (engine.plan, engine.manifest))
         for _ in range(rng.choice((1, 1, 2, 3))):

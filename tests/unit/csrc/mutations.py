@@ -11,7 +11,7 @@ from tests.unit.csrc.tiny_engine import TinyEngine
 def _with_modules(engine: TinyEngine) -> TinyEngine:
     """A copy whose manifest describes the module as it is before any change."""
     engine = engine.copy()
-    engine.manifest["modules"] = engine.modules()
+    engine.fix_modules()
     return engine
 
 

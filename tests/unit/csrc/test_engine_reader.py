@@ -34,7 +34,7 @@ def open_bytes(tmp_path: Path) -> Callable[[bytes], Engine]:
 
 def test_opens_an_engine_that_takes_rows(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
     engine = tiny.copy()
-    take_rows(engine)
+    engine.take_rows()
     (module,) = json.loads(open_bytes(engine.to_bytes()).manifest)["modules"]
     assert [port["name"] for port in module["inputs"]] == ["token_rows"]
 
@@ -211,16 +211,6 @@ def last_stage(engine: TinyEngine) -> None:
 
 def receive(engine: TinyEngine, *names: str) -> None:
     engine.plan["inputs"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
-
-
-def take_rows(engine: TinyEngine, **changes: Any) -> None:
-    """Let rows take the place of tokens: a valid engine, unless there are ``changes``."""
-    tensors = engine.plan["tensors"]
-    engine.plan["symbols"]["num_token_rows"] = changes.get("bound", engine.plan["symbols"]["num_tokens"])
-    rows = {"name": "token_rows", "dtype": "float32", "shape": ["num_token_rows", changes.get("size", HIDDEN)]}
-    tensors.append(rows | {"layout": "row_major", "kind": "input", "offset": 0})
-    if changes.get("reads", True):
-        engine.instruction("Embedding")["operands"]["token_rows"] = len(tensors) - 1
 
 
 FEATURES = {"name": "features", "dtype": "float32", "shape": ["num_blocks", TOKENS_PER_BLOCK, 8]}
@@ -408,16 +398,16 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["outputs"].update(more=next(i for i, t in enumerate(e.plan["tensors"]) if t["name"] == "qkv")),
         "outputs.more: expected floating-point rows in the arena",
     ),
-    "room for few rows": (lambda e: take_rows(e, bound=1), "num_token_rows: expected 32"),
+    "room for few rows": (lambda e: e.take_rows(bound=1), "num_token_rows: expected 32"),
     "room for rows that nothing takes": (
         lambda e: e.plan["symbols"].update(num_token_rows=32),
         "num_token_rows: expected 0, num_tokens if rows take the place of tokens",
     ),
     "rows that nothing reads": (
-        lambda e: take_rows(e, reads=False),
+        lambda e: e.take_rows(reads=False),
         "expected Embedding to read token_rows if and only if that is an input",
     ),
-    "rows of another size": (lambda e: take_rows(e, size=HIDDEN - 1), "hidden"),
+    "rows of another size": (lambda e: e.take_rows(size=HIDDEN - 1), "hidden"),
     "received by the first stage": (
         lambda e: receive(e, "x"),
         r"plan\.inputs: expected values from the previous stage in every stage but the first",

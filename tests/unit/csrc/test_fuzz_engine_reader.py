@@ -33,18 +33,28 @@ for path in sys.argv[1:]:
             for past in (0, 15):
                 tables = np.arange(6, dtype=np.int32).reshape(2, 3)
                 _core.step(executor, np.arange(20, dtype=np.int32), i32(19, 1), i32(past, 3), tables, i32(18, 19))
+            if '"token_rows"' not in engine.plan:
+                continue
+            loop = _core.EventLoop(executor, max_batch_size=1, max_input_len=20, max_seq_len=24, max_num_tokens=20)
+            params = _core.sampling.SamplingParams()
+            params.max_tokens = 2
+            rows = _core.PromptRows(np.arange(20, dtype=np.int32), np.zeros((20, 64), np.uint8), b"0" * 320)
+            loop.submit(np.zeros(20, np.int32), params, rows=rows)
+            while not loop.poll(5.0)[1]:
+                pass
         except TrtllmLiteError:
             pass
 """
 
 
 def write_mutants(kind: str, engine: TinyEngine, directory: Path) -> list[Path]:
-    """``MUTANTS_PER_KIND`` files, the same every time."""
-    rng = random.Random(kind)
+    """``MUTANTS_PER_KIND`` files, the same every time; every other one of an engine that takes rows, too."""
+    rng, with_rows = random.Random(kind), engine.copy()
+    with_rows.take_rows()
     paths = []
     for number in range(MUTANTS_PER_KIND):
         path = directory / f"{number:05}.engine"
-        path.write_bytes(KINDS[kind](rng, engine))
+        path.write_bytes(KINDS[kind](rng, with_rows if number % 2 and kind != "bytes" else engine))
         paths.append(path)
     return paths
 

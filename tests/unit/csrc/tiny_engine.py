@@ -195,14 +195,14 @@ def _is_row_of_floats(tensor: dict[str, Any]) -> bool:
 class TinyEngine:
     """The parts of an engine file. ``entries`` are in file order; ``plan``'s weight offsets are filled when written.
 
-    Unless ``manifest`` says what modules there are, it gets one of this ``kind`` that fits the plan.
+    Unless ``manifest`` says what modules there are, or ``kind`` is None, it gets one of this kind that fits the plan.
     """
 
     manifest: dict[str, Any]
     plan: dict[str, Any]
     weights: dict[str, np.ndarray]
     metadata: dict[str, str] = field(default_factory=lambda: dict(METADATA))
-    kind: str = "decoder"
+    kind: str | None = "decoder"
 
     def copy(self) -> "TinyEngine":
         """A copy whose parts may be changed; weights are shared."""
@@ -263,6 +263,15 @@ class TinyEngine:
         self.instructions().insert(-1, gather)
         self.place_weights()
 
+    def take_rows(self, *, bound: int = MAX_NUM_TOKENS, size: int = HIDDEN, reads: bool = True) -> None:
+        """Lets rows take the place of tokens; other arguments than the default ones make an invalid engine."""
+        tensors = self.plan["tensors"]
+        self.plan["symbols"]["num_token_rows"] = bound
+        rows = {"name": "token_rows", "dtype": "float32", "shape": ["num_token_rows", size]}
+        tensors.append(rows | {"layout": "row_major", "kind": "input", "offset": 0})
+        if reads:
+            self.instruction("Embedding")["operands"]["token_rows"] = len(tensors) - 1
+
     def place_weights(self) -> None:
         """Sets the offsets of weights in the plan to where :meth:`to_bytes` puts them."""
         offset = 0
@@ -292,9 +301,15 @@ class TinyEngine:
             }
         ]
 
+    def fix_modules(self) -> None:
+        """Lets the manifest describe the module as it is now, whatever changes later."""
+        self.manifest["modules"] = self.modules()
+        self.kind = None
+
     def documents(self) -> dict[str, bytes]:
         """The JSON entries."""
-        manifest = self.manifest if "modules" in self.manifest else {"modules": self.modules(), **self.manifest}
+        given = self.kind is None or "modules" in self.manifest
+        manifest = self.manifest if given else {"modules": self.modules(), **self.manifest}
         return {"manifest": json.dumps(manifest).encode(), "plan": json.dumps(self.plan).encode()}
 
     def to_bytes(

@@ -195,7 +195,7 @@ def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) ->
         engine = rng.choice(toys).copy()
         product()(engine)
         instruction(engine, 0, 0)["args"].append(boxed())
-        engine.manifest["modules"] = engine.modules()
+        engine.fix_modules()
         mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
         files.append(tmp_path / f"{number}.engine")
         files[-1].write_bytes(to_bytes(engine))

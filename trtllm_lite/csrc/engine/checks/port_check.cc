@@ -44,13 +44,13 @@ void check_modules(const Manifest& manifest) {
   if (drafts(module) && ports(module.inputs, true).empty()) {
     throw EngineError("manifest.modules: expected a drafting head to read rows of a cache, found none");
   }
-  if (!std::ranges::equal(module.caches, manifest.kv_cache.groups, {}, {}, &CacheGroup::name)) {
-    throw EngineError("manifest.modules: expected the module to own the cache groups of the manifest, found others");
-  }
 }
 
 void check_ports(const Plan& plan, const Manifest& manifest) {
   const Module& module = only_module(manifest);
+  if (!std::ranges::equal(module.caches, manifest.kv_cache.groups, {}, {}, &CacheGroup::name)) {
+    throw EngineError("manifest.modules: expected the module to own the cache groups of the manifest, found others");
+  }
   const auto expect = [&](bool holds, const Port& port, const std::string& what) {
     if (!holds) throw EngineError("manifest.modules: expected " + text_of(port) + " to be " + what);
   };

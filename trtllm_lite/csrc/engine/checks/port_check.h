@@ -14,10 +14,11 @@ std::map<std::string, int> sent_by(const Plan& plan);
 // Returns whether the plan has the input token_rows.
 bool takes_token_rows(const Plan& plan);
 
-// Throws EngineError unless the manifest has one module, which owns all cache groups.
+// Throws EngineError unless the manifest has one module.
 void check_modules(const Manifest& manifest);
 
-// Throws EngineError unless the plan has the inputs and outputs of the manifest's module, and no other inputs.
+// Throws EngineError unless the plan has the inputs and outputs of the manifest's module, and no other inputs, and the
+// module owns all cache groups.
 void check_ports(const Plan& plan, const Manifest& manifest);
 
 // Throws EngineError unless stages receive and send rows of tokens. The first stage receives nothing. The last sends
