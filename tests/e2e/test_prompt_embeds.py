@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from tests.models import VOCAB_SIZE, save_tiny_model
@@ -165,8 +165,29 @@ def test_what_does_not_fit_is_refused(llm: LLM, embeds_llm: LLM, table: np.ndarr
         embeds_llm.generate({"prompt_embeds": table[:9]}, replace(GREEDY, truncate_prompt_tokens=4))
 
 
+def test_streams_that_are_scaled_are_refused(tmp_path: Path) -> None:
+    save_tiny_model("granite", tmp_path / "model")
+    with pytest.raises(BuildError, match="networks of granite scale their residual stream: leave enable_prompt_embeds"):
+        opened(tmp_path / "model")
+
+
 def test_engines_that_cannot_take_rows_are_not_built(tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model")
     convert_checkpoint(tmp_path / "model", tmp_path / "checkpoint")
     with pytest.raises(BuildError, match="pp_size is 2: leave enable_prompt_embeds out"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", enable_prompt_embeds=True, pp_size=2, target="cpu")
+
+
+def test_rows_are_what_the_first_layer_reads(tmp_path: Path) -> None:
+    """Gemma 2 scales embeddings, and its layers have windows: rows are scaled already."""
+    save_tiny_model("gemma2", tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
+    prompts = random_prompts(13, 6)
+    read: list[torch.Tensor] = []
+    model.model.layers[0].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0][0]))
+    with torch.inference_mode():
+        for prompt in prompts:
+            model(torch.tensor([prompt]))
+    with opened(tmp_path / "model") as llm:
+        expected = tokens_of(llm, prompts)
+        assert tokens_of(llm, [{"prompt_embeds": rows.numpy()} for rows in read]) == expected

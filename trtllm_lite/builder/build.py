@@ -305,7 +305,7 @@ def _fuse(
         check_recurrent(checkpoint.model.graph, limits, backend.kind)
     if is_encoder(checkpoint.model.graph):
         check_encoder(limits, kv_cache_dtype, key_cache_dtype, backend.kind)
-    check_prompt_embeds(checkpoint.model.graph, limits, backend.kind)
+    check_prompt_embeds(checkpoint.model.graph, limits, backend.kind, checkpoint.config.family)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
