@@ -30,8 +30,9 @@ def _requires(graph: ir.Graph) -> Iterable[str]:
 
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:
-    if not any(value.name == TOKEN_ROWS for value in graph.inputs):
-        yield "no embeddings can be given"
+    for node in nodes_of(graph, "Embedding", DOMAIN):
+        if all(value is None or value.name != TOKEN_ROWS for value in node.inputs):
+            yield f"{node.name} does not read {TOKEN_ROWS}"
 
 
 TAKE_TOKEN_ROWS = GraphPass("token_rows", _rewrite, _requires, _ensures)
