@@ -19,11 +19,11 @@
 // Blocks that share an item write sums to `partials`. When all have done so, each combines its part of the rows, in
 // block order. Blocks wait for each other only at their end; all blocks of a launch must run at the same time.
 //
-// Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory. With TL_MAX_SEQS (the most sequences), for sequences
-// of one new token each: any grid of at most one wave; `partials` holds 2 * grid * kPartialFloats, `arrivals` num_seqs
-// * head blocks zeros, which the kernel leaves zero. Without it, for any sequences: grid (row blocks, head blocks),
-// where row blocks >= the sum over sequences of ceil(new tokens / kTokens); `partials` and `arrivals` are not used.
-// Macros: those of extents.cuh.
+// Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory. With TL_MAX_ITEMS, for sequences
+// of up to TL_NEW_TOKENS new tokens: any grid of at most one wave; `partials` holds 2 * grid * kPartialFloats,
+// `arrivals` a zero for each head block of an item, which the kernel leaves zero. Without it, for any sequences: grid
+// (row blocks, head blocks), where row blocks >= the sum over sequences of ceil(new tokens / kTokens); `partials` and
+// `arrivals` are not used. Macros: those of extents.cuh.
 #include "cuda/softmax.cuh"
 #include "latent_attention/results.cuh"
 
@@ -245,9 +245,9 @@ extern "C" __global__ void __launch_bounds__(tl::kConsumerThreads + tl::kGroupTh
   const Results results{mean, partials, arrivals};
   const int warpgroup = uniform(threadIdx.x / kGroupThreads);
   if (threadIdx.x == 0) shared.init();
-#ifdef TL_MAX_SEQS
+#ifdef TL_MAX_ITEMS
   Table& table = *reinterpret_cast<Table*>(memory + kAttendBytes);
-  table.load(past_lens, num_seqs, 0);
+  table.load(past_lens, cu_seqlens, num_seqs, 0);
   __syncthreads();
   if (threadIdx.x < 32) table.build();
   __syncthreads();

@@ -7,7 +7,12 @@
 namespace tl {
 
 // The layout of a block's partial result: sums of each row, then maxima, then totals.
-constexpr int kMaximumOffset = kBlockHeads * kLatentDim, kPartialFloats = kBlockHeads * (kLatentDim + 2);
+#ifdef TL_MAX_ITEMS
+constexpr int kPartialRows = kItemTokens * kBlockHeads;
+#else
+constexpr int kPartialRows = kBlockHeads;
+#endif
+constexpr int kMaximumOffset = kPartialRows * kLatentDim, kPartialFloats = kPartialRows * (kLatentDim + 2);
 
 // Loads a counter with acquire semantics: what other blocks wrote before they counted is visible afterwards.
 __device__ __forceinline__ u32 load_acquire(const u32* from) {
@@ -33,7 +38,7 @@ struct PartSums {
     const float4 four = __ldcg(reinterpret_cast<const float4*>(part + r * kLatentDim + column));
     const float* state = part + kMaximumOffset + r;
     const float others[4] = {four.x, four.y, four.z, four.w};
-    add(__ldcg(state), __ldcg(state + kBlockHeads), others);
+    add(__ldcg(state), __ldcg(state + kPartialRows), others);
   }
   __device__ __forceinline__ void put(u16* to) const {
     const float inverse = 1.0f / total;

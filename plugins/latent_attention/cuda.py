@@ -14,8 +14,6 @@ def lower(op: Lowering) -> list[Command]:
     problems = heads.problems()
     if op.device.arch != ATTENDING_ARCH:
         problems.append(f"the target is {op.device.arch}, expected {ATTENDING_ARCH}")
-    if op.max_draft_len:  # a draft token is a sequence of its own, whose past may include tokens of this step
-        problems.append(f"max_draft_len is {op.max_draft_len}, expected 0")
     if problems:
         op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")
     keys = op.cache("rotary_cache", 1, heads.tokens_per_block, heads.rotary_dim)
@@ -42,18 +40,21 @@ def _heads(op: Lowering) -> LatentHeads:
 
 def _attention(op: Lowering, mean: Buffer, absorbed: Buffer, cache: Cache, heads: LatentHeads) -> list[Launch]:
     rows, scale = (mean, absorbed, cache, heads, op.device), op.attribute("scale")
-    others = prefill(*rows, scale, of="prefill")
+    others = prefill(*rows, scale)
     if others is None:
         op.refuse(
             f"attention to latents of {heads.latent_dim} elements takes {heads.shared_bytes:,} bytes of shared memory, "
             f"and a block of {op.device.arch} has {op.device.shared_bytes:,}: build for --target cpu"
         )
-    num_seqs = op.symbols["num_seqs"]
-    few = prefill(*rows, scale, of="decode") if op.deterministic else decode(*rows, num_seqs, scale)
+    num_seqs, num_new_tokens = op.max_decode_seqs, 1 + op.max_draft_len
+    if op.deterministic:
+        few = prefill(*rows, scale, num_new_tokens=num_new_tokens)
+    else:
+        few = decode(*rows, scale, max_seqs=num_seqs, num_new_tokens=num_new_tokens)
     if few is None:
-        most = heads.most_seqs(op.device)
+        most = heads.most_items(op.device, num_new_tokens) // heads.items_of_sequence(num_new_tokens)
         op.refuse(
             f"attention to latents keeps a table of the batch in shared memory, where there is room for {most} "
-            f"sequences, not for {num_seqs:,}: lower max_batch_size to {most // 64 * 64}"
+            f"sequences of up to {num_new_tokens} new tokens, not for {num_seqs:,}: lower max_batch_size to {most}"
         )
     return [few] if op.decode else [few, others]

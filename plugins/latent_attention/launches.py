@@ -17,8 +17,8 @@ _STEP, _ITEM_ROWS, _STAGES = 64, 64, 2  # of attend.cuh
 _FEW_ROWS, _MANY_ROWS = 16, 64  # rows of a tile of a head's product
 _APPENDED_ROWS = 16  # rows that a block of absorb.cuh appends
 _MOST_WEIGHTS = 16 * 1024  # weight elements of a tile
-_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # a split table takes 36 bytes, and 8 for each sequence
-_SEQS_STEP = 64  # engines for batches of about the same size share kernels
+_TABLE_BYTES = 36  # bytes of a split table beside those of its items
+_ITEMS_STEP = 64  # engines for batches of about the same size share kernels
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,19 @@ class LatentHeads:
         tiles = (_ITEM_ROWS + _STAGES * _STEP) * self.query_dim * 2 + _ITEM_ROWS * _STEP * 2
         return tiles + _ITEM_ROWS * 4 + _STAGES * 16
 
-    def most_seqs(self, device: Device) -> int:
-        """The most sequences for which a split table also fits."""
-        return (device.shared_bytes - self.shared_bytes - _TABLE_BYTES) // _SEQUENCE_BYTES
+    @property
+    def item_tokens(self) -> int:
+        """The most new tokens of a sequence that attend to its latents together."""
+        return _ITEM_ROWS // self.block_heads
+
+    def items_of_sequence(self, num_new_tokens: int) -> int:
+        """The most items that ``num_new_tokens`` new tokens of a sequence are."""
+        return -(-num_new_tokens // self.item_tokens)
+
+    def most_items(self, device: Device, num_new_tokens: int) -> int:
+        """The most items for which a split table also fits, in steps of engines that share kernels."""
+        free = device.shared_bytes - self.shared_bytes - _TABLE_BYTES
+        return free // _item_bytes(num_new_tokens) // _ITEMS_STEP * _ITEMS_STEP
 
     def problems(self) -> list[str]:
         """A sentence for each property that the kernels do not support."""
@@ -81,6 +91,11 @@ class LatentHeads:
             if size % 16:
                 found.append(f"the {what} has {size} elements, expected a multiple of 16")
         return found
+
+
+def _item_bytes(num_new_tokens: int) -> int:
+    """Bytes of an item in a split table (split.cuh, items.cuh)."""
+    return 8 if num_new_tokens == 1 else 12
 
 
 def absorb(
@@ -156,15 +171,27 @@ class _HeadTiles:
 
 
 def decode(
-    mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, max_seqs: int, scale: float
+    mean: Buffer,
+    query: Buffer,
+    cache: Cache,
+    heads: LatentHeads,
+    device: Device,
+    scale: float,
+    *,
+    max_seqs: int,
+    num_new_tokens: int,
 ) -> Launch | None:
-    """Attention of the leading num_decode_seqs sequences, one new token each; None if a split table does not fit."""
-    bound = -(-max_seqs // _SEQS_STEP) * _SEQS_STEP
-    if bound > heads.most_seqs(device):
+    """Attention of the leading num_decode_seqs sequences, of up to ``num_new_tokens`` new tokens each.
+
+    At most ``max_seqs`` have new tokens. None if a split table does not fit.
+    """
+    bound = -(-max_seqs * heads.items_of_sequence(num_new_tokens) // _ITEMS_STEP) * _ITEMS_STEP
+    if bound > heads.most_items(device, num_new_tokens):
         return None
-    shared_bytes = heads.shared_bytes + bound * _SEQUENCE_BYTES + _TABLE_BYTES
-    defines = heads.defines() | {"TL_MAX_SEQS": bound, "TL_SHARED_BYTES": shared_bytes}
-    row = heads.block_heads * (heads.latent_dim + 2)
+    shared_bytes = heads.shared_bytes + bound * _item_bytes(num_new_tokens) + _TABLE_BYTES
+    defines = heads.defines() | {"TL_MAX_ITEMS": bound, "TL_SHARED_BYTES": shared_bytes}
+    defines["TL_NEW_TOKENS"] = num_new_tokens
+    row = min(num_new_tokens, heads.item_tokens) * heads.block_heads * (heads.latent_dim + 2)
     partials = Buffer("latent_partials", "float32", ("num_sms", 2 * row))
     arrivals = Buffer("latent_arrivals", "int32", ("num_seqs", heads.head_blocks), "state")
     places = (cache.cu_seqlens, cache.past_lens, cache.tables, symbol("num_decode_seqs"))
@@ -173,9 +200,18 @@ def decode(
 
 
 def prefill(
-    mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, scale: float, *, of: RowKind
+    mean: Buffer,
+    query: Buffer,
+    cache: Cache,
+    heads: LatentHeads,
+    device: Device,
+    scale: float,
+    *,
+    num_new_tokens: int = 0,
 ) -> Launch | None:
-    """Attention of the sequences after the decode rows, or ``of`` these; None if ``device`` is too small.
+    """Attention of the sequences after the decode rows or, with ``num_new_tokens``, of these, of up to as many each.
+
+    None if ``device`` is too small.
 
     A row's result depends on its sequence alone, bit for bit, whether it is a decode row or not: a tile that a row does
     not see adds zero.
@@ -183,9 +219,12 @@ def prefill(
     if heads.shared_bytes > device.shared_bytes:
         return None
     defines = heads.defines() | {"TL_SHARED_BYTES": heads.shared_bytes}
-    num_seqs = blocks = symbol(f"num_{of}_seqs")
-    if of == "prefill":  # a bound on the sum over sequences of ceil(tokens / tokens of a block)
-        blocks += symbol("num_prefill_tokens", 1, _ITEM_ROWS // heads.block_heads)
+    of: RowKind = "decode" if num_new_tokens else "prefill"
+    num_seqs = symbol(f"num_{of}_seqs")
+    if num_new_tokens:
+        blocks = symbol("num_decode_seqs", heads.items_of_sequence(num_new_tokens))
+    else:  # a bound on the sum over sequences of ceil(tokens of the sequence / tokens of a block)
+        blocks = num_seqs + symbol("num_prefill_tokens", 1, heads.item_tokens)
     places = (*cache.sequences(of), num_seqs)
     return _attend(mean, query, cache, defines, (blocks, heads.head_blocks), places, scale)
 

@@ -45,7 +45,7 @@ __device__ __forceinline__ void put_mean(u16* mean, const Span& span, const Sums
   }
 }
 
-#ifdef TL_MAX_SEQS
+#ifdef TL_MAX_ITEMS
 
 constexpr u32 kAllBytes = kAttendBytes + sizeof(Table);
 constexpr int kQuads = kLatentDim / 4;
@@ -69,7 +69,7 @@ struct Results {
     if (span.num_workers == 1 || span.row(r) < 0) return;
     float* to = own(span) + kMaximumOffset + r;
     to[0] = maximum;
-    to[kBlockHeads] = total;
+    to[kPartialRows] = total;
   }
   template <class Sums>
   __device__ __forceinline__ void put(const Span& span, const Sums& sums, const float (&factors)[2]) const {
@@ -113,7 +113,7 @@ struct Results {
     consumer_sync();
     const PartLanes lanes(count);
     const int warps = kConsumerThreads / 32, warp = span.worker * warps + threadIdx.x / 32;
-    for (int first = warp * lanes.width; first < kBlockHeads * kQuads; first += count * warps * lanes.width) {
+    for (int first = warp * lanes.width; first < kPartialRows * kQuads; first += count * warps * lanes.width) {
       const int quad = first + lanes.column, r = quad / kQuads, row = span.row(r);
       PartSums sums;
       for (int n = lanes.part; row >= 0 && n < count; n += lanes.parts()) {

@@ -36,10 +36,11 @@ struct Span {
   }
 };
 
-#ifdef TL_MAX_SEQS
+#ifdef TL_MAX_ITEMS
 
-// For sequences of one new token each: split.cuh divides all tiles among the blocks of a launch.
-using Table = SplitTable<kHeadBlocks, TL_MAX_SEQS, kStepShift, 0, TL_PAGE>;
+// For sequences of up to TL_NEW_TOKENS new tokens: split.cuh divides all tiles among the blocks of a launch.
+constexpr int kItemTokens = min_of(TL_NEW_TOKENS, kTokens);
+using Table = SplitTable<kHeadBlocks, SplitItems<TL_MAX_ITEMS, TL_NEW_TOKENS, kItemTokens>, kStepShift, 0, TL_PAGE>;
 
 struct Spans {
   Share<Table> share;
@@ -52,10 +53,11 @@ struct Spans {
     if (left == 0) return false;
     Cursor<Table>& cursor = share.cursor;
     const int2 workers = share.workers_of(table, cursor.pair);
-    span.seq = span.first = cursor.seq();
+    span.seq = cursor.seq();
+    span.first = table.first_of(cursor.item());
     span.head_block = cursor.head();
-    span.count = 1;
-    span.position = cursor.length - 1;
+    span.count = cursor.count();
+    span.position = cursor.length - span.count;
     span.begin = cursor.chunk;
     span.end = min_of(cursor.end_chunk, span.begin + left);
     span.pair = cursor.pair;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
-from .decode import decode
-from .launches import WIDEST_TILE, Cache, Heads, RowKind, Scores
+from .decode import DecodeItems, decode
+from .launches import WIDEST_TILE, Cache, Heads, Scores
 from .new_tokens import HeadNorm, NewTokens
 from .prefill import NOT_WIDE, prefill, wide_cache, widen
 
@@ -32,11 +32,11 @@ def lower(op: Lowering) -> list[Command]:
     output = op.new("y")
     if op.deterministic:
         _refuse_moving_tiles(op, scores)
-        attend = _prefill(op, output, tokens, scores, "decode")
+        attend = _prefill(op, output, tokens, scores, 1 + op.max_draft_len)
     else:
         attend = [_decode(op, output, tokens, scores)]
     if not op.decode:
-        attend += _prefill(op, output, tokens, scores, "prefill")
+        attend += _prefill(op, output, tokens, scores)
     return [*first, *attend]
 
 
@@ -80,12 +80,11 @@ def _head_norm(op: Lowering) -> HeadNorm | None:
 
 
 def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
-    num_seqs = op.symbols["num_seqs"]
-    limits = {"max_sms": op.symbols["num_sms"], "num_new_tokens": 1 + op.max_draft_len}
+    num_seqs, items = op.max_decode_seqs, DecodeItems.of(tokens.heads, 1 + op.max_draft_len)
+    how = {"device": op.device, "scores": scores, "max_sms": op.symbols["num_sms"], "items": items}
 
     def launch_for(max_seqs: int, few_rows: bool) -> Launch | None:
-        how = {"max_seqs": max_seqs, **limits}
-        return decode(output, tokens, device=op.device, scores=scores, few_rows=few_rows, **how)
+        return decode(output, tokens, max_seqs=max_seqs, few_rows=few_rows, **how)
 
     launch = launch_for(num_seqs, op.decode)
     if launch is None and launch_for(1, True) is not None:
@@ -96,14 +95,15 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
     return _fitting(op, tokens.heads, launch)
 
 
-def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, of: RowKind) -> list[Command]:
+def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, num_new_tokens: int = 0) -> list[Command]:
+    """Attention of sequences of any number of new tokens or, if given, of decode rows of up to ``num_new_tokens``."""
     heads, cache, wide = tokens.heads, tokens.cache, NOT_WIDE
     first: list[Command] = []
-    if heads.cache_type and op.has_many_rows and of == "prefill":
+    if heads.cache_type and op.has_many_rows and not num_new_tokens:
         wide = wide_cache(op.name, heads, op.max_tokens, op.symbols["max_blocks_per_seq"])
         first = [widen(wide, cache, heads=heads, scores=scores)]
-    query, device = tokens.query, op.device
-    attend = prefill(output, query, cache, heads=heads, device=device, scores=scores, of=of, wide=wide)
+    how = {"heads": heads, "device": op.device, "scores": scores}
+    attend = prefill(output, tokens.query, cache, num_new_tokens=num_new_tokens, wide=wide, **how)
     return [*first, _fitting(op, heads, attend)]
 
 

@@ -3,20 +3,10 @@
 // Macros: those of decode.cuh.
 #pragma once
 
-#include "paged_attention/cache.cuh"
-#include "paged_attention/score_scale.cuh"
-#include "paged_attention/split.cuh"
-#include "paged_attention/tile.cuh"
+#include "paged_attention/decode_rows.cuh"
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
-static_assert(kDim % 16 == 0 && kGroup <= 16);
-
-constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : TL_WARPS == 4 ? 2 : 3;
-static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
-
-using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 using KeyCopy = TokenCopy<kDim, TL_PAGE, kTileTokens, kKeyItemBytes>;
 using ValueCopy = TokenCopy<kDim, TL_PAGE, kTileTokens, kValueItemBytes>;
 constexpr u32 kStageBytes = KeyCopy::kBytes + ValueCopy::kBytes;
@@ -30,8 +20,8 @@ struct DecodeArguments {
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
-  const float* sinks;  // [heads], if TL_SINKS is 1
-  const int* slots;    // [seqs]: block * page + offset of the new token
+  const float* sinks;    // [heads], if TL_SINKS is 1
+  const int* of_tokens;  // if sequences have one new token, its slot [seqs]: block * page + offset; else cu_seqlens
   float y_factor;
   int num_seqs, max_blocks, shared_bytes, window;
   float value_scale;
@@ -72,8 +62,8 @@ struct Ring {
   }
 };
 
-// Copies this warp's 32 tokens of each chunk, except for the sequence's new token (see NewToken). The numbers of the
-// cache blocks are loaded one chunk ahead. A chunk that ends before the warp's tokens uses no stage.
+// Copies this warp's 32 tokens of each chunk; if sequences have one new token, all but that (see NewToken). The numbers
+// of the cache blocks are loaded one chunk ahead. A chunk that ends before the warp's tokens uses no stage.
 struct Loader {
   const DecodeArguments& a;
   Cursor<Table> cursor;
@@ -93,15 +83,15 @@ struct Loader {
       if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
     }
   }
-  // Whether the previous kernel may still be storing tokens of the chunk to be copied. This can be so if a row has
-  // draft tokens: each is a sequence of its own, whose past includes the earlier ones.
+  // Whether the previous kernel may still be storing tokens that issue() would copy: new tokens, of which there are
+  // fewer than TL_NEW_TOKENS before the item's last one.
   __device__ __forceinline__ bool is_being_stored() const {
-    return TL_NEW_TOKENS > 1 && token() + kTileTokens > cursor.length - TL_NEW_TOKENS;
+    return kCopiesNew && token() + kTileTokens > cursor.length - TL_NEW_TOKENS;
   }
   __device__ __forceinline__ void issue() {
     if (left == 0) return;
     if (token() < cursor.length) {
-      const int cached = min_of(cursor.length - 1 - token(), kTileTokens);
+      const int cached = min_of(cursor.length - !kCopiesNew - token(), kTileTokens);
       const KeyCopy keys{cursor.head(), token(), cached, blocks, lane};
       const ValueCopy values{cursor.head(), token(), cached, blocks, lane};
       values.clear_behind(ring.values());
@@ -120,8 +110,8 @@ struct Loader {
   }
 };
 
-// The key and value of a sequence's new token for a KV head, in registers of the warp that attends to them: 16-byte
-// pieces as in CacheLayout, the key's first.
+// The key and value of a sequence's only new token for a KV head, in registers of the warp that attends to them:
+// 16-byte pieces as in CacheLayout, the key's first.
 struct NewToken {
   using Keys = KeyCopy::Layout;
   using Values = ValueCopy::Layout;
@@ -172,11 +162,11 @@ struct PairLoader {
 
   __device__ __forceinline__ PairLoader(const DecodeArguments& arguments, const Team& of, const Cursor<Table>& first,
                                         int of_lane)
-      : a(arguments), team(of), lane(of_lane), next_slot(a.slots[first.seq()]) {}
+      : a(arguments), team(of), lane(of_lane), next_slot(a.of_tokens[first.seq()]) {}
   // Called after the previous kernel has ended. `left`: the chunks that are left to the team.
   __device__ __forceinline__ void load(const Cursor<Table>& cursor, int left) {
     const int slot = next_slot, last = cursor.length - 1 - cursor.first_token;
-    next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
+    next_slot = a.of_tokens[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
     const bool reaches_it = cursor.end_chunk - cursor.chunk <= left;
     if (!reaches_it || (last / kTileTokens & team.warps - 1) != team.warp) return;
     const int block = slot / TL_PAGE;

@@ -77,22 +77,23 @@ def prefill(
     heads: Heads,
     device: Device,
     scores: Scores,
-    of: RowKind = "prefill",
+    num_new_tokens: int = 0,
     wide: WideCache = NOT_WIDE,
 ) -> Launch | None:
     """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
 
-    ``of``: the launch is of the decode rows instead. A row's result depends on its sequence alone, bit for bit,
-    whether it is a decode row or not: tiles of keys begin at multiples of their length, and a tile that a row does not
-    see adds zero to its sums. (With a window they begin at multiples of a cache block, if that is shorter.) Long
-    prompts read ``wide``, if it has blocks, with the same results.
+    If ``num_new_tokens`` is given, it is of the decode rows instead, of up to that many new tokens each. A row's result
+    depends on its sequence alone, bit for bit, whether it is a decode row or not: tiles of keys begin at multiples of
+    their length, and a tile that a row does not see adds zero to its sums. (With a window they begin at multiples of a
+    cache block, if that is shorter.) Long prompts read ``wide``, if it has blocks, with the same results.
     """
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
     if heads.cache_type and not uses_wgmma:
         return None
-    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, of)
+    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, num_new_tokens)
     if specialised.shared_bytes > device.shared_bytes:
         return None
+    of = _kind(num_new_tokens)
     seqs = cache.sequences(of)
     numbers = (symbol(f"num_{of}_seqs"), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
@@ -101,11 +102,18 @@ def prefill(
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
 
-def _wgmma_prefill(heads: Heads, scores: Scores, device: Device, of: RowKind) -> tuple[Kernel, tuple[Extent, ...]]:
+def _kind(num_new_tokens: int) -> RowKind:
+    return "decode" if num_new_tokens else "prefill"
+
+
+def _wgmma_prefill(
+    heads: Heads, scores: Scores, device: Device, num_new_tokens: int
+) -> tuple[Kernel, tuple[Extent, ...]]:
     """The wgmma kernel, whose blocks take work items until there are none, and its grid."""
+    of = _kind(num_new_tokens)
     shared_bytes, threads = wgmma_extents(heads, of)
     defines = heads.defines() | scores.defines()
-    defines |= {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": WIDE_TOKENS, "TL_ONE_TOKEN": int(of == "decode")}
+    defines |= {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": WIDE_TOKENS, "TL_NEW_TOKENS": num_new_tokens}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
     blocks = 2 if of == "decode" and heads.head_dim <= _MAX_DIM_OF_128_ROWS else 1
     grid = (symbol("num_sms", blocks), one_if(f"num_{of}_seqs"))
@@ -126,7 +134,9 @@ def wgmma_extents(heads: Heads, of: RowKind) -> tuple[int, int]:
     return queries * consumers * query + stages + 320, (1 + consumers) * 128
 
 
-def _mma_prefill(heads: Heads, scores: Scores, device: Device, of: RowKind) -> tuple[Kernel, tuple[Extent | int, ...]]:
+def _mma_prefill(
+    heads: Heads, scores: Scores, device: Device, num_new_tokens: int
+) -> tuple[Kernel, tuple[Extent | int, ...]]:
     """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
     shared_bytes = (rows + 4 * 64) * pitch
@@ -134,7 +144,9 @@ def _mma_prefill(heads: Heads, scores: Scores, device: Device, of: RowKind) -> t
         shared_bytes = (rows + 4 * 32) * pitch
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
-    blocks = symbol(f"num_{of}_seqs")
-    if of == "prefill":  # a bound on the sum over sequences of ceil(tokens / tokens of a block)
-        blocks += symbol("num_prefill_tokens", 1, rows // heads.group)
+    tokens = rows // heads.group  # of a block
+    if num_new_tokens:
+        blocks = symbol("num_decode_seqs", -(-num_new_tokens // tokens))
+    else:  # a bound on the sum over sequences of ceil(tokens of the sequence / tokens of a block)
+        blocks = symbol("num_prefill_seqs") + symbol("num_prefill_tokens", 1, tokens)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks)

@@ -11,18 +11,19 @@
 namespace tl {
 
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
-// With TL_ONE_TOKEN a block has few stages and one consumer, so that two blocks fit on an SM (up to 128 elements of a
+// With TL_NEW_TOKENS a block has few stages and one consumer, so that two blocks fit on an SM (up to 128 elements of a
 // head) and each computes while the other waits: an item may be as short as a tile.
-constexpr bool kOneToken = TL_ONE_TOKEN;
-constexpr int kConsumers = kOneToken ? 1 : 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
-constexpr int kRows = kConsumers * 64, kTokens = kOneToken ? 1 : kRows / kGroup;
-constexpr int kBlocksPerSm = kOneToken && kDim <= 128 ? 2 : 1;
-constexpr int kQueryRows = kOneToken ? 16 : 64;  // rows of a consumer that are copied and weighed
-constexpr int kStep = kDim <= 128 ? 128 : 64;    // keys per step; bounded by registers
+constexpr bool kFewTokens = TL_NEW_TOKENS > 0;
+constexpr int kConsumers = kFewTokens ? 1 : 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kQueryRows = kFewTokens ? 16 : 64;  // rows of a consumer that are copied and weighed
+constexpr int kRows = kConsumers * 64,
+              kTokens = kFewTokens ? min_of(TL_NEW_TOKENS, kQueryRows / kGroup) : kRows / kGroup;
+constexpr int kBlocksPerSm = kFewTokens && kDim <= 128 ? 2 : 1;
+constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys per step; bounded by registers
 // Keys and values have separate stages, because a tile's values are in use for longer. Keys and values of bytes first
 // arrive in raw stages.
 enum Kind { kKeys, kValues, kNoKind };
-constexpr int kStages[] = {kOneToken ? 1 : 2, kOneToken ? 1 : kByteValues ? 2 : 3};
+constexpr int kStages[] = {kFewTokens ? 1 : 2, kFewTokens ? 1 : kByteValues ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteValues ? 2 : 0;
 constexpr int kConvertingWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
@@ -33,19 +34,19 @@ using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
 constexpr int kQueries =
-    kDim <= 128 && !(kOneToken && kByteValues) ? 2 : 1;  // items whose queries fit in shared memory
-constexpr int kItems = 4;                                // items announced ahead
+    kDim <= 128 && !(kFewTokens && kByteValues) ? 2 : 1;  // items whose queries fit in shared memory
+constexpr int kItems = 4;                                 // items announced ahead
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
 constexpr u32 kItemOffset = kRawOffset + kRawStages * ValueCopy::kBytes;
 constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
 constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
-// Registers of the producer and the consumers, out of 168 for each of kThreads threads. With kOneToken they are 128 if
+// Registers of the producer and the consumers, out of 168 for each of kThreads threads. With kFewTokens they are 128 if
 // two blocks share an SM, else as many as consumers take.
-constexpr int kProducerRegisters = kDim > 128 ? 40 : kOneToken ? 48 : 56;
-constexpr int kConsumerRegisters = kDim > 128 ? 232 : kOneToken ? 208 : 224;
+constexpr int kProducerRegisters = kDim > 128 ? 40 : kFewTokens ? 48 : 56;
+constexpr int kConsumerRegisters = kDim > 128 ? 232 : kFewTokens ? 208 : 224;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
-static_assert(kGroup <= (kOneToken ? kQueryRows : kRows));
+static_assert(kGroup <= (kFewTokens ? kQueryRows : kRows));
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct WgmmaArguments {
@@ -157,7 +158,7 @@ struct Producer {
   __device__ __forceinline__ Item take() {
     const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
     const int row_block = index / TL_KV_HEADS, head = index % TL_KV_HEADS;
-    if constexpr (kOneToken) {
+    if constexpr (TL_NEW_TOKENS == 1) {
       if (row_block < a.num_seqs) return make(row_block, 0, head);
       search.blocks = a.num_seqs;
     } else {
@@ -175,7 +176,7 @@ struct Producer {
     Item item{Rows<kTokens>(a, seq, block), head};
     item.first_key = item.rows.template first_key<kStep>(a.window);
     item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
-    if constexpr (kByteValues && !kOneToken) {
+    if constexpr (kByteValues && !kFewTokens) {
       item.wide_place = SeenBlocks{a.cu_seqlens, a.past_lens, a.window}.wide_place(seq, all.wide.blocks, lane);
     }
     return item;
@@ -192,7 +193,7 @@ struct Producer {
   // Lane i returns the cache block of the i-th page from key `key` on.
   __device__ __forceinline__ int page_ids(const Item& item, int key) const {
     const int token = key + lane % KeyCopy::kPages * TL_PAGE;
-    if (kByteKeys && !kOneToken && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
+    if (kByteKeys && !kFewTokens && item.wide_place != kNotWide) return item.wide_place + token / TL_PAGE;
     return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
                                     : 0;
   }
@@ -205,7 +206,7 @@ struct Producer {
 #pragma unroll
     for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
     const int present = min_of(item.rows.keys() - token, kStep);
-    if (kConverted && !kOneToken && item.wide_place != kNotWide) {
+    if (kConverted && !kFewTokens && item.wide_place != kNotWide) {
       if constexpr (!kByteKeys) {  // `ids` are those of keys, which have no copy
 #pragma unroll
         for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = item.wide_place + token / TL_PAGE + page;

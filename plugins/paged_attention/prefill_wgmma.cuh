@@ -16,9 +16,9 @@
 // Launch: kThreads threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; as many blocks as fit on the card are best. `taken` is a zero, which the kernel leaves zero.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is
-// a multiple of it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_ONE_TOKEN (1: each sequence has one new token; the results
-// are the same bits), TL_WIDE_TOKENS (see wide_cache.cuh), and those of cache.cuh (for bytes, three warps convert what
-// the producer loads), score_scale.cuh, seen_keys.cuh and output.cuh.
+// a multiple of it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_NEW_TOKENS (0, or the most new tokens of a sequence, if
+// these are few; the results are the same bits), TL_WIDE_TOKENS (see wide_cache.cuh), and those of cache.cuh (for
+// bytes, three warps convert what the producer loads), score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_convert.cuh"
 #include "paged_attention/prefill_producer.cuh"

@@ -1,6 +1,7 @@
 // How decode attention divides its work among one wave of blocks.
 //
-// A pair is a KV head of a sequence; pairs are numbered sequence by sequence. If there are enough pairs for all blocks
+// A pair is a KV head of an item: all new tokens of a sequence or, if they have more rows than a tile holds, some of
+// them (items.cuh). Pairs are numbered item by item. If there are enough pairs for all blocks
 // and none is much longer than the rest, pairs stay whole: a block's warps form up to eight teams, which take pairs in
 // turn, so that the end of one pair delays no other. A block's teams begin with neighbouring pairs, heads of one
 // sequence, whose keys are contiguous. Short pairs also stay whole if there is a team for each, because exchanging
@@ -9,6 +10,7 @@
 // so that it may end one pair, do several, and begin another.
 #pragma once
 
+#include "paged_attention/items.cuh"
 #include "paged_attention/seen_keys.cuh"
 
 namespace tl {
@@ -16,38 +18,38 @@ namespace tl {
 constexpr int kExchangeChunks = 3;  // 4 us on an H200
 
 // Chunks have 1 << kBlockChunkShift tokens if a block is one team; a block may form up to 1 << kMaxTeamShift teams.
-template <int kKvHeads_, int kMaxSeqs, int kBlockChunkShift, int kMaxTeamShift, int kPage>
-struct SplitTable {
+// Items are of the type Items (items.cuh).
+template <int kKvHeads_, class Items, int kBlockChunkShift, int kMaxTeamShift, int kPage>
+struct SplitTable : Items {
   static constexpr int kKvHeads = kKvHeads_;
-  int lengths[kMaxSeqs];
-  int first_unit[kMaxSeqs + 1];  // first unit of each sequence, if pairs are split
-  int num_seqs, window;
+  using Items::count_of, Items::lengths;
+  int first_unit[Items::kMaxItems + 1];  // first unit of each item, if pairs are split
+  int num_items, window;
   int team_shift, chunk_shift;  // log2 of the teams of a block and of the tokens of a chunk
   bool whole;
 
   __device__ __forceinline__ int teams() const { return 1 << team_shift; }
   __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
-  __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
-  // The token at which a sequence's chunks start: the start of the last token's window, rounded down to the start of a
-  // cache block or of a warp's part of a block.
-  __device__ __forceinline__ int first_token(int length) const {
+  __device__ __forceinline__ int num_pairs() const { return num_items * kKvHeads; }
+  // The token at which the chunks of an item of `count` tokens start: the start of the first token's window, rounded
+  // down to the start of a cache block or of a warp's part of a block.
+  __device__ __forceinline__ int first_token(int length, int count) const {
     constexpr int kMultiple = min_of(kPage, 32);
-    return window_start(length - 1, window) / kMultiple * kMultiple;
+    return window_start(length - count, window) / kMultiple * kMultiple;
   }
-  __device__ __forceinline__ int num_chunks(int length) const {
-    return length - first_token(length) + chunk_tokens() - 1 >> chunk_shift;
+  __device__ __forceinline__ int num_chunks(int length, int count) const {
+    return length - first_token(length, count) + chunk_tokens() - 1 >> chunk_shift;
   }
+  __device__ __forceinline__ int num_chunks(int item) const { return num_chunks(lengths[item], count_of(item)); }
 
-  // All threads of the block call load(); after a barrier, one warp calls build(). A sequence has past_lens + 1 tokens.
-  __device__ __forceinline__ void load(const int* past_lens, int seqs, int seen_window) {
-    for (int s = threadIdx.x; s < seqs; s += blockDim.x) lengths[s] = past_lens[s] + 1;
-    if (threadIdx.x == 0) {
-      num_seqs = seqs;
-      window = seen_window;
-    }
+  // All threads of the block call load(); after a barrier, one warp calls build(). See Items::load.
+  __device__ __forceinline__ void load(const int* past_lens, const int* cu_seqlens, int seqs, int seen_window) {
+    Items::load(past_lens, cu_seqlens, seqs, num_items);
+    if (threadIdx.x == 0) window = seen_window;
   }
   // Chooses how to split, and counts units if pairs are split. Called by one warp.
   __device__ void build() {
+    Items::divide(num_items);
     choose();
     __syncwarp();
     if (!whole) count_units();
@@ -72,11 +74,11 @@ struct SplitTable {
       chunk_shift = kBlockChunkShift - team_shift;
     }
   }
-  // Counts the visible tokens of all sequences, and of the longest.
+  // Counts the visible tokens of all items, and of the longest.
   __device__ void count_tokens(int& total, int& longest) const {
     total = longest = 0;
-    for (int s = threadIdx.x % 32; s < num_seqs; s += 32) {
-      const int seen = lengths[s] - first_token(lengths[s]);
+    for (int i = threadIdx.x % 32; i < num_items; i += 32) {
+      const int seen = lengths[i] - first_token(lengths[i], count_of(i));
       total += seen;
       longest = max_of(longest, seen);
     }
@@ -86,11 +88,11 @@ struct SplitTable {
       longest = max_of(longest, __shfl_xor_sync(0xffffffffu, longest, offset));
     }
   }
-  // Computes first_unit: each lane sums a run of sequences; then one scan goes over the lanes.
+  // Computes first_unit: each lane sums a run of items; then one scan goes over the lanes.
   __device__ void count_units() {
-    const int lane = threadIdx.x % 32, run = ceil_div(num_seqs, 32), begin = lane * run;
+    const int lane = threadIdx.x % 32, run = ceil_div(num_items, 32), begin = lane * run;
     int sum = 0;
-    for (int s = begin; s < begin + run && s < num_seqs; ++s) sum += num_chunks(lengths[s]) * kKvHeads;
+    for (int i = begin; i < begin + run && i < num_items; ++i) sum += num_chunks(i) * kKvHeads;
     int before = sum;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -98,15 +100,15 @@ struct SplitTable {
       if (lane >= offset) before += other;
     }
     before -= sum;
-    for (int s = begin; s < begin + run && s < num_seqs; ++s) {
-      first_unit[s] = before;
-      before += num_chunks(lengths[s]) * kKvHeads;
+    for (int i = begin; i < begin + run && i < num_items; ++i) {
+      first_unit[i] = before;
+      before += num_chunks(i) * kKvHeads;
     }
-    if (begin < num_seqs && begin + run >= num_seqs) first_unit[num_seqs] = before;
+    if (begin < num_items && begin + run >= num_items) first_unit[num_items] = before;
   }
 
   __device__ __forceinline__ int find(int unit) const {
-    int low = 0, high = num_seqs - 1;
+    int low = 0, high = num_items - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       if (first_unit[middle] <= unit) {
@@ -125,21 +127,23 @@ template <class Table>
 struct Cursor {
   const Table* table;
   int stride, pair;
-  int chunk = 0, end_chunk = 0;     // chunk of the sequence; end_chunk is one past its last
-  int first_token = 0, length = 0;  // where the sequence's first chunk starts, and its last one ends
+  int chunk = 0, end_chunk = 0;     // chunk of the item; end_chunk is one past its last
+  int first_token = 0, length = 0;  // where the item's first chunk starts, and its last one ends
 
   __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)
       : table(&t), stride(step), pair(first_pair) {
     enter();
   }
-  __device__ __forceinline__ int seq() const { return pair / Table::kKvHeads; }
+  __device__ __forceinline__ int item() const { return pair / Table::kKvHeads; }
+  __device__ __forceinline__ int seq() const { return table->seq_of(item()); }
+  __device__ __forceinline__ int count() const { return table->count_of(item()); }  // the item's new tokens
   __device__ __forceinline__ int head() const { return pair % Table::kKvHeads; }
   __device__ __forceinline__ void enter() {
     if (pair >= table->num_pairs()) return;
-    length = table->lengths[seq()];
-    first_token = table->first_token(length);
+    length = table->lengths[item()];
+    first_token = table->first_token(length, count());
     chunk = 0;
-    end_chunk = table->num_chunks(length);
+    end_chunk = table->num_chunks(length, count());
   }
   __device__ __forceinline__ void next() {
     if (++chunk < end_chunk) return;
@@ -160,17 +164,17 @@ struct Share {
     if (table.whole) {
       cursor = Cursor<Table>(table, team + block * table.teams(), table.teams() * blocks);
       for (int pair = cursor.pair; pair < table.num_pairs(); pair += cursor.stride) {
-        units += table.num_chunks(table.lengths[pair / Table::kKvHeads]);
+        units += table.num_chunks(pair / Table::kKvHeads);
       }
       return;
     }
-    all_units = table.first_unit[table.num_seqs];
+    all_units = table.first_unit[table.num_items];
     workers = min_of(all_units, blocks);
     if (block >= workers) return;
-    const int begin = first_unit_of(block), seq = table.find(begin);
+    const int begin = first_unit_of(block), item = table.find(begin);
     units = first_unit_of(block + 1) - begin;
-    const int chunks = table.num_chunks(table.lengths[seq]), local = begin - table.first_unit[seq];
-    cursor = Cursor<Table>(table, seq * Table::kKvHeads + local / chunks, 1);
+    const int chunks = table.num_chunks(item), local = begin - table.first_unit[item];
+    cursor = Cursor<Table>(table, item * Table::kKvHeads + local / chunks, 1);
     cursor.chunk += local % chunks;
   }
   __device__ __forceinline__ int first_unit_of(int worker) const {
@@ -182,8 +186,8 @@ struct Share {
   // The first and last block that share a pair; equal if pairs are whole.
   __device__ __forceinline__ int2 workers_of(const Table& table, int pair) const {
     if (table.whole) return make_int2(0, 0);
-    const int seq = pair / Table::kKvHeads, chunks = table.num_chunks(table.lengths[seq]);
-    const int begin = table.first_unit[seq] + pair % Table::kKvHeads * chunks;
+    const int item = pair / Table::kKvHeads, chunks = table.num_chunks(item);
+    const int begin = table.first_unit[item] + pair % Table::kKvHeads * chunks;
     return make_int2(worker_of(begin), worker_of(begin + chunks - 1));
   }
 };

@@ -1,9 +1,9 @@
-// Attention of up to 16 query rows to 32 keys at a time by one warp: mma.sync with online softmax.
+// Attention of some octets of query rows to 32 keys at a time by one warp: mma.sync with online softmax.
 //
-// Rows are the query heads that share a KV head. As they are few, they are the 8-wide operand, and keys (for scores) or
-// elements of a value (for the output) the 16-wide one (swap-AB): a product computes transposed scores [keys, rows] or
-// a transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight and, of each 16 keys or
-// elements, lane / 4 and + 8.
+// Rows are the query heads that share a KV head, of one token or of a few. As they are few, they are the 8-wide
+// operand, and keys (for scores) or elements of a value (for the output) the 16-wide one (swap-AB): a product computes
+// transposed scores [keys, rows] or a transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every
+// eight and, of each 16 keys or elements, lane / 4 and + 8.
 //
 // In a cache of bytes, a register of ldmatrix has four elements instead of two, which are converted to float16. For
 // keys they are neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16; queries are loaded to match.
@@ -19,6 +19,7 @@
 namespace tl {
 
 constexpr int kTileShift = 5, kTileTokens = 1 << kTileShift;
+constexpr u32 kMinusInfinity = 0xff800000;
 // Weights may reach 2 to this power before the output is rescaled: sums are float32, and float16 holds such weights.
 constexpr float kMaximumSlack = 8.0f;
 
@@ -48,10 +49,12 @@ struct RowOctet {
     maximum[0] = maximum[1] = kNoMaximum;
     sum[0] = sum[1] = 0.0f;
   }
-  // Row r of the queries is at `from + r * kDim`; rows past num_rows are zero.
-  __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
+  // Row r is at Rows::place(from, first, r); rows past num_rows stay as they are: at first they are zero.
+  template <class Rows>
+  __device__ __forceinline__ void load_query(const u16* from, int first, int num_rows, int lane) {
     if (lane / 4 >= num_rows) return;
-    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (kByteKeys ? 2 : 1);
+    const u16* row = Rows::place(from, first, lane / 4);
+    const u32* words = reinterpret_cast<const u32*>(row) + lane % 4 * (kByteKeys ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int at = kByteKeys ? k / 2 * 16 + k % 2 : k * 8, behind = kByteKeys ? 8 : 4;
@@ -60,14 +63,15 @@ struct RowOctet {
     }
   }
 
-  // Called after all keys that a warp sees: adds one more key for each of the first num_rows rows, with score `sinks`
-  // and value zero. Sums stay finite, because they may be combined with other parts.
-  __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
+  // Called after all keys that a warp sees: adds one more key for each row up to num_rows, with the score of the row's
+  // head and value zero. Row 0 is number `first`. Sums stay finite, because they may be combined with other parts.
+  template <class Rows>
+  __device__ __forceinline__ void add_sinks(const float* sinks, int first, int num_rows, ScoreScale scale, int lane) {
     constexpr float kMost = 64.0f;  // a sink adds at most 2^kMost to a sum
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = lane % 4 * 2 + j;
-      const float exponent = row < num_rows ? scale.exponent_of(sinks[row]) : kNoMaximum;
+      const float exponent = row < num_rows ? scale.exponent_of(sinks[Rows::head(first + row)]) : kNoMaximum;
       const float next = fmaxf(maximum[j], exponent - kMost), correction = exp2_fast(maximum[j] - next);
       maximum[j] = next;
       sum[j] = sum[j] * correction + (lane < 4 ? exp2_fast(exponent - next) : 0.0f);
@@ -113,8 +117,8 @@ struct RowOctet {
   }
 };
 
-// kOctets = 2 if there are more than eight rows.
-template <int kDim, int kOctets>
+// Rows says where rows lie, of which head they are (place() and head()), and which keys they see: see decode_rows.cuh.
+template <int kDim, int kOctets, class Rows>
 struct TileState {
   using Keys = CacheLayout<kDim, kKeyItemBytes>;
   RowOctet<kDim> rows[kOctets];
@@ -125,12 +129,14 @@ struct TileState {
   }
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) rows[o].load_query(from + o * 8 * kDim, num_rows - o * 8, lane);
+    for (int o = 0; o < kOctets; ++o) rows[o].template load_query<Rows>(from, o * 8, num_rows - o * 8, lane);
   }
 
   __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) rows[o].add_sinks(sinks + o * 8, num_rows - o * 8, scale, lane);
+    for (int o = 0; o < kOctets; ++o) {
+      rows[o].template add_sinks<Rows>(sinks, o * 8, num_rows - o * 8, scale, lane);
+    }
   }
 
   // The index of the values' element that a lane's output[d / 2][d % 2 * 2 ..] sums.
@@ -138,9 +144,9 @@ struct TileState {
     return kByteValues ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }
 
-  // Attends to 32 tokens. `keys`, `values`: shared-memory addresses, laid out as in the cache. Only keys low < j <=
-  // high are seen.
-  __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
+  // Attends to 32 tokens, of which rows see some. `keys`, `values`: shared-memory addresses, laid out as in the cache.
+  __device__ __forceinline__ void add(u32 keys, u32 values, const typename Rows::Seen& seen, ScoreScale scale,
+                                      int lane) {
     // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
     const u32 key_row = keys + lane / 8 % 2 * Keys::kGroupBytes + Keys::row_bytes(lane % 8, lane / 16);
     const ByteRows byte_values(values, lane);
@@ -153,21 +159,22 @@ struct TileState {
     }
     u32 weights[kOctets][2][2];
     if constexpr (kByteValues) {
-      weigh(scores, weights, low, high, scale, lane);
+      weigh(scores, weights, seen, scale, lane);
       multiply_values_of_bytes(byte_values, weights);
     } else {
       loads.load(0);
-      weigh(scores, weights, low, high, scale, lane);
+      weigh(scores, weights, seen, scale, lane);
       multiply_values(loads, weights);
     }
   }
 
-  __device__ __forceinline__ void weigh(float (&scores)[kOctets][2][4], u32 (&weights)[kOctets][2][2], int low,
-                                        int high, ScoreScale scale, int lane) {
+  __device__ __forceinline__ void weigh(float (&scores)[kOctets][2][4], u32 (&weights)[kOctets][2][2],
+                                        const typename Rows::Seen& seen, ScoreScale scale, int lane) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
+      seen.tune(scores[o], o, lane);
       scale.cap(scores[o]);
-      if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
+      seen.mask(scores[o], o, lane);
       rows[o].weigh(scores[o], weights[o], scale.factor());
     }
   }
@@ -226,8 +233,9 @@ struct TileState {
     }
   }
 
-  // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters.
-  static constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 4);
+  // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters. (Many
+  // octets take their time, and need the registers.)
+  static constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, kOctets > 2 ? 2 : 4);
 
   // Adds the products of queries and keys to scores.
   __device__ __forceinline__ void multiply_keys(u32 key_row, float (&scores)[kOctets][2][4]) const {
@@ -276,13 +284,6 @@ struct TileState {
         if (first + d >= kSteps) continue;
         mma(rows[o].output[first + d], loads.a[d][half], weights[o][half][0], weights[o][half][1]);
       }
-    }
-  }
-  __device__ __forceinline__ static void mask(float (&scores)[2][4], int low, int high, int lane) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int key = i / 2 * 8 + lane / 4;
-      if (key <= low || key > high) scores[i / 4][i % 4] = __int_as_float(0xff800000);
     }
   }
 };

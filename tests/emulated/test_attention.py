@@ -156,10 +156,73 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
         check_decode(shape, LENGTHS["ragged"], torch.bfloat16, window, plain_keys=plain_keys, **how)
 
 
-def test_decode_of_sequences_of_drafts() -> None:
-    """Steps with nine new tokens per sequence copy the last of them late."""
-    for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
-        check_decode(attention_shape(4, 2, 64, 32), lengths, torch.bfloat16, num_new_tokens=9, machine=Emulator())
+# Steps with drafts: past and new tokens of each sequence. New tokens straddle tiles and cache blocks.
+DRAFTS = {
+    "one sequence": [(0, 1)],
+    "prompts": [(0, 9), (0, 3), (0, 1)],
+    "edges of blocks": [(31, 5), (28, 5), (27, 5), (63, 2), (60, 5), (124, 9), (127, 3), (128, 9)],
+    "ragged": [(0, 2), (695, 5), (3, 1), (12, 9), (59, 6), (0, 1), (120, 9)],
+    "alike": [(70 + 7 * i % 50, 1 + i % 9) for i in range(13)],
+}
+NEW_TOKENS = 9
+
+
+def _check_drafts(heads: int, kv_heads: int, head_dim: int, batch: str, dtype: torch.dtype, **how: object) -> None:
+    lengths, new = [past + new for past, new in DRAFTS[batch]], [new for _, new in DRAFTS[batch]]
+    how = {"new": new, "num_new_tokens": NEW_TOKENS, "machine": Emulator(), **how}
+    check_decode(attention_shape(heads, kv_heads, head_dim, how.pop("page", 32)), lengths, dtype, **how)
+
+
+@pytest.mark.parametrize("page", [16, 32, 64])
+@pytest.mark.parametrize("batch", DRAFTS)
+def test_decode_of_drafts(batch: str, page: int) -> None:
+    for seed in SEEDS:
+        _check_drafts(4, 2, 128, batch, torch.bfloat16, page=page, machine=Emulator(seed=seed))
+
+
+@pytest.mark.parametrize("item_tokens", [1, 2, 4, 9])
+@pytest.mark.parametrize("batch", ["ragged", "alike"])
+def test_drafts_in_items(batch: str, item_tokens: int) -> None:
+    """An item is a part of a sequence's new tokens, or all of them."""
+    _check_drafts(4, 2, 64, batch, torch.float16, item_tokens=item_tokens)
+    _check_drafts(3, 1, 16, batch, torch.float16, item_tokens=item_tokens, warps=1, machine=Emulator(num_sms=26))
+
+
+def test_many_drafts_in_items() -> None:
+    """There are more sequences than lanes in a warp, which divides them into items."""
+    new = [1 + 5 * i % 9 for i in range(70)]
+    lengths = [count + 11 * i % 40 for i, count in enumerate(new)]
+    how = {"new": new, "num_new_tokens": NEW_TOKENS, "machine": Emulator()}
+    check_decode(attention_shape(2, 1, 16, 16), lengths, torch.float16, item_tokens=4, max_items=256, **how)
+
+
+@pytest.mark.parametrize("batch", DRAFTS)
+@pytest.mark.parametrize(("window", "sinks", "softcap"), [(17, False, 0.0), (64, True, 0.0), (3, True, 2.0)])
+def test_windows_and_sinks_of_drafts(window: int, sinks: bool, softcap: float, batch: str) -> None:
+    """Each token has a window of its own; some see none of the keys of an item's first tile."""
+    _check_drafts(4, 1, 64, batch, torch.float16, window=window, softcap=softcap, sinks=sinks)
+
+
+@pytest.mark.parametrize("window", [0, 24, 64])
+def test_chunks_at_temperatures_of_drafts(window: int) -> None:
+    for batch in ("edges of blocks", "ragged"):
+        how = {"window": window, "chunked": True, "temperature": TEMPERATURE}
+        _check_drafts(3, 1, 64, batch, torch.float16, **how)
+        _check_drafts(4, 2, 64, batch, torch.bfloat16, cache_dtype=torch.int8, **how)
+    _check_drafts(4, 2, 64, "ragged", torch.bfloat16, window=window, first_position=40)
+
+
+@KEYS
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+def test_drafts_over_caches_of_bytes(cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    for head_dim, dtype, batch in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
+        _check_drafts(4, 2, head_dim, batch, dtype, cache_dtype=cache_dtype, plain_keys=plain_keys)
+    for scales in (RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)):
+        _check_drafts(4, 2, 64, "edges of blocks", torch.bfloat16, y_scales=scales)
+
+
+def test_decode_of_drafts_by_single_copies() -> None:
+    _check_drafts(8, 2, 128, "edges of blocks", torch.bfloat16, page=16, machine=Emulator("sm_80"))
 
 
 def test_decode_by_single_copies() -> None:

@@ -20,6 +20,16 @@ def test_one_token_of_each_sequence(heads: int, page: int, dtype: torch.dtype) -
     check_latents(layer, ODD, dtype, split=True, machine=Emulator(num_sms=3))
 
 
+@pytest.mark.parametrize(
+    ("heads", "page", "dtype"),
+    [(4, 16, torch.bfloat16), (16, 64, torch.float16), (96, 128, torch.bfloat16), (128, 32, torch.bfloat16)],
+)
+def test_drafts_of_each_sequence(heads: int, page: int, dtype: torch.dtype) -> None:
+    """Four heads attend for all tokens of a sequence at once, 16 for four, and more for one."""
+    batch = [(61, 5), (200, 3), (0, 5), (63, 1), (125, 4)]
+    check_latents(Layer(heads, page=page, **SMALL), batch, dtype, split=True, machine=Emulator(num_sms=3))
+
+
 def test_many_blocks_share_a_sequence() -> None:
     """There are 40 blocks, more than a warp has lanes; each has a tile of 64 tokens."""
     layer = Layer(4, page=64, **SMALL)

@@ -11,11 +11,12 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CacheTypes, poisoned
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.paged_attention.launches import Heads, RowKind, Scores
+from trtllm_lite.plugins.paged_attention.decode import DecodeItems
+from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
 from trtllm_lite.plugins.paged_attention.prefill import WIDE_TOKENS, WIDENING_BLOCKS, wgmma_extents, widening
 
 _ROWS = ("output", "query", "key_cache", "value_cache")
-DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "slots")
+DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "of_tokens")
 PREFILL_POINTERS = (*_ROWS, "cu_seqlens", "past_lens", "block_tables", "sinks")
 DECODE_NUMBERS = ("num_seqs", "max_blocks", "shared_bytes", "window")
 PREFILL_NUMBERS = ("num_seqs", "max_blocks", "window")
@@ -74,7 +75,7 @@ def _factor(y_scales: RowScales | None) -> float:
 
 
 class DecodeAttention:
-    """Attention of one new token per sequence over the paged cache, which already holds that token's key and value."""
+    """Attention of few new tokens per sequence over the paged cache, which already holds their keys and values."""
 
     def __init__(
         self,
@@ -89,16 +90,18 @@ class DecodeAttention:
         warps: int = 0,
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
-        max_seqs: int = 256,
+        max_items: int = 256,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
         plain_keys: bool = False,
         num_new_tokens: int = 1,
+        item_tokens: int = 0,
         machine: Machine = GPU,
     ) -> None:
         """Sinks are float32 [heads]; ``cache_dtype`` is the type of an 8-bit cache, if ``plain_keys`` of values alone.
 
-        ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
+        ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale. Sequences have up to
+        ``num_new_tokens`` new tokens, of which an item has ``item_tokens`` (default: as :class:`DecodeItems` divides).
         """
         self.sinks, self.y_scales = sinks, y_scales
         types = CacheTypes.of(dtype, cache_dtype, plain_keys)
@@ -109,14 +112,15 @@ class DecodeAttention:
         warps = warps or (8 if many and short else 4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        defines = _heads(shape, dtype, types, y_scales).defines()
-        defines |= self.scores.defines()
-        defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
-        defines["TL_NEW_TOKENS"] = num_new_tokens
+        heads = _heads(shape, dtype, types, y_scales)
+        items = DecodeItems.of(heads, num_new_tokens)
+        items = DecodeItems(num_new_tokens, item_tokens or items.tokens)
+        defines = heads.defines() | self.scores.defines() | items.defines()
+        defines |= {"TL_WARPS": warps, "TL_MAX_ITEMS": max_items, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
-        self.partials = torch.empty(2 * self.grid * (-(-group * (shape.head_dim + 2) // 4) * 4), device=machine.device)
-        self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device=machine.device, dtype=torch.int32)
+        self.partials = torch.empty(2 * self.grid * items.result_floats(heads), device=machine.device)
+        self.arrivals = torch.zeros(max_items * shape.kv_heads, device=machine.device, dtype=torch.int32)
 
     def __call__(
         self,
@@ -126,19 +130,20 @@ class DecodeAttention:
         value_cache: torch.Tensor,
         past_lens: torch.Tensor,
         block_tables: torch.Tensor,
-        slots: torch.Tensor,
+        of_tokens: torch.Tensor,
         *,
         window: int = 0,
         programmatic: bool = False,
     ) -> None:
+        """``of_tokens``: the slot of each sequence's new token, or cu_seqlens if there may be several."""
         tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
-        assert all(tensor.is_contiguous() for tensor in (*tensors, slots))
-        pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), slots.data_ptr())
+        assert all(tensor.is_contiguous() for tensor in (*tensors, of_tokens))
+        pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), of_tokens.data_ptr())
         more = replace(self.scores, window=window).arguments()
         factor = _factor(self.y_scales)
         numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
         arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.scores)(*pointers, *numbers)
-        memory = (*_with(tensors, self.sinks), slots)
+        memory = (*_with(tensors, self.sinks), of_tokens)
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=memory)
 
 
@@ -195,12 +200,12 @@ class PrefillAttention:
         plain_keys: bool = False,
         wide_blocks: int = 0,
         wide_tokens: int = WIDE_TOKENS,
-        of: RowKind = "prefill",
+        num_new_tokens: int = 0,
         machine: Machine = GPU,
     ) -> None:
         """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64 or 32.
 
-        ``of``: with wgmma, the kernel is that of sequences of any number of new tokens, or of one new token each.
+        ``num_new_tokens``: with wgmma, the kernel is that of sequences of up to as many new tokens; 0: of any number.
 
         ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads, if ``plain_keys`` of
         values alone. Of sequences of ``wide_tokens`` new tokens, up to ``wide_blocks`` of its blocks are converted
@@ -214,12 +219,12 @@ class PrefillAttention:
         heads = _heads(shape, dtype, types, y_scales)
         rows, threads = 128 if self.wgmma or shape.head_dim <= 128 else 64, 128
         if self.wgmma:
-            shared_bytes, threads = wgmma_extents(heads, of)
+            shared_bytes, threads = wgmma_extents(heads, "decode" if num_new_tokens else "prefill")
         else:  # queries and two stages of keys and values
             shared_bytes = (rows + 4 * mma_step) * (shape.head_dim * 2 + 16)
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = heads.defines() | self.scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-        defines |= {"TL_WIDE_TOKENS": wide_tokens, "TL_ONE_TOKEN": int(of == "decode")} if self.wgmma else {}
+        defines |= {"TL_WIDE_TOKENS": wide_tokens, "TL_NEW_TOKENS": num_new_tokens} if self.wgmma else {}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
         self.taken = torch.zeros(1, device=machine.device, dtype=torch.int32)

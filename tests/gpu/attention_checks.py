@@ -1,5 +1,6 @@
 """Compares kernels around the paged cache with float64: RoPE and cache write, decode and prefill attention."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -49,6 +50,7 @@ def check_decode(
     window: int = 0,
     softcap: float = 0.0,
     *,
+    new: list[int] | None = None,
     first_position: int = 0,
     sinks: bool = False,
     chunked: bool = False,
@@ -61,26 +63,33 @@ def check_decode(
 ) -> None:
     """``lengths`` of sequences include their new tokens; ``options`` are those of :class:`DecodeAttention`.
 
-    ``cache_dtype``: the type of an 8-bit cache, if ``plain_keys`` of values alone.
+    ``new``: the number of each sequence's new tokens (default: one), for kernels of several; sequences without tokens
+    follow then, as in padded steps. ``cache_dtype``: the type of an 8-bit cache, if ``plain_keys`` of values alone.
     """
     _skip_unless_read(cache_dtype, machine)
     types = CacheTypes.of(dtype, cache_dtype, plain_keys)
     cache = PagedCache(shape, lengths, types, machine.device)
-    query = _query(len(lengths), shape, types.queries, softcap, machine.device)
-    past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
+    counts = new or [1] * len(lengths)
+    query = _query(sum(counts), shape, types.queries, softcap, machine.device)
+    past = [length - count for length, count in zip(lengths, counts, strict=True)]
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
-    expected = torch.stack(
-        [cache.attend(query[s : s + 1], s, length - 1, window, **mask)[0] for s, length in enumerate(lengths)]
-    )
-    tables = cache.give_back([length - 1 for length in lengths], window, chunked)
+    parts = query.split(counts)
+    expected = torch.cat([cache.attend(part, s, past[s], window, **mask) for s, part in enumerate(parts)])
+    past_lens, tables = torch.tensor(past).int().to(machine.device), cache.give_back(past, window, chunked)
+    of_tokens = cache.last_slots()
+    if new:
+        ends = [0, *itertools.accumulate(new)]
+        of_tokens = torch.tensor([*ends, ends[-1], ends[-1]], device=machine.device, dtype=torch.int32)
+        past_lens = torch.cat([past_lens, past_lens.new_full((2,), 1 << 30)])
+        tables = torch.cat([tables, tables.new_full((2, tables.shape[1]), -1)])
     results = []
     for _ in range(2):  # the second launch finds the counters that the first left
         output = torch.full_like(query, POISON, dtype=dtype)
-        tensors = (query, cache.key_cache, cache.value_cache, past_lens, tables, cache.last_slots())
+        tensors = (query, cache.key_cache, cache.value_cache, past_lens, tables, of_tokens)
         attention(output, *tensors, window=window)
         assert_close(output, expected)
         results.append(output)
@@ -189,7 +198,7 @@ def check_rows_alone(
     plain_keys: bool = False,
     machine: Machine = GPU,
 ) -> None:
-    """Each new token of a sequence gets the same bits beside the others, in chunks, and as a decode row."""
+    """Each new token of a sequence gets the same bits beside others, in chunks, as a decode row, and with drafts."""
     _skip_unless_read(cache_dtype, machine)
     how = {"chunked": chunked, "temperature": temperature, "cache_dtype": cache_dtype, "machine": machine}
     how["plain_keys"], types = plain_keys, CacheTypes.of(dtype, cache_dtype, plain_keys)
@@ -200,9 +209,11 @@ def check_rows_alone(
     query = _query(new, shape, types.queries, 0.0, machine.device)
     tables = cache.give_back([past], window, chunked)
     results = []
-    of_decode_rows = PrefillAttention(shape, dtype, wgmma=wgmma, of="decode", **how)
+    of_decode_rows, of_drafts = (PrefillAttention(shape, dtype, wgmma=wgmma, num_new_tokens=n, **how) for n in (1, 9))
     in_thirds = [new // 3, 1, new - new // 3 - 1]
+    with_drafts = [min(9, new - at) for at in range(0, new, 9)]
     steps = ((attention, [new]), (attention, [1] * new), (attention, in_thirds), (of_decode_rows, [1] * new))
+    steps += ((of_drafts, with_drafts), (of_drafts, [1] * new), (of_drafts, [*with_drafts, 0, 0]))
     for launched, chunks in steps:
         ends = torch.tensor([0, *chunks]).cumsum(0).int()
         output = torch.full_like(query, POISON, dtype=dtype)

@@ -68,7 +68,7 @@ def report(name: str, body: Callable[[], None], floor: float, count: int = 1) ->
 def decode(batch: int, lengths: list[int], name: str, cache: dict[str, Any]) -> None:
     layers = Layers(batch, lengths, CacheTypes.of(torch.bfloat16, *cache.values()))
     shared_bytes = 0 if batch <= 16 else WHOLE_SM_BYTES
-    attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes, **cache)
+    attention = DecodeAttention(LLAMA_8B, max_items=max(256, batch), shared_bytes=shared_bytes, **cache)
     report(name, partial(layers.run, attention), layers.bytes / PEAK_BYTES_PER_US, layers.count)
 
 

@@ -136,7 +136,7 @@ class Attention:
     """The launches of a layer's step by name, and their tensors."""
 
     def __init__(self, step: Step, machine: Machine, max_rows: int, *, split: bool) -> None:
-        """Prepare the launches; ``split`` selects the kernel for sequences of one new token each."""
+        """Prepare the launches; ``split`` selects the kernel for sequences of few new tokens each."""
         self.step, self.machine, self.memory = step, machine, Memory()
         layer, rows, dtype = step.layer, len(step.query), step.dtype
         heads = layer.extents(dtype)
@@ -162,9 +162,10 @@ class Attention:
         norm, inputs = (given["norm"], EPSILON), (given["query"], given["latent"], given["key_up"])
         of_rows, scale = (mean, absorbed, cache, heads, H200), layer.scale
         if split:
-            attend = launches.decode(*of_rows, len(step.batch), scale)
+            of_seqs = {"max_seqs": len(step.batch), "num_new_tokens": max(new for _, new in step.batch)}
+            attend = launches.decode(*of_rows, scale, **of_seqs)
         else:
-            attend = launches.prefill(*of_rows, scale, of="prefill")
+            attend = launches.prefill(*of_rows, scale)
         assert attend is not None
         self.launches = {
             "absorb": launches.absorb(absorbed, *inputs, norm, tables_of_rope, cache, heads, max_rows),
@@ -180,7 +181,7 @@ class Attention:
     def _add_shared(self, attend: Launch, layer: Layer) -> None:
         """Add the memory through which blocks share rows."""
         partials, arrivals = (buffer for buffer in attend.arguments[-2:] if isinstance(buffer, Buffer))
-        row, count = partials.shape[1], len(self.step.batch) * -(-layer.heads // 64)
+        row, count = partials.shape[1], len(self.step.query) * -(-layer.heads // 64)
         assert isinstance(row, int)
         at = {"device": self.machine.device}
         self.memory.tensors[partials] = torch.full((self.machine.num_sms, row), POISON, **at)

@@ -127,8 +127,44 @@ def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype, plain_keys: bo
     check_decode(attention_shape(16, 1, head_dim, 16), LENGTHS["ragged"], torch.bfloat16, **how)
 
 
-def test_sequences_of_drafts() -> None:
-    """A step with nine draft tokens per sequence copies the last of them late."""
-    shape = attention_shape(32, 8, 128, 32)
+def _with_drafts(lengths: list[int], most: int) -> dict[str, list[int]]:
+    """Lengths of sequences to which up to ``most`` new tokens each belong, and the numbers of these."""
+    new = [1 + (5 * i + 2) % most for i in range(len(lengths))]
+    return {"lengths": [length - 1 + count for length, count in zip(lengths, new, strict=True)], "new": new}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_new_tokens", [2, 5, 9])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_drafts(lengths: list[int], num_new_tokens: int, dtype: torch.dtype) -> None:
+    """Sequences have one to ``num_new_tokens`` new tokens."""
+    how = {**_with_drafts(lengths, num_new_tokens), "num_new_tokens": num_new_tokens, "max_items": 512}
+    for page in (16, 32, 64):
+        check_decode(attention_shape(32, 8, 128, page), dtype=dtype, **how)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1)])
+def test_heads_with_drafts(heads: int, kv_heads: int, head_dim: int) -> None:
+    how = {**_with_drafts(LENGTHS["ragged"], 5), "num_new_tokens": 5}
+    check_decode(attention_shape(heads, kv_heads, head_dim, 32), dtype=torch.bfloat16, **how)
+
+
+@pytest.mark.parametrize("window", [1, 17, 64, 1000])
+def test_windows_and_sinks_with_drafts(window: int) -> None:
     for lengths in LENGTHS.values():
-        check_decode(shape, lengths, torch.bfloat16, num_new_tokens=9)
+        how = {**_with_drafts(lengths, 9), "num_new_tokens": 9, "max_items": 1024, "sinks": True}
+        check_decode(attention_shape(64, 8, 64, 32), dtype=torch.bfloat16, window=window, **how)
+        check_decode(attention_shape(8, 2, 64, 32), dtype=torch.float16, window=window, softcap=50.0, **how)
+
+
+@KEYS
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_drafts_over_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype, plain_keys: bool) -> None:
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "num_new_tokens": 5, "max_items": 512}
+    late = {"chunked": True, "temperature": (5, 0, 0.7), "window": 64}
+    for lengths in (LENGTHS["ragged"], LENGTHS["many"], [384] * 64):
+        of = _with_drafts(lengths, 5)
+        check_decode(attention_shape(16, 4, head_dim, 32), dtype=torch.bfloat16, **of, **how)
+        check_decode(attention_shape(16, 4, head_dim, 32), dtype=torch.bfloat16, **of, **how, **late)

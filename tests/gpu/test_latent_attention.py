@@ -23,9 +23,17 @@ def test_one_token_of_each_sequence(heads: int, page: int, dtype: torch.dtype) -
     check_latents(Layer(heads, page=page), batch, dtype, split=True, machine=GPU)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [4, 16, 96, 128])
+def test_drafts_of_each_sequence(heads: int, dtype: torch.dtype) -> None:
+    batch = [(past, 1 + 2 * i % 5) for i, past in enumerate((0, 777, 63, 61, 64, 1500, 5, 384, 384, 384))]
+    check_latents(Layer(heads), batch, dtype, split=True, machine=GPU)
+
+
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_long_sequence_is_shared_by_all_blocks(heads: int) -> None:
     check_latents(Layer(heads, page=64), [(20_000, 1)], torch.bfloat16, split=True, machine=GPU)
+    check_latents(Layer(heads, page=64), [(20_000, 9)], torch.bfloat16, split=True, machine=GPU)
 
 
 @pytest.mark.parametrize("heads", [4, 16])

@@ -112,13 +112,13 @@ LAYOUTS = (
 # adapters, which come and go.
 TENSOR_KINDS = ("arena", "weight", "cache", "input", "state", "adapter")
 
-# The quantities that change from step to step, and what each counts. Sequences of one new token ("decode") lead a
-# batch.
+# The quantities that change from step to step, and what each counts. Sequences of at most 1 + max_draft_len new tokens
+# ("decode") lead a batch.
 SYMBOLS = {
     "num_tokens": "new tokens of all sequences",
     "num_seqs": "sequences",
     "num_seqs_plus_1": "num_seqs + 1",
-    "num_decode_seqs": "sequences of one new token each, which come first",
+    "num_decode_seqs": "sequences of at most 1 + max_draft_len new tokens each, which come first",
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
     "num_token_rows": "new tokens that are rows of a prompt's own embeddings",

@@ -285,7 +285,7 @@ def paged_attention_decode(
     partials: Pointer,
     arrivals: Pointer,
     sinks: Pointer | None,
-    slots: Pointer,
+    of_tokens: Pointer,
     y_factor: float,
     num_seqs: int,
     max_blocks: int,
@@ -295,24 +295,33 @@ def paged_attention_decode(
     how, rest = _Scores.taken(macros, numbers)
     assert not rest
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
-    assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
+    num_new, item_tokens = macros["TL_NEW_TOKENS"], macros["TL_ITEM_TOKENS"]
+    ends = np.arange(num_seqs + 1) if num_new == 1 else at(of_tokens, np.int32, num_seqs + 1)
+    new = np.diff(ends)
+    items = sum(-(-int(count) // item_tokens) for count in new)
+    assert 0 <= new.min() <= new.max() <= num_new
+    assert not new[np.argmin(new) :].any() or new.min() > 0, "sequences without tokens are not the last"
+    assert 0 < items <= macros["TL_MAX_ITEMS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
     assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * dim * sum(1 if macros[kind] else 2 for kind in KINDS)
     assert grid[1:] == (1, 1)
-    result = -(-heads // kv_heads * (dim + 2) // 4) * 4
-    at(partials, np.float32, 2 * grid[0] * result)[...] = np.nan
-    assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
-    shape = (num_seqs, 1, heads, dim)
+    rows = item_tokens * heads // kv_heads
+    parts, part = (1, rows) if num_new == 1 else (-(-rows // 8), min(rows, 8))
+    at(partials, np.float32, 2 * grid[0] * parts * -(-part * (dim + 2) // 4) * 4)[...] = np.nan
+    assert not at(arrivals, np.int32, items * kv_heads).any()
+    shape = (int(ends[-1]), heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
-    page, places = macros["TL_PAGE"], at(slots, np.int32, num_seqs)
+    page = macros["TL_PAGE"]
     of_keys, of_values = (_cache(macros, kind, cache) for kind, cache in zip(KINDS, (keys, values), strict=True))
-    for seq in range(num_seqs):
-        caches = (of_keys, tables[seq]), (of_values, tables[seq])
-        assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not the new token's slot"
-        found = _attend(macros, caches, queries[seq], int(past[seq]), how, sinks)
-        results[seq] = found * how.value_scale
-    _put(macros, output, results[:, 0], y_factor)
+    for seq in np.flatnonzero(new):
+        mine, table = slice(ends[seq], ends[seq + 1]), tables[seq]
+        if num_new == 1:
+            slot = at(of_tokens, np.int32, num_seqs)[seq]
+            assert slot == table[past[seq] // page] * page + past[seq] % page, "not the new token's slot"
+        found = _attend(macros, ((of_keys, table), (of_values, table)), queries[mine], int(past[seq]), how, sinks)
+        results[mine] = found * how.value_scale
+    _put(macros, output, results, y_factor)
 
 
 def _wide_places(

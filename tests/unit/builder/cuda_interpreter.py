@@ -38,6 +38,7 @@ class CudaInterpreter:
         self.plan = make_plan(lowered, {specialised: str(number) for specialised, number in kernels.items()})
         self.macros = [dict(kernel.defines) for kernel, _ in kernels]
         self.dtype, symbols = lowered.operands.dtype, self.plan.symbols
+        self.most_of_decode_rows = 1 + lowered.operands.limits.max_draft_len
         self.memory = {
             "arena": np.full(self.plan.arena_bytes, _POISON, np.uint8),
             "state": np.zeros(self.plan.state_bytes, np.uint8),
@@ -88,7 +89,7 @@ class CudaInterpreter:
 
     def _symbols(self, inputs: dict[str, np.ndarray]) -> dict[str, int]:
         lens = np.diff(inputs["cu_seqlens"])
-        decode = int(np.cumprod(lens == 1).sum())  # number of leading rows with one token
+        decode = int(np.cumprod(lens <= self.most_of_decode_rows).sum())  # number of leading rows of few tokens
         of_cache = ("num_blocks", "max_blocks_per_seq")  # symbols that encoders have no values for
         return {
             "num_tokens": int(lens.sum()),
@@ -96,7 +97,7 @@ class CudaInterpreter:
             "num_seqs_plus_1": len(lens) + 1,
             "num_decode_seqs": decode,
             "num_prefill_seqs": len(lens) - decode,
-            "num_prefill_tokens": int(lens.sum()) - decode,
+            "num_prefill_tokens": int(lens[decode:].sum()),
             "num_logits": len(inputs.get("logits_indices", ())),
             **{name: self.plan.symbols[name] for name in of_cache if name in self.plan.symbols},
             "num_sms": NUM_SMS,

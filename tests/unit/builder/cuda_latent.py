@@ -81,15 +81,17 @@ def attend_latents(
 ) -> None:
     half, heads, page, wide = half_type(macros), macros["TL_HEADS"], macros["TL_PAGE"], macros["TL_LATENT_DIM"]
     past, blocks = at(past_lens, np.int32, num_seqs), -(-heads // 64)
-    if "TL_MAX_SEQS" in macros:
-        assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
+    ends = at(cu_seqlens, np.int32, num_seqs + 1)
+    item_tokens = 64 // min(heads, 64)
+    items = sum(-(-int(length) // item_tokens) for length in np.diff(ends))
+    if "TL_MAX_ITEMS" in macros:
+        assert 0 < items <= macros["TL_MAX_ITEMS"]
+        assert 0 <= np.diff(ends).min() <= np.diff(ends).max() <= macros["TL_NEW_TOKENS"]
         assert grid == (NUM_SMS, 1, 1)
-        at(partials, np.float32, 2 * grid[0] * min(heads, 64) * (wide + 2))[...] = np.nan
-        assert not at(arrivals, np.int32, num_seqs * blocks).any()
-        ends = np.arange(num_seqs + 1)
+        rows = min(item_tokens, macros["TL_NEW_TOKENS"]) * min(heads, 64)
+        at(partials, np.float32, 2 * grid[0] * rows * (wide + 2))[...] = np.nan
+        assert not at(arrivals, np.int32, items * blocks).any()
     else:
-        ends = at(cu_seqlens, np.int32, num_seqs + 1)
-        items = sum(-(-int(length) // (64 // min(heads, 64))) for length in np.diff(ends))
         assert grid[0] >= items, "some rows have no block"
         assert grid[1] == blocks
     rows = int(ends[-1])

@@ -16,7 +16,7 @@ from tests.unit.builder.cuda_engines import LIMITS, lowered_model, recipe
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.early_reads import check_early_reads
 from tests.unit.builder.networks import Shape
-from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
+from tests.unit.builder.test_cuda_numerics import STEPS_WITH_DRAFTS, check_step, sequences_of
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import Lowered
@@ -198,18 +198,24 @@ def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
         lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
 
 
-def test_drafts_over_latents_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"max_draft_len is 2, expected 0: build for --target cpu"):
-        lowered_model(network_of("deepseek_v2", tmp_path), "bfloat16", max_draft_len=2)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_rows_with_drafts_attend_to_latents(tmp_path: Path, deterministic: bool) -> None:
+    model = network_of("deepseek_v2", tmp_path, vocab_size=400)
+    card = CudaInterpreter(lowered_model(model, "bfloat16", max_draft_len=4, deterministic=deterministic))
+    state = sequences_of(CACHES["deepseek_v2"], card)
+    for lens, program in STEPS_WITH_DRAFTS:
+        check_step(card, state, lens, program, model, MIXTURE_TOLERANCES)
 
 
 def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) -> None:
     """Latents of 512 elements leave little shared memory for anything else."""
     limits = {"max_batch_size": 384, "max_num_tokens": 384}
     network = network_of("deepseek_v2", tmp_path, kv_lora_rank=512)
-    message = r"room for 343 sequences, not for 384: lower max_batch_size to 320"
+    message = r"room for 320 sequences of up to 1 new tokens, not for 384: lower max_batch_size to 320"
     with pytest.raises(BuildError, match=message):
         lowered_model(network, "bfloat16", **limits)
+    with pytest.raises(BuildError, match=r"room for 192 sequences of up to 3 new tokens, not for 255"):
+        lowered_model(network, "bfloat16", max_batch_size=224, max_num_tokens=1024, max_draft_len=2)
 
 
 def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
@@ -219,7 +225,7 @@ def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) ->
         launches = [command for command in program.commands if isinstance(command, Launch)]
         attend = [dict(launch.kernel.defines) for launch in launches if launch.kernel.name == "attend_latents"]
         num_kinds = 1 if program.bucket.decode else 2  # decode rows, and rows of prompts
-        assert ["TL_MAX_SEQS" in defines for defines in attend] == [False] * 3 * num_kinds
+        assert ["TL_MAX_ITEMS" in defines for defines in attend] == [False] * 3 * num_kinds
         assert all(defines == attend[0] for defines in attend)
 
 

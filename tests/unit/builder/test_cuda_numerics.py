@@ -44,11 +44,17 @@ def check_step(
     model: ir.Model,
     table: Mapping[str, Tolerance] = ROUNDED_TOLERANCES,
 ) -> None:
-    feeds = state.feeds(lens)
-    actual = card.step(_step_inputs(feeds, len(lens)), program)
+    feeds, last, num_tokens = state.feeds(lens), np.cumsum(lens) - 1, sum(lens)
+    inputs = _step_inputs(feeds, len(lens))
+    if program.startswith("decode"):  # each token has a row of logits
+        every = {"logits_indices": np.arange(num_tokens, dtype=np.int32)}
+        inputs, wanted = _step_inputs(feeds | every, num_tokens), last
+    else:
+        wanted = np.arange(len(lens))
+    actual = card.step(inputs, program)[wanted]
     (expected,) = state.step([model], lens, feeds)
     assert_close(actual, expected, card.dtype, table=table)
-    assert np.array_equal(card.tokens(), actual.argmax(-1))
+    assert np.array_equal(card.tokens()[wanted], actual.argmax(-1))
 
 
 @pytest.mark.parametrize("tiled", [False, True])
@@ -65,6 +71,28 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "decode_4"),
     ):
         check_step(card, state, lens, program, model)
+
+
+STEPS_WITH_DRAFTS = (
+    ([2, 20, 4], "mixed"),
+    ([5, 1, 3], "decode_16"),
+    ([1, 5, 5], "mixed"),
+    ([3, 5, 12], "mixed"),
+    ([1, 1, 1], "decode_4"),
+)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("variant", ["llama", "mixed_heads_and_windows", "gemma2"])
+def test_rows_with_drafts_are_sequences_of_few_tokens(variant: str, deterministic: bool) -> None:
+    shape = CUDA_VARIANTS[variant]
+    if deterministic and variant != "llama":
+        pytest.skip("windows need larger blocks")
+    card = CudaInterpreter(lowered(shape, max_draft_len=4, deterministic=deterministic))
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION)
+    for lens, program in STEPS_WITH_DRAFTS:
+        check_step(card, state, lens, program, model)
+        assert ("paged_attention_decode" in card.ran) != deterministic
 
 
 def test_programs_have_the_frequencies_of_long_caches() -> None:

@@ -20,6 +20,8 @@ from trtllm_lite.engine.plan import (
     TensorMapArgument,
 )
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.paged_attention.decode import DecodeItems
+from trtllm_lite.plugins.paged_attention.launches import Heads
 
 
 def _ran(plan: Plan, program: Program) -> list[str]:
@@ -82,10 +84,31 @@ def test_head_norms_keep_rope_out_of_the_product() -> None:
     assert _ran(plan, _program(plan, "decode_1"))[3:6] == ["linear", "rope_cache", "paged_attention_decode"]
 
 
-def test_attention_knows_of_sequences_of_drafts() -> None:
-    """Draft tokens are sequences that attend to what the sequences before them store in the same step."""
+def test_attention_of_decode_rows_takes_drafts() -> None:
     kernels = [kernel for kernel, _ in lowered(max_draft_len=2).kernels() if kernel.name == "paged_attention_decode"]
-    assert {dict(kernel.defines)["TL_NEW_TOKENS"] for kernel in kernels} == {3}
+    defines = [dict(kernel.defines) for kernel in kernels]
+    assert {(macros["TL_NEW_TOKENS"], macros["TL_ITEM_TOKENS"]) for macros in defines} == {(3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "num_new_tokens", "expected"),
+    [
+        ((32, 8), 128, 1, (1, 1, 1)),
+        ((32, 8), 128, 5, (5, 1, 3)),  # tokens of an item, items of a sequence, parts of a result
+        ((32, 8), 128, 9, (5, 2, 3)),
+        ((64, 8), 128, 5, (3, 2, 3)),
+        ((64, 8), 64, 9, (5, 2, 5)),
+        ((16, 1), 256, 5, (1, 5, 2)),
+        ((16, 4), 256, 5, (2, 3, 1)),
+    ],
+)
+def test_new_tokens_of_a_sequence_are_few_items(
+    heads: tuple[int, int], head_dim: int, num_new_tokens: int, expected: tuple[int, int, int]
+) -> None:
+    of = Heads(*heads, head_dim, 32, "bfloat16", "bfloat16", 0, head_dim)
+    items = DecodeItems.of(of, num_new_tokens)
+    parts = items.result_floats(of) // items.part_floats(of)
+    assert (items.tokens, items.of_sequence, parts) == expected
 
 
 def test_residuals_are_added_by_the_product_before_the_norm() -> None:

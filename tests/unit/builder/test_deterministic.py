@@ -30,7 +30,7 @@ PRODUCT = re.compile("(linear|gated_linear|qkv_linear)(?:_tiled|_swap_ab)?")
 INT8_BY_INT8, SHORT_INTEGERS = 5, (3, 4)  # of TL_WEIGHT_FORM
 
 # Macros of attention that differ for decode rows, with the same results: tests/gpu/test_prefill_attention.py.
-OF_DECODE_ROWS = {"TL_ONE_TOKEN", "TL_SHARED_BYTES"}
+OF_DECODE_ROWS = {"TL_NEW_TOKENS", "TL_SHARED_BYTES"}
 
 
 def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:

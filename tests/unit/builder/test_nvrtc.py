@@ -102,7 +102,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
         **{"TL_IN": 128, "TL_OUT": 512, "TL_X_STRIDE": 24576, "TL_X_HEAD": 128, "TL_Y_STRIDE": 73728, "TL_Y_HEAD": 576},
         **{"TL_ROWS": 16, "TL_COLUMNS": 128, "TL_INPUTS_FIRST": 1, "TL_SHARED_BYTES": 39168},
     },
-    "latent_attention/attend.cuh": LATENTS | {"TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 227 * 1024},
+    "latent_attention/attend.cuh": LATENTS | {"TL_MAX_ITEMS": 192, "TL_NEW_TOKENS": 5, "TL_SHARED_BYTES": 227 * 1024},
     "latent_attention/values.cuh": {
         **{"TL_HEADS": 128, "TL_IN": 512, "TL_OUT": 128, "TL_X_STRIDE": 65536, "TL_X_HEAD": 512, "TL_Y_STRIDE": 16384},
         **{"TL_Y_HEAD": 128, "TL_ROWS": 64, "TL_COLUMNS": 32, "TL_INPUTS_FIRST": 0, "TL_SHARED_BYTES": 99840},
@@ -120,11 +120,11 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS
     | SCORES
-    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
+    | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS
     | SCORES
-    | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024, "TL_ONE_TOKEN": 0},
+    | {"TL_SHARED_BYTES": 229664, "TL_WIDE_TOKENS": 1024, "TL_NEW_TOKENS": 0},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/qkv_swap_ab.cuh": SWAP_AB | HEADS | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1},
     "paged_attention/qkv_tiled.cuh": TILED
@@ -243,7 +243,7 @@ def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(
     key_type: int, cache_type: int, tmp_path: Path
 ) -> None:
     root, source = Path(__file__).parents[3] / "plugins", "paged_attention/prefill_wgmma.cuh"
-    one_token = {"TL_ONE_TOKEN": 1, "TL_KEY_TYPE": key_type, "TL_CACHE_TYPE": cache_type, "TL_FP16": 1}
+    one_token = {"TL_NEW_TOKENS": 1, "TL_KEY_TYPE": key_type, "TL_CACHE_TYPE": cache_type, "TL_FP16": 1}
     cubin = compile_kernel(root / source, KERNELS[source] | one_token, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
@@ -257,10 +257,11 @@ def test_attention_over_values_of_bytes_beside_plain_keys_compiles(
     root, device = Path(__file__).parents[3] / "plugins", Device("sm_90a", 227 * 1024)
     heads = Heads(32, 8, 128, 32, dtype, cache_dtype, 32 * 98_304, 128, key_dtype=dtype)
     scores, (shared_bytes, _) = Scores(0.1, 0, 0.0), wgmma_extents(heads, "prefill")
-    sizes = {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": 1024, "TL_ONE_TOKEN": 0}
+    sizes = {"TL_SHARED_BYTES": shared_bytes, "TL_WIDE_TOKENS": 1024, "TL_NEW_TOKENS": 0}
     attends, stores = heads.defines() | scores.defines(), heads.rope_defines()
     kernels = {
-        "decode.cuh": attends | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
+        "decode.cuh": attends
+        | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
         "prefill_wgmma.cuh": attends | sizes,
         "rope_cache.cuh": stores | {"TL_WARPS": 8, "TL_NORM": 1, "TL_STORED": 1},
         "widen.cuh": dict(widening(heads, scores).defines),

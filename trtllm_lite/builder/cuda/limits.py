@@ -18,6 +18,7 @@ LARGEST_STEP = 8192
 # tiles of 800 rows (H200, int4, 8B model).
 CONVERT_ONCE = 1024
 MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
+_WIDEST_STEP = 32  # from one padded number of rows of a decode step to the next
 _ROWS = "max_batch_size * (1 + max_draft_len)"
 MAX_SMS = 192  # no GPU has more SMs; this sizes the scratch of kernels that run one block per SM
 
@@ -26,8 +27,8 @@ MAX_SMS = 192  # no GPU has more SMs; this sizes the scratch of kernels that run
 class Bucket:
     """The steps that one program carries out: those of more than ``above`` and at most ``max_tokens`` tokens.
 
-    With ``decode`` each sequence has one new token and one row of logits; a draft token counts as a sequence of its
-    own, whose past includes the draft tokens before it. With ``adapters`` some request of the step has an adapter.
+    With ``decode`` each sequence has few new tokens, drafts included, and each token a row of logits. With ``adapters``
+    some request of the step has an adapter.
     """
 
     name: str
@@ -55,8 +56,13 @@ def decode_batches(num_rows: int) -> tuple[int, ...]:
     sizes = [1]
     while sizes[-1] < num_rows:
         last = sizes[-1]
-        sizes.append(last + (last if last < 8 else 8 if last < 64 else 16 if last < 256 else 32))
+        sizes.append(last + (last if last < 8 else 8 if last < 64 else 16 if last < 256 else _WIDEST_STEP))
     return tuple(sizes)
+
+
+def max_decode_seqs(limits: BuildLimits) -> int:
+    """The most sequences with new tokens in a decode step; each padding token is one."""
+    return min(decode_batches(limits.num_decode_tokens)[-1], limits.max_batch_size + _WIDEST_STEP - 1)
 
 
 def decode_buckets(limits: BuildLimits) -> list[Bucket]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.limits import CONVERT_ONCE, Bucket, size_class
+from trtllm_lite.builder.cuda.limits import CONVERT_ONCE, Bucket, max_decode_seqs, size_class
 from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
@@ -111,6 +111,11 @@ class _OpLowering:
     @property
     def max_draft_len(self) -> int:
         return self._operands.limits.max_draft_len
+
+    @property
+    def max_decode_seqs(self) -> int:
+        """The most sequences with new tokens in a decode step."""
+        return max_decode_seqs(self._operands.limits)
 
     @property
     def tokens_per_block(self) -> int:

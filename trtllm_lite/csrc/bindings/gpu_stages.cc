@@ -29,20 +29,22 @@ using cuda::LastStage;
 using cuda::StageWorker;
 using cuda::StepShape;
 using ByteArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
 using Engines = std::vector<const Engine*>;
 
 constexpr std::size_t kWordsOfCopy = 3;  // kind, source, destination
 
 Shape tuple_of(const StepShape& shape) {
-  return {shape.num_tokens, shape.num_seqs, shape.num_decode_seqs, shape.num_logits, shape.decode_only};
+  return {shape.num_tokens,        shape.num_seqs,   shape.num_decode_seqs,
+          shape.num_decode_tokens, shape.num_logits, shape.decode_only};
 }
 
 StepShape shape_of(const Shape& shape) {
-  const auto& [num_tokens, num_seqs, num_decode_seqs, num_logits, decode_only] = shape;
+  const auto& [num_tokens, num_seqs, num_decode_seqs, num_decode_tokens, num_logits, decode_only] = shape;
   return {.num_tokens = num_tokens,
           .num_seqs = num_seqs,
           .num_decode_seqs = num_decode_seqs,
+          .num_decode_tokens = num_decode_tokens,
           .num_logits = num_logits,
           .decode_only = decode_only};
 }
@@ -192,8 +194,8 @@ void bind_worker(nb::module_& module) {
                Put a step on the streams of the GPUs; ``watch`` reports a failure.
 
                ``copies`` has a row for each KV block that is copied first: kind, source, destination. ``shape`` is
-               num_tokens, num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are
-               packed for it.)")
+               num_tokens, num_seqs, num_decode_seqs, num_decode_tokens, num_logits, and whether the step is
+               decode-only; ``inputs`` are packed for it.)")
       .def("watch", &StageWorker::watch, nb::call_guard<nb::gil_scoped_release>(),
            "Wait until ``close`` is called. Raises DeviceError as soon as a step fails.")
       .def("has_ended", &StageWorker::has_ended, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),

@@ -142,7 +142,7 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
   extents[Symbol::kNumSeqsPlus1] = shape.num_seqs + 1;
   extents[Symbol::kNumDecodeSeqs] = shape.num_decode_seqs;
   extents[Symbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
-  extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
+  extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_tokens;
   extents[Symbol::kNumLogits] = shape.num_logits;
   extents[Symbol::kNumTokenRows] = shape.num_token_rows;
   extents[Symbol::kNumTables] = shape.num_seqs * num_cache_groups();

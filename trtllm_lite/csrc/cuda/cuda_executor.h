@@ -37,15 +37,17 @@ struct RankPeers {
   DevicePtr drawing = 0;
 };
 
-// What one step computes. Its rows: num_decode_seqs decode sequences of one new token each, then the other sequences.
+// What one step computes. Its rows: num_decode_seqs decode sequences of at most 1 + max_draft_len new tokens each, then
+// the other sequences.
 struct StepShape {
   std::int64_t num_tokens = 0;
   std::int64_t num_seqs = 0;
   std::int64_t num_decode_seqs = 0;
+  std::int64_t num_decode_tokens = 0;
   std::int64_t num_logits = 0;
   std::int64_t num_token_rows = 0;  // embeddings that take the place of tokens
-  // True if every row is a decode row and has one row of logits, which has the same index. Such a step is padded to
-  // padded_rows() and launched as a graph if one was captured.
+  // True if every row is a decode row and every token has a row of logits, with the same index. Such a step is padded
+  // to padded_rows() tokens and as many sequences, and launched as a graph if one was captured.
   bool decode_only = false;
   // True if a request of the step has an adapter.
   bool adapters = false;
@@ -99,7 +101,7 @@ class CudaExecutor final : public DeviceExecutor {
 
   // The first of the spare blocks, which follow the blocks of requests. Padding rows write to them.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
-  // Rows of a decode-only step of `num_rows` after padding, and the largest number of rows of such a step.
+  // Tokens of a decode-only step of `num_rows` after padding, and the largest number of tokens of such a step.
   std::int64_t padded_rows(std::int64_t num_rows) const;
   std::int64_t max_decode_rows() const { return plan_.cuda->decode_batches.back(); }
   // The extents of a step of this shape, which must be padded already if it is decode_only.

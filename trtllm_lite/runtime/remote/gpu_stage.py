@@ -14,8 +14,8 @@ from trtllm_lite.common.files import library_directories
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, check_files
 
-# num_tokens, num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only.
-Shape = tuple[int, int, int, int, bool]
+# num_tokens, num_seqs, num_decode_seqs, num_decode_tokens, num_logits, and whether the step is decode-only.
+Shape = tuple[int, int, int, int, int, bool]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def test_a_place_of_a_draft_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, e
     Prefill steps are launched kernel by kernel. So are the first steps of a head's later drafts, which compute tokens
     of the draft before again.
     """
-    loop, num_drafts, prompt = drafting(engines), 4, [4, 9, 2]
+    loop, num_drafts, prompt = drafting(engines), 4, [4, 9, 2, 6, 3]
     names = (b"graphs", b"to_device", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
     num_tokens = 1 + num_drafts * (1 + MAX_DRAFT_LEN)

@@ -136,7 +136,7 @@ def stop(pipeline: Pipeline) -> None:
 def confuse(pipeline: Pipeline) -> None:
     """Send the stage a step that its engine does not support."""
     copies, inputs = np.empty((0, 3), np.int32), np.empty(7, np.uint8)
-    pipeline.children.call(0, "step", 1, copies, (1, 1, 1, 1, True), inputs)
+    pipeline.children.call(0, "step", 1, copies, (1, 1, 1, 1, 1, True), inputs)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
       const StepShape shape{.num_tokens = rows,
                             .num_seqs = rows,
                             .num_decode_seqs = rows,
+                            .num_decode_tokens = rows,
                             .num_logits = rows,
                             .decode_only = true,
                             .adapters = adapters};

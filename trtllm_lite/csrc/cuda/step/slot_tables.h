@@ -59,7 +59,8 @@ class WrittenRows {
   std::vector<std::uint64_t> versions_;
 };
 
-// What packed inputs hold from an earlier step: versions of the rows of block_tables, and slots of the decode rows.
+// What packed inputs hold from an earlier step: versions of the sequences' block tables and, by token, of the decode
+// rows of one token.
 struct WrittenInputs {
   WrittenRows tables, decodes;
 };

@@ -10,8 +10,11 @@
 namespace tl::cuda {
 namespace {
 
-// The number of sequences that a row of the batch becomes on the device.
-std::int64_t num_seqs_of(const StepRow& row, bool spread) { return row.decodes() || spread ? row.num_tokens : 1; }
+// The number of masks that a row may have. In a decode-only step the numbers of masks are those of tokens, so that they
+// depend on the rows' places alone.
+std::int64_t num_masks_of(const StepRow& row, bool decode_only) {
+  return decode_only ? row.num_tokens : 1 + row.num_drafts;
+}
 
 // Sorts the indices of `slots`, whose values are 0 to num_slots, by slot into `places`. Also returns the end of each
 // slot's places, except for the last slot.
@@ -35,22 +38,24 @@ StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) :
 StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size())};
   shape.decode_only = shape.num_tokens <= executor_.max_decode_rows() &&
-                      std::ranges::all_of(batch.rows, [this](const StepRow& row) { return can_spread(row); });
+                      std::ranges::all_of(batch.rows, [this](const StepRow& row) { return fits_decode_step(row); });
   for (const StepRow& row : batch.rows) {
     const auto [first, end] = rows_of(row);
     shape.num_token_rows += static_cast<std::int64_t>(end - first);
   }
   if (shape.num_token_rows > 0) shape.decode_only = false;  // graphs of decode steps have no room for embeddings
   for (const StepRow& row : batch.rows) {
-    const std::int64_t num_seqs = num_seqs_of(row, shape.decode_only);
     const bool leads = shape.num_seqs == shape.num_decode_seqs;
-    if (leads && (row.decodes() || shape.decode_only)) shape.num_decode_seqs += num_seqs;
-    shape.num_seqs += num_seqs;
+    if (leads && is_short(row)) {
+      ++shape.num_decode_seqs;
+      shape.num_decode_tokens += row.num_tokens;
+    }
+    ++shape.num_seqs;
     shape.adapters = shape.adapters || host_.adapter_slot(row) != kNoAdapter;
   }
   logits.clear();
   logits.rows.resize(batch.rows.size());
-  std::int64_t seq = 0;
+  std::int64_t mask = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     RowLogits& own = logits.rows[i];
@@ -62,25 +67,27 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
     shape.num_logits += own.num_rows;
     if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
     logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
-    if (row.sample && host_.guides(row)) logits.guided.push_back({i, seq});
-    seq += num_seqs_of(row, shape.decode_only);
+    if (row.sample && host_.guides(row)) logits.guided.push_back({i, mask});
+    mask += num_masks_of(row, shape.decode_only);
   }
   if (shape.decode_only) {
-    const std::int64_t padded = executor_.padded_rows(shape.num_seqs);
-    shape.num_tokens = shape.num_seqs = shape.num_decode_seqs = shape.num_logits = padded;
+    shape.num_tokens = executor_.padded_rows(shape.num_tokens);
+    shape.num_seqs = shape.num_decode_seqs = shape.num_decode_tokens = shape.num_logits = shape.num_tokens;
   }
   return shape;
 }
 
-// Whether each token of the row may become a sequence of its own in a step of only such tokens. This requires programs
-// built for draft tokens: in other programs, attention copies all keys of a sequence but the last before the step has
-// stored any. It is used by a draft model for two known tokens after all its draft tokens were accepted. A draft head
-// cannot use it: every token of such a step has logits, and the head would overwrite the features it has yet to read.
-bool StepPacker::can_spread(const StepRow& row) const {
+// Whether attention for decode rows takes the row: it has as many tokens as a row with drafts may have.
+bool StepPacker::is_short(const StepRow& row) const {
+  return row.num_tokens <= 1 + executor_.engine().manifest().limits.max_draft_len;
+}
+
+// Whether the row may be part of a decode-only step. That is so of a row which decodes, and of one with as few known
+// tokens, such as the two that a draft model has after all its draft tokens were accepted. A draft head cannot take
+// these: every token of such a step has logits, and the head would overwrite the features it has yet to read.
+bool StepPacker::fits_decode_step(const StepRow& row) const {
   if (row.decodes()) return true;
-  const Manifest& manifest = executor_.engine().manifest();
-  return manifest.limits.max_draft_len > 0 && row.sample && row.num_tokens == 2 && !host_.takes(row) &&
-         !drafts(only_module(manifest));
+  return is_short(row) && row.sample && !host_.takes(row) && !drafts(only_module(executor_.engine().manifest()));
 }
 
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
@@ -88,21 +95,22 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   out_ = out;
   layout_ = executor_.input_layout(executor_.extents(shape));
   written.tables.place(layout_.offsets[kBlockTables], shape.num_seqs);
-  written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
-  seq_ = token_ = logit_ = token_row_ = 0;
+  written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_tokens) : 0, shape.num_tokens);
+  seq_ = token_ = logit_ = mask_ = token_row_ = 0;
   ints(kCuSeqlens)[0] = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
-    const std::int64_t first_seq = seq_;
+    const std::int64_t seq = seq_, first_token = token_;
     const std::uint64_t decode = shape.decode_only && continues(batch, row) ? version_of(row) : 0;
-    if (written.decodes.replace(seq_, decode)) {
+    if (written.decodes.replace(first_token, decode)) {
       add_logits(batch, row, row_logits[i]);
-      add_tokens(batch, row, row.decodes() || shape.decode_only);
-      for (std::int64_t seq = first_seq + 1; seq < seq_; ++seq) written.decodes.replace(seq, 0);
+      add_tokens(batch, row);
+      for (std::int64_t token = first_token + 1; token < token_; ++token) written.decodes.replace(token, 0);
     } else {
       advance(row);
     }
-    add_tables(first_seq, tables, row.slot, written);
+    mask_ += num_masks_of(row, shape.decode_only);
+    add_tables(seq, tables, row.slot, written);
   }
   pad(shape, written);
   if (shape.adapters) list_adapters(batch, shape, row_logits);
@@ -136,26 +144,31 @@ std::uint64_t StepPacker::version_of(const StepRow& row) const {
   return 2 * (static_cast<std::uint64_t>(row.slot) + 1) + (host_.guides(row) ? 1 : 0);
 }
 
-// Updates a decode row whose place in the step already holds the same sequence.
+// Updates a decode row of one token whose place among the tokens already holds the same sequence.
 void StepPacker::advance(const StepRow& row) {
   ints(kPositionIds)[token_++] = row.past_len;
-  ints(kPastLens)[seq_++] = row.past_len;
   ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
+  end_sequence(row.past_len);
 }
 
-// Adds the tokens of a row. With `spread`, each token becomes a sequence.
-void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spread) {
+// Ends the sequence that the tokens since the one before belong to.
+void StepPacker::end_sequence(std::int32_t past_len) {
+  ints(kPastLens)[seq_++] = past_len;
+  ints(kCuSeqlens)[seq_] = static_cast<std::int32_t>(token_);
+}
+
+// Adds the tokens of a row.
+void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   const auto first = static_cast<std::size_t>(row.first_token);
   const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
   const bool on_device = was_sampled && !host_.takes(row);
   for (int i = 0; i < row.num_tokens; ++i) {
-    if (i == 0 || spread) ints(kPastLens)[seq_++] = row.past_len + i;
     ints(kTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
     ints(kTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
-    ints(kPositionIds)[token_] = row.past_len + i;
-    ints(kCuSeqlens)[seq_] = static_cast<std::int32_t>(++token_);
+    ints(kPositionIds)[token_++] = row.past_len + i;
   }
   if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
+  end_sequence(row.past_len);
   place_rows(row);
 }
 
@@ -180,12 +193,10 @@ void StepPacker::place_rows(const StepRow& row) {
   }
 }
 
-// Writes the block tables of `slot` for the sequences from `first_seq` to the last one added.
-void StepPacker::add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written) {
-  for (std::int64_t seq = first_seq; seq < seq_; ++seq) {
-    if (!written.tables.replace(seq, tables.version(slot))) continue;
-    for (int group = 0; group < tables.num_groups(); ++group) add_table(seq, group, tables.blocks(slot, group));
-  }
+// Writes the block tables of `slot` for a sequence.
+void StepPacker::add_tables(std::int64_t seq, const SlotTables& tables, int slot, WrittenInputs& written) {
+  if (!written.tables.replace(seq, tables.version(slot))) return;
+  for (int group = 0; group < tables.num_groups(); ++group) add_table(seq, group, tables.blocks(slot, group));
 }
 
 void StepPacker::add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks) {
@@ -205,7 +216,7 @@ void StepPacker::add_logits(const StepBatch& batch, const StepRow& row, const Ro
     const auto next = static_cast<std::size_t>(row.first_token + token + 1);
     const std::int32_t draft = i + 1 < logits.num_rows ? batch.token_ids[next] : kNoDraft;
     const std::int32_t slot = i == first_drawn ? row.slot : kDraftRow;
-    const std::int32_t mask = host_.guides(row) ? static_cast<std::int32_t>(seq_) + i - first_drawn : kNoMask;
+    const std::int32_t mask = host_.guides(row) ? static_cast<std::int32_t>(mask_) + i - first_drawn : kNoMask;
     set_sampling(slot, host_.records().counter(row.slot, row.num_generated), draft, mask);
   }
 }
@@ -218,20 +229,23 @@ void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int3
   ints(kSampleMasks)[logit_++] = mask;
 }
 
+// Adds padding tokens, each a sequence of its own, and then sequences without tokens: if rows have several tokens,
+// there are fewer sequences than tokens.
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
-  for (; seq_ < shape.num_seqs; ++seq_, ++token_) {
-    written.decodes.replace(seq_, 0);
+  while (token_ < shape.num_tokens) {
+    written.decodes.replace(token_, 0);
     ints(kTokenIds)[token_] = 0;
     ints(kTokenSlots)[token_] = kNoSlot;
     ints(kPositionIds)[token_] = 0;
-    ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
-    ints(kPastLens)[seq_] = 0;
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
+    set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
     const std::int32_t spare = executor_.spare_block();
     written.tables.replace(seq_, 0);
     for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(seq_, group, {&spare, 1});
-    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
-    set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
+    ++token_;
+    end_sequence(0);
   }
+  while (seq_ < shape.num_seqs) end_sequence(0);
 }
 
 }  // namespace tl::cuda

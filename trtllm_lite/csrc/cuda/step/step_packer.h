@@ -1,7 +1,6 @@
-// Writes a step as the device takes it: packed inputs, padding rows, and the places of each row's logits. A row that
-// decodes becomes a sequence of one new token, plus one sequence for each of its draft tokens; these have the same
-// blocks and a longer past, so that attention finds the tokens before them. A row of two known tokens also becomes two
-// sequences if all other rows decode.
+// Writes a step as the device takes it: packed inputs, padding, and the places of each row's logits. A row of the batch
+// is a sequence, whose new tokens are the row's: one or, with drafts, several. A decode-only step has as many sequences
+// as tokens, because graphs know only one number of them; the last sequences are then without tokens.
 #pragma once
 
 #include <cstddef>
@@ -46,14 +45,16 @@ class StepPacker {
             std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written);
 
  private:
-  bool can_spread(const StepRow& row) const;
+  bool is_short(const StepRow& row) const;
+  bool fits_decode_step(const StepRow& row) const;
   bool continues(const StepBatch& batch, const StepRow& row) const;
   std::uint64_t version_of(const StepRow& row) const;
   void advance(const StepRow& row);
-  void add_tokens(const StepBatch& batch, const StepRow& row, bool spread);
+  void end_sequence(std::int32_t past_len);
+  void add_tokens(const StepBatch& batch, const StepRow& row);
+  void add_tables(std::int64_t seq, const SlotTables& tables, int slot, WrittenInputs& written);
   std::pair<std::size_t, std::size_t> rows_of(const StepRow& row) const;
   void place_rows(const StepRow& row);
-  void add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written);
   void add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks);
   void add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits);
   void pad(const StepShape& shape, WrittenInputs& written);
@@ -67,7 +68,7 @@ class StepPacker {
   const HostSampling& host_;
   std::byte* out_ = nullptr;
   InputLayout layout_;
-  std::int64_t seq_ = 0, token_ = 0, logit_ = 0, token_row_ = 0;  // number written so far
+  std::int64_t seq_ = 0, token_ = 0, logit_ = 0, mask_ = 0, token_row_ = 0;  // number written so far
   std::vector<std::int32_t> adapter_tokens_, adapter_logits_;  // adapter slots of the step's tokens and rows of logits
 };
 
