@@ -66,12 +66,13 @@ class Lowering(Protocol):
     name: str
     device: Device
     dtype: str  # of activations
-    decode: bool  # whether each sequence has one new token
+    decode: bool  # whether each sequence has one new token, and drafts after it
     deterministic: bool  # whether a row's result must be the same in every program
     max_tokens: int  # the most tokens of a step that runs the program
     has_many_rows: bool  # whether such a step has so many tokens that kernels of their own convert bytes to 16 bits
     max_seq_len: int
     max_draft_len: int  # the most draft tokens of a sequence in a step
+    max_decode_seqs: int  # the most sequences with new tokens in a decode step, padding included
     tokens_per_block: int
     block_bytes: int  # from a block of the KV cache to the next
     symbols: Mapping[str, int]  # the upper bound of each symbol

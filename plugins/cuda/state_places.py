@@ -24,7 +24,7 @@ class StatePlaces:
     @classmethod
     def of(cls, op: Lowering, states: str) -> StatePlaces:
         """Take the operands of ``op``. Raises BuildError if its kernel cannot find or hold the states."""
-        if op.max_draft_len:  # a draft token is a sequence of its own, whose past includes tokens of this step
+        if op.max_draft_len:
             op.refuse(
                 f"max_draft_len is {op.max_draft_len}, and the GPU kernels of recurrent layers know no state after a "
                 "draft token: build with --max_draft_len 0"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
 from .decode import DecodeItems, decode
@@ -81,10 +83,10 @@ def _head_norm(op: Lowering) -> HeadNorm | None:
 
 def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
     num_seqs, items = op.max_decode_seqs, DecodeItems.of(tokens.heads, 1 + op.max_draft_len)
-    how = {"device": op.device, "scores": scores, "max_sms": op.symbols["num_sms"], "items": items}
+    max_sms, of_all = op.symbols["num_sms"], partial(decode, output, tokens, device=op.device, scores=scores)
 
     def launch_for(max_seqs: int, few_rows: bool) -> Launch | None:
-        return decode(output, tokens, max_seqs=max_seqs, few_rows=few_rows, **how)
+        return of_all(max_seqs=max_seqs, max_sms=max_sms, few_rows=few_rows, items=items)
 
     launch = launch_for(num_seqs, op.decode)
     if launch is None and launch_for(1, True) is not None:
@@ -102,8 +104,8 @@ def _prefill(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores, nu
     if heads.cache_type and op.has_many_rows and not num_new_tokens:
         wide = wide_cache(op.name, heads, op.max_tokens, op.symbols["max_blocks_per_seq"])
         first = [widen(wide, cache, heads=heads, scores=scores)]
-    how = {"heads": heads, "device": op.device, "scores": scores}
-    attend = prefill(output, tokens.query, cache, num_new_tokens=num_new_tokens, wide=wide, **how)
+    of_layer = partial(prefill, output, tokens.query, cache, heads=heads, device=op.device, scores=scores)
+    attend = of_layer(num_new_tokens=num_new_tokens, wide=wide)
     return [*first, _fitting(op, heads, attend)]
 
 

@@ -55,9 +55,11 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   for (; ahead < stages && loader.left > 0 && !loader.is_being_stored(); ++ahead) loader.issue();
   wait_for_previous_kernel();
   allow_next_kernel();
-  State state;
-  state.reset();
 #if TL_NEW_TOKENS > 1
+  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kWarpFloats;
+  for (; ahead < stages; ++ahead) loader.issue();
+  State state{SharedQuery<kDim, kOctets>(results + team.warp * kWarpFloats, lane)};
+  state.reset();
   const ScoreScale& scale = a.scale;
   int count = 0;  // tokens of the pair
   const auto load_pair = [&](int) {
@@ -66,6 +68,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     state.load_query(a.query + rows.first, rows.count, lane);
   };
 #else
+  State state;
+  state.reset();
   ScoreScale scale;     // for the pair's query
   int last_unseen = 0;  // the last key before those that the query sees
   const auto load_pair = [&](int left) {
@@ -77,8 +81,10 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   };
 #endif
   load_pair(share.units);
+#if TL_NEW_TOKENS == 1
   for (; ahead < stages; ++ahead) loader.issue();
   float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartFloats;
+#endif
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
   bool begins = cursor.chunk == 0;  // whether this block has the pair's first chunk
@@ -89,11 +95,16 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
       barrier_wait(ring.full(), ring.parity);
 #if TL_NEW_TOKENS > 1
       const SeenByEach seen{token, cursor.length - count, count, a.window, a.scale};
+      if (kOctets > 1 && count * kGroup <= 8) {
+        state.template add<1>(ring.keys(), ring.values(), seen, scale, lane);
+      } else {
+        state.add(ring.keys(), ring.values(), seen, scale, lane);
+      }
 #else
       if (last < kTileTokens) pairs.added.store_in_stage(memory + (ring.keys() - shared), last, lane);
       const SeenByOne seen{last_unseen - token, last};
-#endif
       state.add(ring.keys(), ring.values(), seen, scale, lane);
+#endif
       ring.advance();
       __syncwarp();  // the stage may be overwritten
     }
@@ -117,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
       for (int part = 0; part < kParts; ++part) {
         if (!rows.has(part)) break;
         if (part > 0) team.sync();  // the results of the part before have been read
-        put_result(state, part, results + team.warp * kPartFloats, lane);
+        put_result(state, part, results + team.warp * kWarpFloats, lane);
         team.sync();
         PairResults{a, team, rows, share.workers_of(table, pair), results}.combine_warps(part);
       }

@@ -10,8 +10,7 @@ from .new_tokens import NewTokens
 
 _TILE_TOKENS, _MAX_STAGES = 32, 8  # tokens of a stage, and the most stages, of a warp's ring
 _OCTET = 8  # rows of which a tile has several
-# A lane has 52 registers of queries and sums for each octet of a head_dim of 128; with these bounds the compiler keeps
-# all but some of the queries in registers.
+# A lane has 48 registers of sums, scores and weights for each octet of a head_dim of 128. With these bounds they fit.
 _MOST_OCTETS, _MOST_OCTET_ELEMENTS = 5, 3 * 128
 _MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128, of eight if all is bytes
 _MIN_MAX_ITEMS = 256  # engines for smaller batches share their kernels
@@ -53,6 +52,13 @@ class DecodeItems:
         """Floats of the result of an item and a key/value head (kPartialFloats)."""
         parts = 1 if self.num_new_tokens == 1 else -(-self.tokens * heads.group // _OCTET)
         return parts * self.part_floats(heads)
+
+    def warp_floats(self, heads: Heads) -> int:
+        """Floats of shared memory for a warp's results, or queries before that (kWarpFloats)."""
+        if self.num_new_tokens == 1:
+            return self.part_floats(heads)
+        octets = -(-self.tokens * heads.group // _OCTET)
+        return max(self.part_floats(heads), octets * 4 * heads.head_dim)
 
     def table_bytes(self, bound: int) -> int:
         """Bytes of a split table of up to ``bound`` items (split.cuh, items.cuh)."""
@@ -98,7 +104,7 @@ def _kernel(heads: Heads, defines: dict[str, int], device: Device, few_rows: boo
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
         table = items.table_bytes(defines["TL_MAX_ITEMS"])
         scratch = 2 * defines["TL_MAX_GRID"] * items.part_rows(heads)
-        results = max(warps * items.part_floats(heads), scratch) * 4 + 32
+        results = max(warps * items.warp_floats(heads), scratch) * 4 + 32
         barriers = warps * _MAX_STAGES * 8 + 128
         stage = warps * _TILE_TOKENS * heads.head_dim * heads.pair_bytes
         if shared_bytes - table - results - barriers >= 2 * stage:

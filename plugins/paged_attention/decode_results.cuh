@@ -12,12 +12,18 @@ namespace tl {
 using State = TileState<kDim, kOctets, PairRows>;
 constexpr int kPartFloats = ceil_div(kPartRows * (kDim + 2), 4) * 4;  // a multiple of 16 bytes
 constexpr int kPartialFloats = kParts * kPartFloats;
+// What a warp has: results of a part, and before that queries, if they are in shared memory.
+#if TL_NEW_TOKENS > 1
+constexpr int kWarpFloats = max_of(kPartFloats, PairRows::Query::kFloats);
+#else
+constexpr int kWarpFloats = kPartFloats;
+#endif
 
 // Shared memory: split table | each warp's result: rows of a part of dim sums, then maxima, then sums; later those of
 // all blocks, if they share a pair | a flag that tells the last of these blocks | a barrier for each stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartFloats, 2 * TL_MAX_GRID * kPartRows) * 4 + 7) / 8 * 8;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kWarpFloats, 2 * TL_MAX_GRID * kPartRows) * 4 + 7) / 8 * 8;
 constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
@@ -157,12 +163,12 @@ struct PairResults {
       Weighted all;
 #pragma unroll
       for (int w = 0; w < TL_WARPS; ++w) {
-        if (w < team.warps) all.maximum = fmaxf(all.maximum, results[w * kPartFloats + kPartRows * kDim + row]);
+        if (w < team.warps) all.maximum = fmaxf(all.maximum, results[w * kWarpFloats + kPartRows * kDim + row]);
       }
 #pragma unroll
       for (int w = 0; w < TL_WARPS; ++w) {
         if (w >= team.warps) break;
-        const float* from = results + w * kPartFloats;
+        const float* from = results + w * kWarpFloats;
         const float* maximum = from + kPartRows * kDim + row;
         all.add(*reinterpret_cast<const float4*>(from + i), maximum[0], maximum[kPartRows]);
       }

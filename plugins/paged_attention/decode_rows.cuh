@@ -4,6 +4,7 @@
 // Macros: those of decode.cuh.
 #pragma once
 
+#include "paged_attention/kept_query.cuh"
 #include "paged_attention/score_scale.cuh"
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
@@ -84,8 +85,10 @@ struct SeenByEach {
 struct PairRows {
 #if TL_NEW_TOKENS > 1
   using Seen = SeenByEach;
+  using Query = SharedQuery<kDim, kOctets>;
 #else
   using Seen = SeenByOne;
+  using Query = KeptQuery<kDim, kOctets>;
 #endif
   u64 first;  // the element with which row 0 begins
   int count;

@@ -38,7 +38,6 @@ __device__ __forceinline__ float column_sum(float x) {
 // The part of a tile that belongs to eight rows.
 template <int kDim>
 struct RowOctet {
-  u32 query[kDim / 16][2] = {};
   float output[kDim / 16][4];
   float maximum[2], sum[2];  // maximum of scaled scores, at most kMaximumSlack too small; sum over this lane's keys
                              // only
@@ -49,20 +48,6 @@ struct RowOctet {
     maximum[0] = maximum[1] = kNoMaximum;
     sum[0] = sum[1] = 0.0f;
   }
-  // Row r is at Rows::place(from, first, r); rows past num_rows stay as they are: at first they are zero.
-  template <class Rows>
-  __device__ __forceinline__ void load_query(const u16* from, int first, int num_rows, int lane) {
-    if (lane / 4 >= num_rows) return;
-    const u16* row = Rows::place(from, first, lane / 4);
-    const u32* words = reinterpret_cast<const u32*>(row) + lane % 4 * (kByteKeys ? 2 : 1);
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const int at = kByteKeys ? k / 2 * 16 + k % 2 : k * 8, behind = kByteKeys ? 8 : 4;
-      query[k][0] = words[at];
-      query[k][1] = words[at + behind];
-    }
-  }
-
   // Called after all keys that a warp sees: adds one more key for each row up to num_rows, with the score of the row's
   // head and value zero. Row 0 is number `first`. Sums stay finite, because they may be combined with other parts.
   template <class Rows>
@@ -117,19 +102,31 @@ struct RowOctet {
   }
 };
 
-// Rows says where rows lie, of which head they are (place() and head()), and which keys they see: see decode_rows.cuh.
+// Rows says where rows lie, of which head they are (place() and head()), which keys they see, and where queries are
+// kept (Query): see decode_rows.cuh.
 template <int kDim, int kOctets, class Rows>
 struct TileState {
   using Keys = CacheLayout<kDim, kKeyItemBytes>;
+  typename Rows::Query query;
   RowOctet<kDim> rows[kOctets];
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) rows[o].reset();
   }
+  // Row r is at Rows::place(from, 0, r); rows past num_rows stay as they are. (Nothing is made of their results.)
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) rows[o].template load_query<Rows>(from, o * 8, num_rows - o * 8, lane);
+    for (int o = 0; o < kOctets; ++o) {
+      if (lane / 4 >= num_rows - o * 8) continue;
+      const u16* row = Rows::place(from, o * 8, lane / 4);
+      const u32* words = reinterpret_cast<const u32*>(row) + lane % 4 * (kByteKeys ? 2 : 1);
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        const int at = kByteKeys ? k / 2 * 16 + k % 2 : k * 8, behind = kByteKeys ? 8 : 4;
+        query.put(o, k, words[at], words[at + behind]);
+      }
+    }
   }
 
   __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
@@ -145,19 +142,21 @@ struct TileState {
   }
 
   // Attends to 32 tokens, of which rows see some. `keys`, `values`: shared-memory addresses, laid out as in the cache.
+  // Only the first kUsed octets have rows.
+  template <int kUsed = kOctets>
   __device__ __forceinline__ void add(u32 keys, u32 values, const typename Rows::Seen& seen, ScoreScale scale,
                                       int lane) {
     // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
     const u32 key_row = keys + lane / 8 % 2 * Keys::kGroupBytes + Keys::row_bytes(lane % 8, lane / 16);
     const ByteRows byte_values(values, lane);
-    ValueLoads loads(values, lane);
-    float scores[kOctets][2][4] = {};
+    ValueLoads<kUsed> loads(values, lane);
+    float scores[kUsed][2][4] = {};
     if constexpr (kByteKeys) {
       multiply_keys_of_bytes(key_row, scores);
     } else {
       multiply_keys(key_row, scores);
     }
-    u32 weights[kOctets][2][2];
+    u32 weights[kUsed][2][2];
     if constexpr (kByteValues) {
       weigh(scores, weights, seen, scale, lane);
       multiply_values_of_bytes(byte_values, weights);
@@ -168,10 +167,11 @@ struct TileState {
     }
   }
 
-  __device__ __forceinline__ void weigh(float (&scores)[kOctets][2][4], u32 (&weights)[kOctets][2][2],
+  template <int kUsed>
+  __device__ __forceinline__ void weigh(float (&scores)[kUsed][2][4], u32 (&weights)[kUsed][2][2],
                                         const typename Rows::Seen& seen, ScoreScale scale, int lane) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) {
+    for (int o = 0; o < kUsed; ++o) {
       seen.tune(scores[o], o, lane);
       scale.cap(scores[o]);
       seen.mask(scores[o], o, lane);
@@ -180,7 +180,8 @@ struct TileState {
   }
 
   // Adds the products of queries and keys to scores. A load of four 8x8 matrices gives 16 keys by 32 elements.
-  __device__ __forceinline__ void multiply_keys_of_bytes(u32 key_row, float (&scores)[kOctets][2][4]) const {
+  template <int kUsed>
+  __device__ __forceinline__ void multiply_keys_of_bytes(u32 key_row, float (&scores)[kUsed][2][4]) const {
     static_assert(kDim % 32 == 0);
 #pragma unroll
     for (int k = 0; k < kDim / 32; ++k) {
@@ -191,11 +192,11 @@ struct TileState {
 #pragma unroll
         for (int i = 0; i < 4; ++i) convert_bytes(bytes[i], a[0][i], a[1][i]);
 #pragma unroll
-        for (int o = 0; o < kOctets; ++o) {
+        for (int o = 0; o < kUsed; ++o) {
 #pragma unroll
           for (int part = 0; part < 2; ++part) {
-            const u32(&query)[2] = rows[o].query[k * 2 + part];
-            mma(scores[o][half], a[part], query[0], query[1]);
+            const uint2 words = query.get(o, k * 2 + part);
+            mma(scores[o][half], a[part], words.x, words.y);
           }
         }
       }
@@ -213,8 +214,8 @@ struct TileState {
   };
 
   // Adds the products of weights and values to the output. A load of four 8x8 matrices gives 32 values by 16 elements.
-  __device__ __forceinline__ void multiply_values_of_bytes(const ByteRows& values,
-                                                           const u32 (&weights)[kOctets][2][2]) {
+  template <int kUsed>
+  __device__ __forceinline__ void multiply_values_of_bytes(const ByteRows& values, const u32 (&weights)[kUsed][2][2]) {
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
       u32 bytes[4], a[2][4];  // keys 0-15 and 16-31: even elements, odd elements, and both for the later eight keys
@@ -224,7 +225,7 @@ struct TileState {
         convert_bytes(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
       }
 #pragma unroll
-      for (int o = 0; o < kOctets; ++o) {
+      for (int o = 0; o < kUsed; ++o) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           mma<true>(rows[o].output[d], a[half], weights[o][half][0], weights[o][half][1]);
@@ -233,12 +234,15 @@ struct TileState {
     }
   }
 
-  // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters. (Many
-  // octets take their time, and need the registers.)
-  static constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, kOctets > 2 ? 2 : 4);
+  // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters: as many
+  // as registers allow beside kUsed octets.
+  static constexpr int kSteps = kDim / 16;
+  __device__ __forceinline__ static constexpr int batch(int used) { return min_of(kSteps, used > 2 ? 2 : 4); }
 
   // Adds the products of queries and keys to scores.
-  __device__ __forceinline__ void multiply_keys(u32 key_row, float (&scores)[kOctets][2][4]) const {
+  template <int kUsed>
+  __device__ __forceinline__ void multiply_keys(u32 key_row, float (&scores)[kUsed][2][4]) const {
+    constexpr int kBatch = batch(kUsed);
     u32 a[kBatch][2][4];  // both halves of the tile
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {
@@ -248,17 +252,19 @@ struct TileState {
         if (first + i / 2 < kSteps) load_matrix_x4(a[i / 2][i % 2], at);
       }
 #pragma unroll
-      for (int i = 0; i < kBatch * 2 * kOctets; ++i) {
-        const int k = i / 2 / kOctets, o = i / 2 % kOctets;
+      for (int i = 0; i < kBatch * 2 * kUsed; ++i) {
+        const int k = i / 2 / kUsed, o = i / 2 % kUsed;
         if (first + k >= kSteps) break;
-        const u32(&query)[2] = rows[o].query[first + k];
-        mma(scores[o][i % 2], a[k][i % 2], query[0], query[1]);
+        const uint2 words = query.get(o, first + k);
+        mma(scores[o][i % 2], a[k][i % 2], words.x, words.y);
       }
     }
   }
 
   // Some 16-bit elements of all values of a tile, for both halves of its keys.
+  template <int kUsed>
   struct ValueLoads {
+    static constexpr int kBatch = batch(kUsed);
     using Layout = CacheLayout<kDim>;
     u32 value_row, a[kBatch][2][4];
 
@@ -274,12 +280,14 @@ struct TileState {
   };
 
   // Adds the products of weights and values to the output; the first values have been loaded.
-  __device__ __forceinline__ void multiply_values(ValueLoads& loads, const u32 (&weights)[kOctets][2][2]) {
+  template <int kUsed>
+  __device__ __forceinline__ void multiply_values(ValueLoads<kUsed>& loads, const u32 (&weights)[kUsed][2][2]) {
+    constexpr int kBatch = batch(kUsed);
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {
       if (first > 0) loads.load(first);
 #pragma unroll
-      for (int i = 0; i < kBatch * 2 * kOctets; ++i) {
+      for (int i = 0; i < kBatch * 2 * kUsed; ++i) {
         const int d = i % kBatch, half = i / kBatch % 2, o = i / kBatch / 2;
         if (first + d >= kSteps) continue;
         mma(rows[o].output[first + d], loads.a[d][half], weights[o][half][0], weights[o][half][1]);

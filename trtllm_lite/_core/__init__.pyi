@@ -532,7 +532,7 @@ class StageWorker:
 
     def capture(
         self,
-        shape: tuple[int, int, int, int, bool],
+        shape: tuple[int, int, int, int, int, bool],
         inputs: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     ) -> None:
         """
@@ -543,15 +543,15 @@ class StageWorker:
         self,
         number: int,
         copies: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-        shape: tuple[int, int, int, int, bool],
+        shape: tuple[int, int, int, int, int, bool],
         inputs: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     ) -> None:
         """
         Put a step on the streams of the GPUs; ``watch`` reports a failure.
 
         ``copies`` has a row for each KV block that is copied first: kind, source, destination. ``shape`` is
-        num_tokens, num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are
-        packed for it.
+        num_tokens, num_seqs, num_decode_seqs, num_decode_tokens, num_logits, and whether the step is
+        decode-only; ``inputs`` are packed for it.
         """
 
     def watch(self) -> None:

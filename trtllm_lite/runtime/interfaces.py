@@ -82,11 +82,15 @@ class EarlierStages(Protocol):
     """Reserved bytes of all these stages: ``weights``, ``kv_cache``, ``workspace``."""
 
     def step(
-        self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
+        self,
+        number: int,
+        copies: NDArray[np.int32],
+        shape: tuple[int, int, int, int, int, bool],
+        inputs: NDArray[np.uint8],
     ) -> None:
         """Hand a step to the stages, and return at once: see ``StageWorker.step``. Arrays are valid only meanwhile."""
 
-    def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
+    def capture(self, shape: tuple[int, int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
         """Have all stages capture a graph, and wait for it: see ``StageWorker.capture``."""
 
     def check(self, step: int) -> None:
