@@ -52,6 +52,7 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
                                       int lane) {
 #pragma unroll
   for (int o = 0; o < kOctets; ++o) {
+    if (kCopiesNew && !pair.has(o)) break;
     const RowOctet<kDim>& rows = state.rows[o];
     const float inverse[2] = {value_scale / column_sum(rows.sum[0]), value_scale / column_sum(rows.sum[1])};
     const int row = o * 8 + lane / 4;

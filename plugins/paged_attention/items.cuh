@@ -26,9 +26,9 @@ struct SplitItems {
   __device__ __forceinline__ void load(const int* past_lens, const int* cu_seqlens, int num_seqs, int& num_items) {
     const int end = cu_seqlens[num_seqs];
     for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
-      const int begin = cu_seqlens[s], next = cu_seqlens[s + 1];
+      const int begin = cu_seqlens[s], next = cu_seqlens[s + 1], past = past_lens[s];
       if (begin == next) continue;
-      lengths[s] = past_lens[s] + next - begin;
+      lengths[s] = past + next - begin;
       first[s] = begin;
       seqs[s] = s;
       if (next < end) continue;

@@ -35,6 +35,7 @@ def test_attention_kernels() -> None:
     test_decode_attention.test_window(17)
     test_decode_attention.test_from_a_later_position_on(1, 0)
     test_decode_attention.test_pairs_that_stay_whole(9, 3, 64, 130)
+    test_decode_attention.test_drafts([1, 33, 700, 64], 5, BF16)
     test_prefill_attention.test_batches([(0, 17), (31, 2), (100, 129)], 32, BF16, wgmma=False)
 
 
