@@ -19,7 +19,7 @@ from ..launch import (
     symbol,
 )
 
-# A step's sequences: decode rows, of one new token each, come before those of any number of new tokens.
+# A step's sequences: decode rows, of one new token each and drafts after it, come before those of any number of tokens.
 RowKind: TypeAlias = Literal["decode", "prefill"]
 WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
 _MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor

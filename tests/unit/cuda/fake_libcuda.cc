@@ -320,8 +320,10 @@ Work attend(Arguments& a, unsigned blocks) {
   const auto *cu_seqlens = a.next<const int*>(), *past_lens = a.next<const int*>(), *tables = a.next<const int*>();
   const int stride = a.next<int>(), page = a.next<int>(), block = a.next<int>();
   return [=] {
+    std::int64_t num_read = 0;
     for (unsigned s = 0; s < blocks; ++s) {
       const int first = cu_seqlens[s], count = cu_seqlens[s + 1] - first;
+      if (count > 0) num_read += past_lens[s] + count;
       const auto place = [&](int position) {
         return cache + tables[s * stride + position / page] * block + position % page;
       };
@@ -331,6 +333,7 @@ Work attend(Arguments& a, unsigned blocks) {
         if (i >= past_lens[s]) sums[first + i - past_lens[s]] = sum;
       }
     }
+    count("keys_read", num_read);
   };
 }
 

@@ -90,7 +90,7 @@ def test_the_page_says_what_the_parts_are(hostile: _Parsed) -> None:
     body = " ".join(hostile.texts["body"][0].split())
     for text in (
         "6 times",
-        "one new token each of up to 4 sequences",
+        "decode steps of up to 4 tokens",
         "(5 times): layers.*.b is read",
         "77.25 µs64 rows",
         "13.75 us by cublaslt",

@@ -70,6 +70,18 @@ def test_drafts_change_nothing_but_the_number_of_steps(executor: CudaExecutor) -
     assert num_kept(loop) > 40
 
 
+def test_the_cache_is_read_once_for_a_row(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
+    """A row with drafts is one sequence; a padding row, of which a step has at most one here, reads a single key."""
+    loop, [prompt], num_tokens = drafting(executor), prompts_to_look_up(4, 1), 18
+    names = (b"keys_read", b"to_host")
+    before = [fake_driver.fake_count(name) for name in names]
+    [answer] = run(loop, [(prompt, greedy(num_tokens))])
+    num_read, num_steps = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
+    check(answer, prompt, num_tokens)
+    assert num_kept(loop) > 0
+    assert 0 < num_read <= num_steps * (len(prompt) + num_tokens + 1)
+
+
 @pytest.mark.parametrize(
     "edits",
     [
