@@ -320,10 +320,13 @@ Work attend(Arguments& a, unsigned blocks) {
   const auto *cu_seqlens = a.next<const int*>(), *past_lens = a.next<const int*>(), *tables = a.next<const int*>();
   const int stride = a.next<int>(), page = a.next<int>(), block = a.next<int>();
   return [=] {
-    std::int64_t num_read = 0;
+    std::int64_t num_read = 0, num_sequences = 0;
     for (unsigned s = 0; s < blocks; ++s) {
       const int first = cu_seqlens[s], count = cu_seqlens[s + 1] - first;
-      if (count > 0) num_read += past_lens[s] + count;
+      if (count > 0) {
+        ++num_sequences;
+        num_read += past_lens[s] + count;
+      }
       const auto place = [&](int position) {
         return cache + tables[s * stride + position / page] * block + position % page;
       };
@@ -334,6 +337,7 @@ Work attend(Arguments& a, unsigned blocks) {
       }
     }
     count("keys_read", num_read);
+    count("sequences", num_sequences);
   };
 }
 

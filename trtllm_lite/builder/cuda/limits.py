@@ -61,8 +61,13 @@ def decode_batches(num_rows: int) -> tuple[int, ...]:
 
 
 def max_decode_seqs(limits: BuildLimits) -> int:
-    """The most sequences with new tokens in a decode step; each padding token is one."""
-    return min(decode_batches(limits.num_decode_tokens)[-1], limits.max_batch_size + _WIDEST_STEP - 1)
+    """The most sequences with new tokens in a decode step.
+
+    Padding tokens are in sequences of as many as a row with drafts has, if a block of the cache holds so many.
+    """
+    num_padding = min(1 + limits.max_draft_len, limits.tokens_per_block)
+    most = decode_batches(limits.num_decode_tokens)[-1]  # before the first request there is only padding
+    return max(-(-most // num_padding), min(most, limits.max_batch_size - (-(_WIDEST_STEP - 1) // num_padding)))
 
 
 def decode_buckets(limits: BuildLimits) -> list[Bucket]:

@@ -17,7 +17,7 @@ from tests.unit.cuda.fake_device.requests import (
     logits_after,
     run,
 )
-from tests.unit.cuda.toy_engine import MAX_SEQ_LEN, PAGE, POISON, VOCAB, make_toy_engine, to_bytes
+from tests.unit.cuda.toy_engine import MAX_BATCH_SIZE, MAX_SEQ_LEN, PAGE, POISON, VOCAB, make_toy_engine, to_bytes
 from trtllm_lite._core import CudaExecutor, Engine, EventLoop, FinishReason, NgramSizes
 
 MAX_DRAFT_LEN = 2
@@ -71,7 +71,7 @@ def test_drafts_change_nothing_but_the_number_of_steps(executor: CudaExecutor) -
 
 
 def test_the_cache_is_read_once_for_a_row(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
-    """A row with drafts is one sequence; a padding row, of which a step has at most one here, reads a single key."""
+    """A row with drafts is one sequence; a padding sequence, of which a step has at most one here, has two at most."""
     loop, [prompt], num_tokens = drafting(executor), prompts_to_look_up(4, 1), 18
     names = (b"keys_read", b"to_host")
     before = [fake_driver.fake_count(name) for name in names]
@@ -79,7 +79,16 @@ def test_the_cache_is_read_once_for_a_row(fake_driver: ctypes.CDLL, executor: Cu
     num_read, num_steps = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
     check(answer, prompt, num_tokens)
     assert num_kept(loop) > 0
-    assert 0 < num_read <= num_steps * (len(prompt) + num_tokens + 1)
+    assert 0 < num_read <= num_steps * (len(prompt) + num_tokens + 2)
+
+
+def test_padding_has_no_more_sequences_than_rows_with_drafts(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
+    """Kernels have tables of as many; steps of padding alone run once for each graph."""
+    before = fake_driver.fake_count(b"sequences")
+    drafting(executor)
+    most = MAX_BATCH_SIZE * (1 + MAX_DRAFT_LEN)
+    sizes = [*(size for size in (1, 2, 4, 8, 16) if size < most), most]
+    assert fake_driver.fake_count(b"sequences") - before == sum(-(-size // (1 + MAX_DRAFT_LEN)) for size in sizes)
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,12 @@ void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int3
   ints(kSampleMasks)[logit_++] = mask;
 }
 
-// Adds padding tokens, each a sequence of its own, and then sequences without tokens: if rows have several tokens,
-// there are fewer sequences than tokens.
+// Adds padding tokens, in sequences of as many as a row with drafts has, and then sequences without tokens: if rows have
+// several tokens, there are fewer sequences than tokens. Padding sequences lie in the spare block.
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
+  const Manifest& manifest = executor_.engine().manifest();
+  const std::int64_t most =
+      std::min<std::int64_t>(1 + manifest.limits.max_draft_len, manifest.kv_cache.tokens_per_block);
   while (token_ < shape.num_tokens) {
     written.decodes.replace(token_, 0);
     ints(kTokenIds)[token_] = 0;
@@ -239,10 +242,11 @@ void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
     ints(kPositionIds)[token_] = 0;
     ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
     set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
+    ++token_;
+    if (token_ < shape.num_tokens && token_ - ints(kCuSeqlens)[seq_] < most) continue;
     const std::int32_t spare = executor_.spare_block();
     written.tables.replace(seq_, 0);
     for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(seq_, group, {&spare, 1});
-    ++token_;
     end_sequence(0);
   }
   while (seq_ < shape.num_seqs) end_sequence(0);
