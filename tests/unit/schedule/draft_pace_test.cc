@@ -66,6 +66,7 @@ struct FullBatch {
   std::function<double(int)> keeps;  // probability that a draft token of a request is right
 
   double share = 0;  // time of drafting relative to the device's step time
+  int always = 0;    // if not 0, every row brings as many drafts
 
   // Returns tokens per second while all requests run.
   double rate(bool drafts) const {
@@ -73,7 +74,8 @@ struct FullBatch {
     const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch), {kPrompt, kGenerated, kGenerated});
     auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, batch, 8192, kPrompt + kGenerated);
     const auto slow = std::make_shared<SlowDrafter>();
-    if (drafts) config.max_draft_len = tl::kMaxDrafts;
+    if (drafts) config.max_draft_len = always > 0 ? always : tl::kMaxDrafts;
+    config.paces_drafts = always == 0;
     if (drafts && share > 0) config.drafter = slow;
     if (drafts && share == 0) {
       config.drafter =
@@ -139,6 +141,27 @@ TEST(drafts_that_are_right_pay) {
   const auto gain = [](int batch, double kept) { return FullBatch{batch, kGpu, [=](int) { return kept; }}.gain(); };
   CHECK(gain(1, 0.8) > 3 && gain(16, 0.8) > 2.2 && gain(64, 0.8) > 1.4);
   CHECK(gain(1, 1) > 7);
+}
+
+// Steps of a device that computes tokens in tiles take longer by leaps: the number of drafts that pays best fills a tile.
+TEST(drafts_fill_tiles) {
+  for (const int tile : {64, 128}) {
+    for (const int batch : {16, 64}) {
+      for (const double kept : {0.0, 0.2, 0.5, 0.8, 0.95}) {
+        StepTimes times;
+        times.tile = tile, times.known = true;
+        FullBatch full{batch, times, [=](int) { return kept; }};
+        const double paced = full.gain();
+        double best = 1;
+        for (int num_drafts = 1; num_drafts <= tl::kMaxDrafts; ++num_drafts) {
+          full.always = num_drafts;
+          best = std::max(best, full.gain());
+        }
+        if (paced < 0.93 * best) std::fprintf(stderr, "%d, %d, %g: %g of %g\n", tile, batch, kept, paced, best);
+        CHECK(paced >= 0.93 * best && (tile < batch * 2 || paced > 0.97 * best));
+      }
+    }
+  }
 }
 
 // Each request of a batch gets the number of draft tokens that saves it time.
@@ -238,8 +261,8 @@ TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
     cost.observe(next);
   }
   const double rate = 4 / (step(470, 6, 3).seconds + 3e-5);
-  CHECK(cost.known() && std::abs(cost.prices().per_draft - 1e-5 * rate) < 0.2e-5 * rate);
-  CHECK(std::abs(cost.prices().per_place - 3e-5 * rate) < 0.6e-5 * rate);
+  CHECK(cost.known() && std::abs(cost.per_draft(6, 3) - 1e-5 * rate) < 0.2e-5 * rate);
+  CHECK(std::abs(cost.per_place() - 3e-5 * rate) < 0.6e-5 * rate);
 }
 
 // A drafter may catch up for 1/200 of the time of steps, plus the time that accepted draft tokens saved.

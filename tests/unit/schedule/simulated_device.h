@@ -22,13 +22,18 @@ struct StepTimes {
   double per_cached_token = 31.5e-6;  // read by a decode row
   double per_prefill_pair = 1e-6;     // a prompt token and a position that it attends to
   double per_copied_block = 0.1;      // in one direction
+  int tile = 1;                       // tokens are computed in tiles of as many
+  bool known = false;                 // whether the device knows what decode steps take
 
+  double of_tokens(std::int64_t num_tokens) const {
+    return base + per_token * static_cast<double>((num_tokens + tile - 1) / tile * tile);
+  }
   double copying(const tl::StepBatch& batch) const {
     return per_copied_block * static_cast<double>(batch.copies.size());
   }
   double computing(const tl::StepBatch& batch) const {
     if (batch.rows.empty()) return 0;
-    double ms = base + per_token * static_cast<double>(batch.token_ids.size());
+    double ms = of_tokens(std::ssize(batch.token_ids));
     if (batch.num_decode_tokens > 0) ms += decode_base;
     for (const tl::StepRow& row : batch.rows) {
       ms += row.decodes() ? per_decode_row + per_cached_token * row.past_len
@@ -44,6 +49,7 @@ class SimulatedDevice : public tl::StepExecutor {
       : num_slots_(num_slots), times_(times), request_of_(static_cast<std::size_t>(num_slots)) {}
 
   int num_slots() const override { return num_slots_; }
+  double decode_seconds(int num_tokens) const override { return times_.known ? times_.of_tokens(num_tokens) / 1e3 : 0; }
   void set_slot(int slot, std::shared_ptr<const tl::SlotParams>, std::span<const std::int32_t> tokens, int) override {
     request_of_[static_cast<std::size_t>(slot)] = tokens[0];
   }

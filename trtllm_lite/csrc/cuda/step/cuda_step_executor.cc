@@ -104,6 +104,7 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
                             .adapters = adapters};
       packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
       capture(shape, flight.inputs.data());
+      if (!adapters && max_draft_len() > 0 && num_stages_ == 1) decode_seconds_.push_back(time_alone(shape, flight));
     }
     if (rows >= max_batch_size * (1 + max_draft_len())) return;
   }
@@ -128,6 +129,16 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
   if (earlier_ != nullptr) earlier_->capture(shape, inputs);
+  run_alone(shape, inputs);
+  for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
+    rank.executor->device().make_current();
+    rank.executor->capture(shape, draws(rank));
+  });
+}
+
+// Runs a step of padding alone, and waits for it.
+void CudaStepExecutor::run_alone(const StepShape& shape, const std::byte* inputs) {
   or_give_up([&] {
     for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
       put_part(*rank.executor, watchdog_, [&] {
@@ -138,11 +149,23 @@ void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) 
     share_tokens();
     wait_for_end(flights_.front(), 0);
   });
-  for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
-  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
-    rank.executor->device().make_current();
-    rank.executor->capture(shape, draws(rank));
-  });
+}
+
+// Seconds of a captured step of padding, the second time that it runs.
+double CudaStepExecutor::time_alone(const StepShape& shape, Flight& flight) {
+  packer_.vary_tokens(shape.num_tokens);
+  run_alone(shape, flight.inputs.data());
+  record(flight.started);
+  run_alone(shape, flight.inputs.data());
+  return seconds_between(flight.started, flights_.front().ended);
+}
+
+double CudaStepExecutor::decode_seconds(int num_tokens) const {
+  if (decode_seconds_.empty()) return 0;
+  const std::vector<std::int64_t>& batches = executor_.plan().cuda->decode_batches;
+  const auto place = static_cast<std::size_t>(std::ranges::lower_bound(batches, num_tokens) - batches.begin());
+  if (place < decode_seconds_.size()) return decode_seconds_[place];
+  return decode_seconds_.back() * num_tokens / static_cast<double>(batches[decode_seconds_.size() - 1]);
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,

@@ -48,11 +48,13 @@ class CudaStepExecutor : public StepExecutor {
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows with the largest number of draft tokens, without and
-  // with adapters. Called before the first step, so that a lack of memory shows at once.
+  // with adapters. Called before the first step, so that a lack of memory shows at once. Measures what these steps take
+  // if there may be draft tokens.
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }
   int num_stages() const override { return num_stages_; }
+  double decode_seconds(int num_tokens) const override;
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override;
   void launch(const StepBatch& batch) override;
@@ -94,7 +96,10 @@ class CudaStepExecutor : public StepExecutor {
   bool knows_predecessor();
   Event drawn_before() const;
   void record(const OwnedEvent& event) const;
+  static double seconds_between(const OwnedEvent& first, const OwnedEvent& last);
   void capture(const StepShape& shape, const std::byte* inputs);
+  void run_alone(const StepShape& shape, const std::byte* inputs);
+  double time_alone(const StepShape& shape, Flight& flight);
   bool draws(const StageRank& rank) const { return rank.executor == &executor_; }
   // Calls `use` for each rank, stage by stage.
   template <typename Use>
@@ -135,11 +140,12 @@ class CudaStepExecutor : public StepExecutor {
   std::vector<StageRank> ranks_;
   RankWatchdog* const watchdog_;
   RankCommunicators* const communicators_;
-  bool is_late_ = false;            // a step has exceeded its time limit
-  std::vector<OwnedEvent> drawn_;   // recorded when tokens are drawn, one for each of the last num_stages() steps
-  std::uint64_t num_enqueued_ = 0;  // steps enqueued so far
-  std::vector<Flight> flights_;     // num_stages() + 1 of them
-  int oldest_ = 0;                  // index into flights_
+  bool is_late_ = false;                // a step has exceeded its time limit
+  std::vector<OwnedEvent> drawn_;       // recorded when tokens are drawn, one for each of the last num_stages() steps
+  std::vector<double> decode_seconds_;  // of decode steps, by index in Plan::decode_batches
+  std::uint64_t num_enqueued_ = 0;      // steps enqueued so far
+  std::vector<Flight> flights_;         // num_stages() + 1 of them
+  int oldest_ = 0;                      // index into flights_
   int in_flight_ = 0;
   HomeBound<ThreadPool> threads_;  // one for each rank of a stage, including the caller's; null for one rank
 };

@@ -116,6 +116,14 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   if (shape.adapters) list_adapters(batch, shape, row_logits);
 }
 
+void StepPacker::vary_tokens(std::int64_t num_tokens) const {
+  constexpr std::int64_t kStride = 7919;  // a prime
+  const std::int64_t vocab_size = executor_.engine().manifest().model.vocab_size;
+  for (std::int64_t i = 0; i < num_tokens; ++i) {
+    ints(kTokenIds)[i] = static_cast<std::int32_t>(i * kStride % vocab_size);
+  }
+}
+
 // Lists tokens and rows of logits by the slots of their adapters. A padding row has none.
 void StepPacker::list_adapters(const StepBatch& batch, const StepShape& shape, std::span<const RowLogits> row_logits) {
   const std::int32_t none = executor_.num_loras();

@@ -43,6 +43,9 @@ class StepPacker {
   // `written` describes `out`, and no other code may write there.
   void pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
             std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written);
+  // Lets the tokens of the step of padding alone that was packed last differ, so that a mixture's tokens have different
+  // experts, as those of requests do.
+  void vary_tokens(std::int64_t num_tokens) const;
 
  private:
   bool is_short(const StepRow& row) const;

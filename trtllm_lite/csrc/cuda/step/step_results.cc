@@ -10,13 +10,6 @@ constexpr const char* kNotSampled =
 constexpr const char* kNothingAllowed =
     "at least one token must be possible, but the request's constraints (bad_words, min_tokens, guided_decoding) ban "
     "all, or the logits hold NaN or +infinity; relax the constraints, or check the weights";
-constexpr double kSecondsPerMillisecond = 1e-3;
-
-double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
-  float milliseconds = 0;
-  driver().check(driver().event_elapsed(&milliseconds, first.get(), last.get()), "timing a step");
-  return milliseconds * kSecondsPerMillisecond;
-}
 
 // Clears the result but keeps its memory.
 void clear(RowResult& result) {
@@ -28,6 +21,13 @@ void clear(RowResult& result) {
 }
 
 }  // namespace
+
+double CudaStepExecutor::seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
+  constexpr double kSecondsPerMillisecond = 1e-3;
+  float milliseconds = 0;
+  driver().check(driver().event_elapsed(&milliseconds, first.get(), last.get()), "timing a step");
+  return milliseconds * kSecondsPerMillisecond;
+}
 
 void CudaStepExecutor::read_times(Flight& flight) {
   flight.result.copy_seconds = flight.result.compute_seconds = 0;

@@ -2,8 +2,20 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace tl {
+namespace {
+
+SecondsOfTokens known_seconds(const StepExecutor& executor) {
+  if (executor.decode_seconds(1) == 0) return {};
+  return [&executor](int num_tokens) { return executor.decode_seconds(num_tokens); };
+}
+
+}  // namespace
+
+DraftRows::DraftRows(ScheduleState& state, const CostModel& costs)
+    : state_(state), costs_(costs), cost_(known_seconds(state.executor)) {}
 
 // Pauses of all requests end at the same steps, because a draft costs less if many rows of its step have drafts.
 void DraftRows::wake(std::uint64_t step) {
@@ -20,6 +32,7 @@ void DraftRows::add(const StepShares& shares, StepWriter& step) {
   drafting_.clear();
   tasks_.clear();
   const RunningSet& order = state_.requests.running();
+  if (state_.config.paces_drafts) row_price_ = cost_.of_row(order.num_rows(), kMaxDrafts);
   int num_left = step.budget() - (order.num_rows() - step.num_rows());
   for (const Index index : order) {
     if (step.num_rows() + std::ssize(drafting_) >= shares.num_decoding) break;
@@ -54,7 +67,8 @@ void DraftRows::observe(const StepBatch& batch, const StepResult& result) {
   if (batch.only_decodes()) cost_.observe(step);
   price_.reset();
   if (!cost_.known() || step.num_drafts == 0) return;
-  price_ = cost_.prices().of_draft(1.0 * step.num_drafts / step.num_places);
+  price_ = cost_.of_row(step.num_rows, kMaxDrafts);
+  price_->tokens += cost_.per_place() * step.num_places / step.num_drafts;
 }
 
 void DraftRows::learn(Request& request, const StepRow& row, int num_kept) {
@@ -119,9 +133,8 @@ bool DraftRows::fits(const Running& running, int num_drafts) const {
 // The number of drafts, forced or not, that is expected to pay off; at most `most`.
 int DraftRows::paced(const Request& request, int most) const {
   if (!cost_.known()) return std::min(most, cost_.trial_len());
-  const double price = cost_.prices().per_draft;
-  const int proposed = request.rest == 0 ? request.pace.draft_len(price, most) : 0;
-  const int forced = request.forced_rest == 0 ? request.forced_pace.draft_len(price, most) : 0;
+  const int proposed = request.rest == 0 ? request.pace.draft_len(row_price_, most) : 0;
+  const int forced = request.forced_rest == 0 ? request.forced_pace.draft_len(row_price_, most) : 0;
   return std::max(proposed, forced);
 }
 
@@ -134,14 +147,13 @@ void DraftRows::look_at_tasks(const StepBatch& batch) {
   }
   if (!state_.config.paces_drafts) return;
   if (cost_.known()) {
-    const double price = cost_.prices().per_draft;
     for (DraftTask& task : tasks_) {
       const DraftPace& pace = task.forced.value_or(false) ? task.request.forced_pace : task.request.pace;
-      task.most = pace.draft_len(price, task.most);
+      task.most = pace.draft_len(row_price_, task.most);
     }
   }
   ask_within_budget();
-  ask_for_what_pays();
+  ask_for_what_pays(static_cast<int>(batch.token_ids.size() + tasks_.size()));
 }
 
 // Pauses drafting for requests that would take longer to catch up with than the time budget allows.
@@ -162,9 +174,9 @@ void DraftRows::ask_within_budget() {
 }
 
 // Asks each row for the number of drafts that pays off over all rows, and pauses the requests if no draft does. Forced
-// tokens are exempt, because proposing them takes no time.
-void DraftRows::ask_for_what_pays() {
-  const int num_places = num_paying_places();
+// tokens are exempt, because proposing them takes no time. The step has `num_others` tokens that are no drafts.
+void DraftRows::ask_for_what_pays(int num_others) {
+  const int num_places = num_paying_places(num_others);
   for (DraftTask& task : tasks_) {
     if (task.forced.value_or(false)) continue;
     if (task.most > 0 && num_places == 0) task.request.rest = task.request.pace.rest();
@@ -172,19 +184,26 @@ void DraftRows::ask_for_what_pays() {
   }
 }
 
-// The number of drafts that pays off over all rows whose drafts take time.
-int DraftRows::num_paying_places() const {
-  const DraftPrices prices = cost_.prices();
-  int num_places = 0;
-  for (; num_places < kMaxDrafts; ++num_places) {
+// The number of drafts that pays off over all rows whose drafts take time. Places that do not pay may do so together
+// with those after them, where a step's time grows by leaps.
+int DraftRows::num_paying_places(int num_others) const {
+  int num_places = 0, num_paying = num_others;  // places that pay, and tokens with their drafts
+  int num_drafts = 0;                           // drafts of the places after those
+  double num_kept = 0;                          // how many of them are expected to be accepted
+  for (int place = 1; place <= kMaxDrafts; ++place) {
     int num_rows = 0;
-    double num_kept = 0;
     for (const DraftTask& task : tasks_) {
-      if (task.most <= num_places || task.forced.value_or(false)) continue;
+      if (task.most < place || task.forced.value_or(false)) continue;
       ++num_rows;
-      num_kept += task.request.pace.kept(num_places + 1);
+      num_kept += task.request.pace.kept(place);
     }
-    if (num_rows == 0 || !DraftPace::pays(num_kept / num_rows, prices.of_draft(num_rows))) break;
+    if (num_rows == 0) break;
+    num_drafts += num_rows;
+    const DraftPrice price = cost_.price(num_paying, num_drafts, place - num_places);
+    if (!DraftPace::pays(num_kept / num_drafts, price)) continue;
+    num_places = place;
+    num_paying += std::exchange(num_drafts, 0);
+    num_kept = 0;
   }
   return num_places;
 }

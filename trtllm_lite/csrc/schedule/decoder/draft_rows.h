@@ -19,7 +19,7 @@ namespace tl {
 class DraftRows {
  public:
   // Borrows the arguments.
-  DraftRows(ScheduleState& state, const CostModel& costs) : state_(state), costs_(costs) {}
+  DraftRows(ScheduleState& state, const CostModel& costs);
 
   // Ends the pauses that are over at this step.
   void wake(std::uint64_t step);
@@ -44,16 +44,17 @@ class DraftRows {
   int paced(const Request& request, int most) const;
   void look_at_tasks(const StepBatch& batch);
   void ask_within_budget();
-  void ask_for_what_pays();
-  int num_paying_places() const;
+  void ask_for_what_pays(int num_others);
+  int num_paying_places(int num_others) const;
   static void note_nothing(const DraftTask& task);
 
   ScheduleState& state_;
   const CostModel& costs_;
   DraftCost cost_;
-  std::optional<double> price_;   // for each draft of the step whose results are taken
-  std::vector<Index> drafting_;   // requests that draft in the step in preparation
-  std::vector<DraftTask> tasks_;  // tasks of `drafting_`
+  DraftPrice row_price_;             // of drafts of a row in the step in preparation
+  std::optional<DraftPrice> price_;  // of drafts of a row in the step whose results are taken
+  std::vector<Index> drafting_;      // requests that draft in the step in preparation
+  std::vector<DraftTask> tasks_;     // tasks of `drafting_`
   DraftCounters counters_;
 };
 
