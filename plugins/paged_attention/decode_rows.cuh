@@ -18,7 +18,8 @@ static_assert(kDim % 16 == 0 && kGroup <= 16 && TL_ITEM_TOKENS <= TL_NEW_TOKENS)
 constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : TL_WARPS == 4 ? 2 : 3;
 static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
 
-using Items = SplitItems<TL_MAX_ITEMS, TL_NEW_TOKENS, TL_ITEM_TOKENS>;
+// With few sequences, the rows of an item are an octet.
+using Items = SplitItems<TL_MAX_ITEMS, TL_NEW_TOKENS, TL_ITEM_TOKENS, min_of(max_of(8 / kGroup, 1), TL_ITEM_TOKENS)>;
 using Table = SplitTable<TL_KV_HEADS, Items, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 
 // Whether new tokens are copied from the cache, after the previous kernel has stored them.

@@ -15,6 +15,8 @@ struct KeptQuery {
     words[octet][k][0] = first;
     words[octet][k][1] = second;
   }
+  // Makes something of an octet's row that no query is put into: each pair has as many rows, so it stays zero.
+  __device__ __forceinline__ void skip(int) {}
   __device__ __forceinline__ uint2 get(int octet, int k) const {
     return make_uint2(words[octet][k][0], words[octet][k][1]);
   }
@@ -29,6 +31,10 @@ struct SharedQuery {
   __device__ __forceinline__ SharedQuery(float* of_warp, int lane) : words(reinterpret_cast<uint2*>(of_warp) + lane) {}
   __device__ __forceinline__ void put(int octet, int k, u32 first, u32 second) {
     words[(octet * (kDim / 16) + k) * 32] = make_uint2(first, second);
+  }
+  __device__ __forceinline__ void skip(int octet) {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) put(octet, k, 0, 0);
   }
   __device__ __forceinline__ uint2 get(int octet, int k) const { return words[(octet * (kDim / 16) + k) * 32]; }
 };

@@ -49,12 +49,19 @@ struct SplitTable : Items {
   }
   // Chooses how to split, and counts units if pairs are split. Called by one warp.
   __device__ void build() {
-    Items::divide(num_items);
+    Items::divide(num_items, most_smaller_items());
     choose();
     __syncwarp();
     if (!whole) count_units();
   }
 
+  // The most items that may be smaller: with a block for each pair, if pairs are so short that they stay whole.
+  __device__ int most_smaller_items() const {
+    if constexpr (!Items::kHasSmaller) return 0;
+    int total, longest;
+    count_tokens(total, longest);
+    return longest < 1 + kExchangeChunks << kBlockChunkShift ? gridDim.x / kKvHeads : 0;
+  }
   // Chooses whole pairs if that keeps four fifths of the blocks busy to the end and no pair takes much longer than a
   // block's share, or if every team has at most one pair and ends sooner than blocks that share pairs.
   __device__ void choose() {

@@ -114,11 +114,15 @@ struct TileState {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) rows[o].reset();
   }
-  // Row r is at Rows::place(from, 0, r); rows past num_rows stay as they are. (Nothing is made of their results.)
+  // Row r is at Rows::place(from, 0, r). Nothing is made of the results of rows past num_rows, but all rows of a warp
+  // raise their maxima together, so that the last bits of a result need queries that are the same each time.
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      if (lane / 4 >= num_rows - o * 8) continue;
+      if (lane / 4 >= num_rows - o * 8) {
+        query.skip(o);
+        continue;
+      }
       const u16* row = Rows::place(from, o * 8, lane / 4);
       const u32* words = reinterpret_cast<const u32*>(row) + lane % 4 * (kByteKeys ? 2 : 1);
 #pragma unroll
