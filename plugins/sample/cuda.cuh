@@ -13,7 +13,8 @@
 // A sequence with drafts has a row for each draft after its own row, with kDraftRow in place of a slot.
 // sample_drafts[r] is the draft that follows row r. It is accepted if it was drawn from row r; only then row r + 1 is
 // drawn from, by the same blocks, so that edits know the tokens before. After a rejected draft, the sequence's further
-// rows leave tokens[] as it is.
+// rows leave tokens[] as it is. From sm_90 on, the largest logits of all rows of a sequence are found at the same time,
+// and the blocks of the row that is done last draw.
 //
 // A row that holds NaN or plus infinity, has nothing finite that may be drawn, or overflows when divided by its
 // temperature gives -1 and leaves last_tokens alone; so does a row with a negative slot.
@@ -25,8 +26,8 @@
 // largest logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
-// a multiple of TL_CLUSTER, of which TL_CLUSTER work. Below sm_90, `winners` has room for rows * blocks u64, and
-// `arrivals` has a zero per row, which the kernel restores. `slots` holds records of a SamplingSlot and `max_edits`
+// a multiple of TL_CLUSTER, of which TL_CLUSTER work. `winners` has room for a u64 per row or, below sm_90, rows *
+// blocks; `arrivals` has a zero per row, which the kernel restores. `slots` holds records of a SamplingSlot and `max_edits`
 // edits, `masks` rows of a bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER, TL_SHARED_BYTES.
 #include "sample/border.cuh"
 #include "sample/edits.cuh"
@@ -96,6 +97,37 @@ __device__ __forceinline__ int choose(u64 best, const float* logits, const Seque
   return isinf(row.max_scaled) ? -1 : draw(row, logit_of(best), *sequence.slot, sequence.num_generated, columns);
 }
 
+// Rows of a sequence: its own, and those of its drafts.
+struct SequenceRows {
+  int first, count;
+};
+
+// The rows of the sequence to which row r belongs. Without clusters, the blocks of its first row take all rows.
+__device__ __forceinline__ SequenceRows rows_of(const int* sample_slots, int r) {
+  if (!TL_HAS_CLUSTERS) return {r, 1};
+  int first = r, end = r + 1;
+  while (first > 0 && sample_slots[first] == kDraftRow) --first;
+  while (end < static_cast<int>(gridDim.y) && sample_slots[end] == kDraftRow) ++end;
+  return {first, end - first};
+}
+
+// Puts the best key of row blockIdx.y into `winners`. Returns, in all threads of its cluster, whether all other rows of
+// the sequence have theirs there.
+__device__ __forceinline__ bool arrives_last(u64 best, const SequenceRows& rows, u64* winners, u32* arrivals) {
+  __shared__ u32 others;  // that had arrived before
+  if (cluster_rank() == 0 && threadIdx.x == 0) {
+    winners[blockIdx.y] = best;
+    __threadfence();
+    others = atomicAdd(arrivals + rows.first, 1);
+    if (static_cast<int>(others) == rows.count - 1) arrivals[rows.first] = 0;
+    __threadfence();
+  }
+  cluster_sync();
+  const bool is_last = static_cast<int>(load_of_block(&others, 0)) == rows.count - 1;
+  cluster_sync();
+  return is_last;
+}
+
 __device__ __forceinline__ u64 best_allowed(const float* logits, const u32* mask) {
   return row_max(best_allowed_key(logits, mask, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
 }
@@ -135,7 +167,8 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
            const __grid_constant__ tl::SamplingInputs in) {
   using namespace tl;
   extern __shared__ __align__(16) u64 columns[];
-  int r = blockIdx.y;
+  const SequenceRows rows = rows_of(in.sample_slots, blockIdx.y);
+  int r = rows.first;
   const int number = in.sample_slots[r], blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
   int counter = in.sample_counter[r], draft = in.sample_drafts[r], mask_number = in.sample_masks[r];
   SamplingSlot* slot = slot_of(slots, max_edits, number);
@@ -143,10 +176,15 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
   wait_for_previous_kernel();
   allow_next_kernel();
   if (static_cast<int>(blockIdx.x) >= blocks || number == kDraftRow) return;
+  const float* own = logits + static_cast<u64>(blockIdx.y) * TL_VOCAB;
+  const u64 first = best_key(own, blockIdx.x * kThreads + threadIdx.x, blocks * kThreads);
   float* row = logits + static_cast<u64>(r) * TL_VOCAB;
-  const u64 first = best_key(row, blockIdx.x * kThreads + threadIdx.x, blocks * kThreads);
 #if TL_HAS_CLUSTERS
   u64 best = row_max(first);
+  if (rows.count > 1) {
+    if (!arrives_last(best, rows, winners, arrivals)) return;
+    best = __ldcg(winners + r);
+  }
 #else
   u64 best = last_max(first, r, winners, arrivals);
   if (best == 0) return;
@@ -170,6 +208,10 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
     row += TL_VOCAB;
     if (counter != kGreedy) ++counter;
     cluster_sync();  // the token is among the edits, for all blocks
-    best = row_max(best_key(row, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
+#if TL_HAS_CLUSTERS
+    best = __ldcg(winners + r);
+#else
+    best = row_max(best_key(row, threadIdx.x, kThreads));
+#endif
   }
 }
