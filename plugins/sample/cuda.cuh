@@ -27,8 +27,9 @@
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
 // a multiple of TL_CLUSTER, of which TL_CLUSTER work. `winners` has room for a u64 per row or, below sm_90, rows *
-// blocks; `arrivals` has a zero per row, which the kernel restores. `slots` holds records of a SamplingSlot and `max_edits`
-// edits, `masks` rows of a bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER, TL_SHARED_BYTES.
+// blocks; `arrivals` has a zero per row, which the kernel restores. `slots` holds records of a SamplingSlot and
+// `max_edits` edits, `masks` rows of a bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER,
+// TL_SHARED_BYTES.
 #include "sample/border.cuh"
 #include "sample/edits.cuh"
 #include "sample/logprobs.cuh"

@@ -143,7 +143,8 @@ TEST(drafts_that_are_right_pay) {
   CHECK(gain(1, 1) > 7);
 }
 
-// Steps of a device that computes tokens in tiles take longer by leaps: the number of drafts that pays best fills a tile.
+// Steps of a device that computes tokens in tiles take longer by leaps: the number of drafts that pays best fills a
+// tile.
 TEST(drafts_fill_tiles) {
   for (const int tile : {64, 128}) {
     for (const int batch : {16, 64}) {

@@ -187,8 +187,8 @@ class StepExecutor {
   // the later one are known (prefill).
   virtual int num_stages() const { return 1; }
 
-  // Seconds of a step of `num_tokens` tokens that only decodes, measured before the first request: without the time that
-  // texts add as they grow. 0 if nothing was measured.
+  // Seconds of a step of `num_tokens` tokens that only decodes, measured before the first request: without the time
+  // that texts add as they grow. 0 if nothing was measured.
   virtual double decode_seconds(int /*num_tokens*/) const { return 0; }
 
   // Gives `slot`, which no step in flight uses, to a request. `tokens`: its prompt (the first num_prompt) and what it

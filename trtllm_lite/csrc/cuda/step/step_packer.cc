@@ -237,8 +237,8 @@ void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int3
   ints(kSampleMasks)[logit_++] = mask;
 }
 
-// Adds padding tokens, in sequences of as many as a row with drafts has, and then sequences without tokens: if rows have
-// several tokens, there are fewer sequences than tokens. Padding sequences lie in the spare block.
+// Adds padding tokens, in sequences of as many as a row with drafts has, and then sequences without tokens: if rows
+// have several tokens, there are fewer sequences than tokens. Padding sequences lie in the spare block.
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
   const Manifest& manifest = executor_.engine().manifest();
   const std::int64_t most =
