@@ -80,6 +80,9 @@ std::map<void*, std::size_t>& allocations() {
 constexpr std::size_t kTotalBytes = std::size_t{1} << 30, kPage = 4096;
 
 // Physical memory by its file: its bytes, and where it is mapped.
+struct Access {
+  int location_type, device, flags;
+};
 struct Physical {
   std::size_t bytes;
   char* address;
@@ -744,8 +747,10 @@ int cuMemMap(char* address, std::size_t bytes, std::size_t, std::uint64_t memory
   void* mapped = ::mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, static_cast<int>(memory), 0);
   return mapped == address ? 0 : kInvalidValue;
 }
-int cuMemSetAccess(char* address, std::size_t bytes, const void*, std::size_t) {
+int cuMemSetAccess(char* address, std::size_t bytes, const Access* access, std::size_t num_devices) {
   if (fails("cuMemSetAccess")) return kLaunchFailed;
+  const Lock lock(fake::device_mutex());
+  for (std::size_t i = 0; i < num_devices; ++i) count("opened_to_" + std::to_string(access[i].device));
   return ::mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : kInvalidValue;
 }
 int cuMemUnmap(char* address, std::size_t bytes) {

@@ -125,6 +125,8 @@ class CudaExecutor final : public DeviceExecutor {
   void synchronize() const;
 
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
+  // Lets the GPU of another rank, which can access this one's memory, reach the KV cache.
+  void open_cache_to(const CudaExecutor& other) { cache_.open_to(other.device_); }
   // The address of the RankTable of an engine of several ranks.
   DevicePtr rank_table() const { return address_of(plan_.outputs.at("ranks")); }
   // Tells a rank where the other ranks have their memory, and how to report a rank that does not come. For ranks that

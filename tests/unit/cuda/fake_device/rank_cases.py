@@ -281,6 +281,7 @@ def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
     pairs = [(rank, other) for rank in range(6) for other in range(6)]
     names = {pair: "access_of_{}_to_{}".format(*pair).encode() for pair in pairs}
     before = {pair: fake_driver.fake_count(name) for pair, name in names.items()}
+    opened_before = [fake_driver.fake_count(f"opened_to_{rank}".encode()) for rank in range(6)]
     paths = [tmp_path / f"rank{rank}.engine" for rank in range(6)]
     for rank, path in enumerate(paths):
         path.write_bytes(to_bytes(make_toy_engine_of_stages(3, rank // 2, 2, rank % 2)))
@@ -288,6 +289,9 @@ def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
     found = {pair for pair, name in names.items() if fake_driver.fake_count(name) > before[pair]}
     stages = {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
     assert found == {*stages, (0, 2), (1, 3), (2, 4), (3, 5), (0, 4), (1, 4), (3, 4)}
+    for rank, before_it in enumerate(opened_before):  # caches, of one slab each, are open to whom memory is
+        caches = [rank, *(other for one, other in found if one == rank)]
+        assert fake_driver.fake_count(f"opened_to_{rank}".encode()) - before_it == len(caches)
 
 
 @OF_EITHER_KIND

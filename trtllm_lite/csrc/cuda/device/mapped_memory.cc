@@ -46,7 +46,11 @@ std::optional<Slab> Slab::allocate(const Device& device, std::size_t bytes) {
 }
 
 MappedMemory::MappedMemory(const Device& device, std::size_t bytes, Tail tail, std::string what, std::string remedy)
-    : device_(device), what_(std::move(what)), remedy_(std::move(remedy)), bytes_(bytes) {
+    : device_(device),
+      what_(std::move(what)),
+      remedy_(std::move(remedy)),
+      bytes_(bytes),
+      access_{{.device = device.index()}} {
   if (bytes == 0) return;
   const std::size_t page = page_bytes(device);
   slab_bytes_ = kSlabPages * page;
@@ -69,6 +73,15 @@ std::size_t MappedMemory::bytes_of(int slab) const {
   return std::min(slab_bytes_, reserved_bytes_ - static_cast<std::size_t>(slab) * slab_bytes_);
 }
 
+void MappedMemory::open_to(const Device& peer) {
+  access_.push_back({.device = peer.index()});
+  for (int slab = 0; slab < num_slabs(); ++slab) {
+    if (!is_mapped(slab)) continue;
+    const Result result = driver().memory_set_access(address_of(slab), bytes_of(slab), &access_.back(), 1);
+    driver().check(result, "giving another GPU access to memory for ", what_);
+  }
+}
+
 void MappedMemory::map_all() {
   for (int slab = 0; slab < num_slabs(); ++slab) {
     std::optional<Slab> memory = Slab::allocate(device_, bytes_of(slab));
@@ -89,8 +102,7 @@ void MappedMemory::map(int slab, Slab& memory) {
                       std::to_string(memory.size()));
   }
   driver().check(driver().memory_map(address, bytes, 0, memory.get(), 0), "mapping memory for ", what_);
-  const MemoryAccess access{.device = device_.index()};
-  if (const Result result = driver().memory_set_access(address, bytes, &access, 1); result != 0) {
+  if (const Result result = driver().memory_set_access(address, bytes, access_.data(), access_.size()); result != 0) {
     driver().memory_unmap(address, bytes);
     driver().check(result, "giving access to memory for ", what_);
   }

@@ -63,6 +63,8 @@ class MappedMemory {
   std::size_t bytes_of(int slab) const;
   bool is_mapped(int slab) const { return slabs_[static_cast<std::size_t>(slab)].has_value(); }
 
+  // Lets a GPU that can access this one's memory reach what is mapped, and what will be.
+  void open_to(const Device& peer);
   // Takes new memory for all slabs, none of which is mapped. Throws LimitError if the device has too little.
   void map_all();
   // Throws the LimitError for a device that has too little memory.
@@ -81,6 +83,7 @@ class MappedMemory {
   std::size_t bytes_ = 0, slab_bytes_ = 0, reserved_bytes_ = 0;
   DeviceMemory memory_of_device_;  // before any of it was taken
   DevicePtr address_ = 0;
+  std::vector<MemoryAccess> access_;  // of this device, then of those it is open to
   std::vector<std::optional<Slab>> slabs_;
   std::atomic<std::size_t> num_mapped_bytes_ = 0;
 };

@@ -51,6 +51,7 @@ void CudaGroup::reach_each_other() const {
     for (const auto& other : ranks_) {
       if (rank != other && reaches(mapping_of(*rank), mapping_of(*other))) {
         rank->device().enable_access_to(other->device());
+        other->open_cache_to(*rank);
       }
     }
   }
