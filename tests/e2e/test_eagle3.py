@@ -34,7 +34,7 @@ BUILT: dict[str, Any] = {
 class Models:
     """A model and its head, converted for each other and built in ``root``."""
 
-    def __init__(self, root: Path, norm_before_residual: bool = False) -> None:
+    def __init__(self, root: Path, norm_before_residual: bool = False, **built: Any) -> None:
         self.root = root
         self.model: PreTrainedModel = save_tiny_model("llama", root / "model", num_hidden_layers=NUM_LAYERS)
         tensors = save_tiny_head(root / "head", norm_before_residual=norm_before_residual)
@@ -42,9 +42,10 @@ class Models:
         convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(root / "head"))
         convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
         self.engine, self.head_engine = root / "engine", root / "head-engine"
-        build_engine(root / "checkpoint", self.engine, **BUILT)
+        build_engine(root / "checkpoint", self.engine, **{**BUILT, **built})
         # The head's steps take more tokens than the model's, so that it has read a prompt when its first draft is due.
-        build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
+        most = max(built.get("max_num_tokens", 0), 64)
+        build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": most})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
         """Options that verify every draft: with adaptive verification, drafts depend on times, which differ by run."""

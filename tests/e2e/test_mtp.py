@@ -21,14 +21,15 @@ from trtllm_lite.errors import ArgumentError, ConvertError
 class Models:
     """A MiMo and its MTP layer, converted and built as two engines in ``root``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **built: Any) -> None:
         self.root, model = root, str(root / "model")
         self.head = save_tiny_mimo(root / "model")
         convert_checkpoint(model, root / "checkpoint", draft_model_dir=model)
         convert_checkpoint(model, root / "layer-checkpoint", target_model_dir=model)
         self.engine, self.head_engine = root / "engine", root / "layer-engine"
-        build_engine(root / "checkpoint", self.engine, **BUILT)
-        build_engine(root / "layer-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
+        build_engine(root / "checkpoint", self.engine, **{**BUILT, **built})
+        most = max(built.get("max_num_tokens", 0), 64)
+        build_engine(root / "layer-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": most})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
         """Options that verify every draft: with adaptive verification, drafts depend on times, which differ by run."""
