@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_a_head_takes_no_adapters(models: Models, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"max_lora_rank is 8, and the network is a head or a layer that drafts"):
+    with pytest.raises(BuildError, match=r"max_lora_rank is 8: a head or a layer that drafts .* takes no adapters"):
         build_engine(models.root / "head-checkpoint", tmp_path / "engine", **BUILT, max_lora_rank=8)
 
 

@@ -168,7 +168,7 @@ def test_nothing_is_embedded_after_shutdown(encoder_dir: Path) -> None:
     [
         (
             {"target": "sm_120", "backend": "tensorrt"},
-            "the backend is tensorrt: encoders are for the backend native; leave it out",
+            "backend is tensorrt: encoders are for the backend native; leave it out",
         ),
         ({"kv_cache_dtype": "float16"}, "kv_cache_dtype is float16: encoders have no KV cache"),
         ({"max_draft_len": 2}, "max_draft_len is 2: encoders generate nothing"),
@@ -190,10 +190,10 @@ def test_builds_of_what_encoders_lack_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"qformat": "int8_sq"}, "int8_sq needs calibration, which encoders lack: choose a qformat that needs none"),
+        ({"qformat": "int8_sq"}, "calibration is needed for int8_sq: encoders have no logits .* choose a qformat"),
         ({"qformat": "int8_wo", "kv_cache_dtype": "int8"}, "kv_cache_dtype is int8: encoders have no KV cache"),
-        ({"qformat": "int8_wo", "max_accuracy_loss": 1}, "an encoder predicts none: leave max_accuracy_loss out"),
-        ({"autoq_format": "int8_wo,fp8_wo", "auto_quantize_bits": 12}, "an encoder predicts none: .* autoq_format"),
+        ({"qformat": "int8_wo", "max_accuracy_loss": 1}, "an encoder predicts none; leave max_accuracy_loss out"),
+        ({"autoq_format": "int8_wo,fp8_wo", "auto_quantize_bits": 12}, "an encoder predicts none; .* autoq_format"),
     ],
 )
 def test_quantization_that_decoders_alone_have_is_refused(

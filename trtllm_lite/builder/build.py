@@ -11,12 +11,12 @@ from trtllm_lite import _core
 from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE, check_key_cache
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.encoders import check_encoder
 from trtllm_lite.builder.fitting import fit_limits
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
-from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
+from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.module_options import check_module
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
@@ -33,7 +33,7 @@ from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
-from trtllm_lite.network.contract import is_encoder
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
@@ -209,7 +209,7 @@ def choose_limits(
     chosen, _ = backend_of([target] if isinstance(target, str) else target, backend)
     limits: GivenLimits = {name: given.pop(name) for name in GivenLimits.__annotations__ if name in given}  # type: ignore
     limits_of = _default_limits(checkpoint, chosen)
-    if device_memory is None or chosen.kind != "cuda" or is_encoder(checkpoint.model.graph):
+    if device_memory is None or chosen.kind != "cuda" or not module_kind(checkpoint.model.graph).generates:
         return limits_of(**limits)
 
     def memory_of(bounds: BuildLimits) -> MemoryPlan:
@@ -221,8 +221,8 @@ def choose_limits(
 
 def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., BuildLimits]:
     """Return a function that makes limits for the checkpoint's model, with defaults for those that are not given."""
-    positions, whole = checkpoint.config.max_position_embeddings, is_encoder(checkpoint.model.graph)
-    return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=whole)
+    positions, kind = checkpoint.config.max_position_embeddings, module_kind(checkpoint.model.graph)
+    return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=not kind.generates)
 
 
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
@@ -301,15 +301,12 @@ def _fuse(
             "the network has features for a draft head, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
-    if not is_encoder(checkpoint.model.graph):
-        check_recurrent(checkpoint.model.graph, limits, backend.kind)
-    if is_encoder(checkpoint.model.graph):
-        check_encoder(limits, kv_cache_dtype, key_cache_dtype, backend.kind)
-    check_prompt_embeds(checkpoint.model.graph, limits, backend.kind, checkpoint.config.family)
+    check_recurrent(checkpoint.model.graph, limits, backend.kind)
+    check_module(checkpoint.model.graph, limits, caches, backend.kind)
+    check_prompt_embeds(limits, backend.kind, checkpoint.config.family)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
-    check_lora_of_head(checkpoint.model.graph, limits.max_lora_rank)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))
     if kv_cache_dtype in PLAIN_DTYPES:

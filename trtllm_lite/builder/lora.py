@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-import onnx_ir as ir
-
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.schemes import SCHEMES
 
@@ -22,15 +19,6 @@ def check_lora(limits: BuildLimits, kind: str, targets: Sequence[str]) -> None:
         raise BuildError(
             f"{wanted} and deterministic is given: on a GPU a row's rounding would depend on whether another request "
             f"of its step has an adapter, so leave one of them out, build for cpu, or {merge}"
-        )
-
-
-def check_lora_of_head(network: ir.Graph, max_rank: int) -> None:
-    """Raise BuildError if the network is a draft head, for which there are no adapters."""
-    if max_rank and any(value.name == FEATURES for value in network.inputs):
-        raise BuildError(
-            f"max_lora_rank is {max_rank}, and the network is a head or a layer that drafts (EAGLE-3, MTP), which "
-            "takes no adapters: leave max_lora_rank out here, and pass it for the model that is drafted for"
         )
 
 

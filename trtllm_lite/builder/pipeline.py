@@ -17,7 +17,7 @@ from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.contract import is_encoder
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, network_schemas
 
 _MAX_LISTED = 40
@@ -58,7 +58,7 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """Return the network in operators of ``plugins/`` only; a decoder has a paged KV cache. Raises BuildError."""
-    if is_encoder(network.graph):
+    if not module_kind(network.graph).generates:
         model, fusions = run_passes(network, ENCODER_PIPELINE)
         check_all_fused(model, fusions)
         return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)

@@ -1,25 +1,19 @@
 """Refuses prompts of embeddings where an engine cannot take them."""
 
-import onnx_ir as ir
-
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FEATURES
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.contract import is_encoder
 
 # Families whose networks keep their residual stream divided by a factor, which rows would have to be divided by, too.
 _SCALED_STREAMS = ("granite", "granitemoe")
 
 
-def check_prompt_embeds(graph: ir.Graph, limits: BuildLimits, backend: str, family: str) -> None:
-    """Raise BuildError if ``limits`` ask for prompts of embeddings, and network, family or backend do not take them."""
+def check_prompt_embeds(limits: BuildLimits, backend: str, family: str) -> None:
+    """Raise BuildError if ``limits`` ask for prompts of embeddings, and family or backend do not take them."""
     if not limits.enable_prompt_embeds:
         return
     problems = {
         "the backend is tensorrt, whose networks look up tokens themselves": backend == "tensorrt",
-        "the network is an encoder": is_encoder(graph),
         f"networks of {family} scale their residual stream": family in _SCALED_STREAMS,
-        "the network is a head or a layer that drafts": any(value.name == FEATURES for value in graph.inputs),
         f"pp_size is {limits.pp_size}": limits.pp_size > 1,
     }
     for problem, found in problems.items():

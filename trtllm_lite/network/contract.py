@@ -25,19 +25,15 @@ import onnx_ir as ir
 
 from trtllm_lite.common.vocabulary import (
     ATTENTION,
-    EMBEDDING,
-    ENCODER_INPUTS,
     FEATURES,
     HIDDEN,
     LAYER_CACHES,
-    LOGITS,
-    NETWORK_INPUTS,
-    SEQ_LENS,
     CacheNames,
     cache_names,
 )
 from trtllm_lite.network.functions import is_call
 from trtllm_lite.network.graph import OPSET_VERSION
+from trtllm_lite.network.module_kinds import module_kind
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 # The shapes of what a layer keeps. The network chooses the extents named here but those of _FIXED.
@@ -65,37 +61,23 @@ def violations(graph: ir.Graph) -> list[str]:
     unnamed = sum(not node.name for node in graph.all_nodes())
     if unnamed:
         problems.append(f"{unnamed} nodes have no name")
-    expected = _expected_of_encoder if is_encoder(graph) else _expected_signatures
-    inputs, outputs = expected(graph)
+    inputs, outputs = _expected_signatures(graph)
     problems += _compare("inputs", inputs, [_signature(value) for value in graph.inputs])
     problems += _compare("outputs", outputs, [_signature(value) for value in graph.outputs])
     return problems
-
-
-def is_encoder(graph: ir.Graph) -> bool:
-    """Whether a network, before any pass has run, is an encoder's."""
-    return any(value.name == SEQ_LENS for value in graph.inputs)
-
-
-def _expected_of_encoder(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
-    """The inputs and outputs of an encoder by the contract."""
-    inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in ENCODER_INPUTS.items()]
-    found = _signature(graph.outputs[0])[2] if graph.outputs else ()
-    return inputs, [(EMBEDDING, "FLOAT", ("batch", *found[1:2]))]
 
 
 def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
     """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
     extra_inputs = [_signature(value) for value in graph.inputs if value.name == FEATURES][:1]
     extra_outputs = [_signature(value) for value in graph.outputs if value.name in (FEATURES, HIDDEN)][:1]
-    kept = list(_kept_signatures(graph))
-    logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
-    vocab = logits[-1] if logits else "vocab"
-    tokens = ("batch", "seq")
-    inputs: list[_Signature] = [(name, "INT64", tokens[:rank]) for name, rank in NETWORK_INPUTS.items()]
+    kind, kept = module_kind(graph), list(_kept_signatures(graph))
+    found = _signature(graph.outputs[0])[2] if graph.outputs else ()
+    size = found[-1] if len(found) > len(kind.output_rows) else "size"
+    inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in kind.inputs.items()]
     inputs += [_rows_of_tokens(FEATURES, entry) for entry in extra_inputs]
     inputs += [(name.past, "FLOAT", shape) for name, shape in kept]
-    outputs: list[_Signature] = [(LOGITS, "FLOAT", (*tokens, vocab))]
+    outputs: list[_Signature] = [(kind.output, "FLOAT", (*kind.output_rows, size))]
     outputs += [_rows_of_tokens(HIDDEN if extra_inputs else FEATURES, entry) for entry in extra_outputs]
     outputs += [(name.present, "FLOAT", shape) for name, shape in kept]
     return inputs, outputs
@@ -109,12 +91,12 @@ def layer_kinds(graph: ir.Graph) -> list[str]:
 
 def _kept_inputs(graph: ir.Graph) -> list[ir.Value]:
     """The inputs that follow those of the step: two for each layer."""
-    return list(graph.inputs)[len(NETWORK_INPUTS) + any(value.name == FEATURES for value in graph.inputs) :]
+    return list(graph.inputs)[len(module_kind(graph).inputs) + any(value.name == FEATURES for value in graph.inputs) :]
 
 
 def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | str, ...]]]:
     """What each layer keeps by the contract, with the layer's own sizes; keys and values have as many heads."""
-    kinds = layer_kinds(graph) or [ATTENTION]
+    kinds = layer_kinds(graph) or ([ATTENTION] if module_kind(graph).generates else [])
     found = [_signature(value)[2] for value in _kept_inputs(graph)]
     what = [name for kind in kinds for name in LAYER_CACHES[kind]]
     found += [()] * (len(what) - len(found))

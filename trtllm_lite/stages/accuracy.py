@@ -6,9 +6,8 @@ from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.common.progress import Report
 from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.manifest import Accuracy
-from trtllm_lite.errors import BuildError
 from trtllm_lite.evaluation import Evaluation, evaluate
-from trtllm_lite.network.contract import is_encoder
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 
@@ -75,11 +74,7 @@ def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, w
 
     Raises BuildError for encoders, which predict no tokens.
     """
-    if is_encoder(checkpoint.model.graph):
-        raise BuildError(
-            "accuracy is measured by the tokens that a model predicts, and an encoder predicts none: leave "
-            "max_accuracy_loss out, or name a qformat instead of autoq_format"
-        )
+    module_kind(checkpoint.model.graph).check(accuracy="to be measured")
     window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,

@@ -16,8 +16,8 @@ from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
-from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
@@ -68,8 +68,8 @@ def quantized(
     calibration text), EngineError, OutputError.
     """
     inputs, needs = inputs_to_observe(checkpoint.model, recipe)
-    if is_encoder(checkpoint.model.graph):
-        _check_encoder(recipe, needs)
+    calibration_for = f"needed for {recipe.qformats}" if needs > Needs.NOTHING else None
+    module_kind(checkpoint.model.graph).check(kv_cache_dtype=recipe.kv_cache_dtype, calibration=calibration_for)
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:
@@ -79,17 +79,6 @@ def quantized(
         network, decisions = quantize_network(checkpoint.model, recipe, statistics)
         result = replace(checkpoint, model=network)
         yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
-
-
-def _check_encoder(recipe: Recipe, needs: Needs) -> None:
-    """Raise BuildError for features that encoders lack: a KV cache, and the logits of all tokens, for calibration."""
-    if recipe.kv_cache_dtype is not None:
-        raise BuildError(f"kv_cache_dtype is {recipe.kv_cache_dtype}: encoders have no KV cache; leave it out")
-    if needs > Needs.NOTHING:
-        raise BuildError(
-            f"{recipe.qformats} needs calibration, which encoders lack: choose a qformat that needs none, such as "
-            "int8_wo or fp8_rowwise"
-        )
 
 
 @contextmanager

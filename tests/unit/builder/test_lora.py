@@ -12,7 +12,8 @@ from tests.unit.builder.scenario import Sequences
 from trtllm_lite import _core
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
-from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
+from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
+from trtllm_lite.builder.module_options import check_module
 from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, DEVICE_ALIGNMENT
@@ -142,11 +143,11 @@ def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
 
 def test_heads_that_draft_take_no_adapters() -> None:
     graph = network("llama").graph
-    check_lora_of_head(graph, 8)
+    check_module(graph, BuildLimits(max_lora_rank=8), {}, "native")
     graph.inputs.append(ir.val("features", ir.DataType.FLOAT, ["batch", "seq", 36]))
-    check_lora_of_head(graph, 0)
-    with pytest.raises(BuildError, match=r"max_lora_rank is 8, and the network is a head .*EAGLE-3"):
-        check_lora_of_head(graph, 8)
+    check_module(graph, BuildLimits(), {}, "native")
+    with pytest.raises(BuildError, match=r"max_lora_rank is 8: a head .*EAGLE-3"):
+        check_module(graph, BuildLimits(max_lora_rank=8), {}, "native")
 
 
 def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:

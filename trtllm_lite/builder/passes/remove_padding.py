@@ -22,8 +22,8 @@ from trtllm_lite.builder.graph import (
     value_of,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.common.vocabulary import ENCODER_INPUTS, FEATURES, NETWORK_INPUTS, SEQ_LENS
-from trtllm_lite.network.contract import is_encoder
+from trtllm_lite.common.vocabulary import FEATURES, SEQ_LENS
+from trtllm_lite.network.module_kinds import module_kind
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
@@ -135,7 +135,7 @@ def _replace_inputs(state: _Rewrite) -> None:
     """Take packed int32 inputs; the standard operators that want int64 read them through a Cast."""
     graph, first = state.graph, state.graph[0]
     old = {value.name: value for value in graph.inputs}
-    names = ENCODER_INPUTS if is_encoder(graph) else NETWORK_INPUTS
+    names = module_kind(graph).inputs
     new = [
         value_of(TOKEN_IDS, ir.DataType.INT32, [NUM_TOKENS]),
         value_of(POSITION_IDS, ir.DataType.INT32, [NUM_TOKENS]),
@@ -223,7 +223,7 @@ def _input_named(graph: ir.Graph, name: str) -> ir.Value | None:
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:
-    for name, rank in (ENCODER_INPUTS if is_encoder(graph) else NETWORK_INPUTS).items():
+    for name, rank in module_kind(graph).inputs.items():
         value = _input_named(graph, name)
         shape = dims(value)
         if shape is None or len(shape) != rank or not all(isinstance(dim, str) for dim in shape):

@@ -1,0 +1,96 @@
+"""Defines the kinds of modules that a checkpoint's network may be: what each looks like, and what it has no use for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from trtllm_lite.common.vocabulary import (
+    DECODER,
+    DRAFTING_HEAD,
+    EMBEDDING,
+    ENCODER_INPUTS,
+    FEATURES,
+    LOGITS,
+    NETWORK_INPUTS,
+    SEQ_LENS,
+    TEXT_ENCODER,
+)
+from trtllm_lite.errors import BuildError
+
+
+@dataclass(frozen=True)
+class ModuleKind:
+    """A kind of module, one of ``MODULE_KINDS``.
+
+    ``inputs`` are the ranks of the network's inputs, by name, without features and caches. ``output`` is its first
+    output, float32 of the extents ``output_rows`` and one more. ``refused`` has the reason, and what to do, for each
+    option that modules of this kind have no use for.
+    """
+
+    name: str
+    inputs: Mapping[str, int]
+    output: str
+    output_rows: tuple[str, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def generates(self) -> bool:
+        """Whether sequences grow by tokens that are drawn, and keep caches; if not, a step computes them whole."""
+        return self.output == LOGITS
+
+    def check(self, **given: object) -> None:
+        """Raise BuildError for the first of the ``given`` options that the module has no use for.
+
+        An option whose value is False or None is not given.
+        """
+        for name, reason in self.refused.items():
+            value = given.get(name)
+            if value is not None and value is not False:
+                how = "given" if value is True else value
+                raise BuildError(f"{name} is {how}: {reason}")
+
+
+_LEAVE_OUT = "; leave it out"
+_ONE_DEVICE = f"encoders run on one device only{_LEAVE_OUT}"
+_NO_CACHE = f"encoders have no KV cache{_LEAVE_OUT}"
+_DECODER = ModuleKind(DECODER, NETWORK_INPUTS, LOGITS, ("batch", "seq"), refused={})
+_KINDS = {
+    DECODER: _DECODER,
+    DRAFTING_HEAD: replace(
+        _DECODER,
+        name=DRAFTING_HEAD,
+        refused={
+            "max_lora_rank": "a head or a layer that drafts (EAGLE-3, MTP) takes no adapters; leave it out here, and "
+            "pass it for the model that is drafted for",
+            "enable_prompt_embeds": f"a head or a layer that drafts takes no embeddings{_LEAVE_OUT}",
+        },
+    ),
+    TEXT_ENCODER: ModuleKind(
+        TEXT_ENCODER,
+        inputs=ENCODER_INPUTS,
+        output=EMBEDDING,
+        output_rows=("batch",),
+        refused={
+            "backend": f"encoders are for the backend native{_LEAVE_OUT}",
+            "kv_cache_dtype": _NO_CACHE,
+            "key_cache_dtype": _NO_CACHE,
+            "calibration": "encoders have no logits of all tokens to calibrate by; choose a qformat that needs none, "
+            "such as int8_wo or fp8_rowwise",
+            "accuracy": "it is by the tokens that a model predicts, and an encoder predicts none; leave "
+            "max_accuracy_loss out, or name a qformat instead of autoq_format",
+            "max_draft_len": f"encoders generate nothing{_LEAVE_OUT}",
+            "gather_context_logits": f"encoders make no logits{_LEAVE_OUT}",
+            "max_lora_rank": f"encoders take no adapters yet{_LEAVE_OUT}",
+            "enable_prompt_embeds": f"encoders take no embeddings of tokens{_LEAVE_OUT}",
+            "tp_size": _ONE_DEVICE,
+            "pp_size": _ONE_DEVICE,
+        },
+    ),
+}
+
+
+def module_kind(graph: ir.Graph) -> ModuleKind:
+    """The kind of a network before any pass has run."""
+    names = {value.name for value in graph.inputs}
+    return _KINDS[TEXT_ENCODER if SEQ_LENS in names else DRAFTING_HEAD if FEATURES in names else DECODER]
