@@ -6,12 +6,13 @@
 #include <thread>
 
 #include "null_executor.h"
+#include "schedule/decoder/loop_config.h"
 #include "schedule/loop/event_loop.h"
 
 namespace {
 
-tl::EventLoopConfig config(int num_running, int prompt, int generated) {
-  tl::EventLoopConfig config;
+tl::DecoderLoopConfig config(int num_running, int prompt, int generated) {
+  tl::DecoderLoopConfig config;
   config.scheduler = {.max_batch_size = num_running, .max_num_tokens = 8192, .max_seq_len = prompt + generated};
   config.cache.num_blocks = num_running * ((prompt + generated) / 32 + 1);
   config.vocab_size = 32000;

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "driver.h"
+#include "schedule/decoder/loop_config.h"
 #include "schedule/loop/event_loop.h"
 
 class Client {
@@ -51,8 +52,8 @@ class Client {
   tl::EventBatch events_;
 };
 
-inline tl::EventLoopConfig loop_config(int batch = 4, int num_blocks = 64) {
-  tl::EventLoopConfig config;
+inline tl::DecoderLoopConfig loop_config(int batch = 4, int num_blocks = 64) {
+  tl::DecoderLoopConfig config;
   config.scheduler = {
       .policy = tl::CapacityPolicy::kMaxUtilization, .max_batch_size = batch, .max_num_tokens = 32, .max_seq_len = 100};
   config.cache = {.num_blocks = num_blocks, .num_host_blocks = 16, .tokens_per_block = 4};
@@ -63,7 +64,7 @@ inline tl::EventLoopConfig loop_config(int batch = 4, int num_blocks = 64) {
 }
 
 // The loop owns the executor; the pointer stays valid as long as the loop.
-inline std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor_for(const tl::EventLoopConfig& config,
+inline std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor_for(const tl::DecoderLoopConfig& config,
                                                                             int num_stages = 1) {
   auto executor = std::make_unique<FakeExecutor>(FakeShape{.num_slots = config.scheduler.max_batch_size + 2,
                                                            .num_blocks = config.cache.num_blocks,

@@ -14,6 +14,7 @@
 #include "cpu/cpu_executor.h"
 #include "errors.h"
 #include "host/host_step_executor.h"
+#include "schedule/decoder/loop_config.h"
 #include "schedule/loop/event_loop.h"
 #include "staged_executor.h"
 
@@ -66,19 +67,21 @@ tl::RequestSpec random_spec(std::mt19937_64& random, int poison) {
   return spec;
 }
 
-tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blocks) {
+tl::DecoderLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blocks) {
   const tl::Manifest& manifest = executor.engine().manifest();
   const int max_batch_size = static_cast<int>(manifest.limits.max_batch_size);
-  return {.scheduler = {.policy = tl::CapacityPolicy::kMaxUtilization,
-                        .max_batch_size = max_batch_size,
-                        .max_num_tokens = static_cast<int>(manifest.limits.max_num_tokens),
-                        .max_seq_len = static_cast<int>(manifest.limits.max_seq_len)},
-          .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
-                    .num_host_blocks = num_host_blocks,
-                    .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block)},
-          .vocab_size = static_cast<int>(manifest.model.vocab_size),
-          .max_input_len = static_cast<int>(manifest.limits.max_input_len),
-          .max_requests = 200};
+  tl::DecoderLoopConfig config;
+  config.scheduler = {.policy = tl::CapacityPolicy::kMaxUtilization,
+                      .max_batch_size = max_batch_size,
+                      .max_num_tokens = static_cast<int>(manifest.limits.max_num_tokens),
+                      .max_seq_len = static_cast<int>(manifest.limits.max_seq_len)};
+  config.cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
+                  .num_host_blocks = num_host_blocks,
+                  .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block)};
+  config.vocab_size = static_cast<int>(manifest.model.vocab_size);
+  config.max_input_len = static_cast<int>(manifest.limits.max_input_len);
+  config.max_requests = 200;
+  return config;
 }
 
 // An event loop over an executor of one stage or several.
@@ -114,7 +117,7 @@ struct Service {
 
   tl::CpuExecutor executor;
   StagedExecutor staged;
-  tl::EventLoopConfig config;
+  tl::DecoderLoopConfig config;
   tl::EventLoop loop;
   tl::EventBatch events;
   std::unordered_map<tl::RequestId, Outcome> outcomes;

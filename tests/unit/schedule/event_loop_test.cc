@@ -43,9 +43,9 @@ class Gate {
 };
 
 struct Service {
-  explicit Service(tl::EventLoopConfig config = loop_config(), std::function<void(FakeExecutor&)> prepare = {})
+  explicit Service(tl::DecoderLoopConfig config = loop_config(), std::function<void(FakeExecutor&)> prepare = {})
       : Service(config, executor_for(config), prepare) {}
-  Service(const tl::EventLoopConfig& config, std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor,
+  Service(const tl::DecoderLoopConfig& config, std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor,
           const std::function<void(FakeExecutor&)>& prepare)
       : loop(config, (guard(*executor.second, prepare), std::move(executor.first))), client(loop) {}
   ~Service() { gate.open(); }
@@ -81,7 +81,7 @@ struct Service {
 
 TEST(steps_overlap_by_one) {
   std::vector<std::pair<char, std::uint64_t>> log;
-  tl::EventLoopConfig config = loop_config();
+  tl::DecoderLoopConfig config = loop_config();
   Service service(config, [&](FakeExecutor& executor) {
     executor.on_launch = [&](const tl::StepBatch& batch) { log.emplace_back('L', batch.step); };
     executor.on_wait = [&](const tl::StepBatch& batch) { log.emplace_back('W', batch.step); };
@@ -109,7 +109,7 @@ TEST(the_row_after_an_end_id_is_discarded) {
 
 // Drafts change in which step a token comes, but not the token: the loop waits only for steps whose requests draft.
 TEST(drafts_change_no_token) {
-  tl::EventLoopConfig config = loop_config();
+  tl::DecoderLoopConfig config = loop_config();
   config.scheduler.max_draft_len = 5;
   config.scheduler.drafter = fake_drafter();
   config.scheduler.paces_drafts = false;
@@ -133,7 +133,7 @@ TEST(drafts_change_no_token) {
 }
 
 TEST(what_is_generated_ends_inside_accepted_drafts) {
-  tl::EventLoopConfig config = loop_config();
+  tl::DecoderLoopConfig config = loop_config();
   config.scheduler.max_draft_len = tl::kMaxDrafts;
   config.scheduler.drafter = fake_drafter();
   config.scheduler.paces_drafts = false;
@@ -150,7 +150,7 @@ TEST(what_is_generated_ends_inside_accepted_drafts) {
 }
 
 TEST(a_full_loop_says_so_at_once) {
-  tl::EventLoopConfig config = loop_config();
+  tl::DecoderLoopConfig config = loop_config();
   config.max_requests = 3;
   Service service(config);
   const RequestId first = service.submit({1});
@@ -165,7 +165,7 @@ TEST(a_full_loop_says_so_at_once) {
 }
 
 TEST(further_sequences_of_prompts_leave_room_for_first_ones) {
-  tl::EventLoopConfig config = loop_config();
+  tl::DecoderLoopConfig config = loop_config();
   config.max_requests = 4;
   Service service(config);
   const auto extra = [] {
@@ -254,7 +254,7 @@ TEST(a_launch_that_fails_beside_an_error_of_the_loop_is_not_waited_for) {
 }
 
 TEST(cancel_in_every_state) {
-  tl::EventLoopConfig config = loop_config(2);
+  tl::DecoderLoopConfig config = loop_config(2);
   Service service(config);
   service.gate.close();
   const RequestId running = service.submit({1}, 50);
@@ -286,7 +286,7 @@ TEST(blocks_are_back_within_a_step_of_a_cancellation) {
 
 TEST(timeouts_end_waiting_and_running_requests) {
   std::atomic<int> steps = 0;  // each takes 10 ms on the loop's clock, which stands still otherwise
-  tl::EventLoopConfig config = loop_config(1);
+  tl::DecoderLoopConfig config = loop_config(1);
   config.clock = [&] { return tl::Clock::time_point(std::chrono::milliseconds(10 * steps)); };
   Service service(config, [&](FakeExecutor& executor) { executor.on_wait = [&](const tl::StepBatch&) { ++steps; }; });
   service.gate.close();
@@ -384,7 +384,7 @@ TEST(shutdown_in_every_state) {
     Service idle;
   }
   for (const bool drain : {true, false}) {
-    tl::EventLoopConfig config = loop_config(2);
+    tl::DecoderLoopConfig config = loop_config(2);
     Service service(config);
     service.gate.close();
     std::vector<RequestId> ids;
@@ -430,7 +430,7 @@ TEST(stats_and_timings) {
 
 // The memory of blocks is lent while requests run, and requests that wait for blocks ask for it once.
 TEST(memory_is_lent_while_requests_run) {
-  tl::EventLoopConfig config = loop_config(4, 40);
+  tl::DecoderLoopConfig config = loop_config(4, 40);
   config.cache.slabs = {.block_bytes = 3, .slab_bytes = 8, .max_lent = 3};
   Service service(config);
   std::vector<tl::RequestId> ids;
@@ -447,7 +447,7 @@ TEST(memory_is_lent_while_requests_run) {
 }
 
 TEST(who_waits_for_memory_hears_of_the_end) {
-  tl::EventLoopConfig config = loop_config(4, 40);
+  tl::DecoderLoopConfig config = loop_config(4, 40);
   config.cache.slabs = {.block_bytes = 3, .slab_bytes = 8, .max_lent = 3};
   config.scheduler.policy = tl::CapacityPolicy::kGuaranteedNoEvict;
   Service service(config);

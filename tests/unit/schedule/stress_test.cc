@@ -61,7 +61,7 @@ void inject_faults(FakeExecutor& executor) {
 }
 
 void run_random_requests(int num_requests, int num_stages) {
-  tl::EventLoopConfig config = loop_config(8, 26);
+  tl::DecoderLoopConfig config = loop_config(8, 26);
   config.cache.num_host_blocks = 6;  // some preempted requests are swapped, others do not fit
   config.max_requests = 200;
   auto [executor, borrowed] = executor_for(config, num_stages);

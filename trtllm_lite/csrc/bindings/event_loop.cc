@@ -30,6 +30,7 @@
 #include "executor/device_executor.h"
 #include "host/home_process.h"
 #include "sampling/row_sampler.h"
+#include "schedule/decoder/loop_config.h"
 #include "schedule/step_time.h"
 
 namespace nb = nanobind;
@@ -180,13 +181,13 @@ class PyEventLoop {
   }
 
   static EventLoop* make_loop(DeviceExecutor& executor, const LoopOptions& options) {
-    EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
+    DecoderLoopConfig checked = config(executor, options);  // checked before memory is reserved
     std::unique_ptr<StepExecutor> steps = executor.make_step_executor(options.num_host_blocks, options.max_batch_size);
     checked.scheduler.drafter = drafter_of(options, executor, steps->num_slots());
     return new EventLoop(checked, std::move(steps));
   }
 
-  static EventLoopConfig config(const DeviceExecutor& executor, const LoopOptions& options) {
+  static DecoderLoopConfig config(const DeviceExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
     const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
       if (value >= low && value <= high) return;
@@ -215,18 +216,20 @@ class PyEventLoop {
       check_draft_model(executor.engine(), options.draft_model->engine(), options.max_seq_len, options.max_batch_size);
     }
     const auto policy = options.max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
-    return {.scheduler = {.policy = policy,
-                          .max_batch_size = options.max_batch_size,
-                          .max_num_tokens = options.max_num_tokens,
-                          .max_seq_len = options.max_seq_len,
-                          .enable_chunked_context = options.enable_chunked_context,
-                          .step_seconds = manifest.target.kind == TargetKind::kCpu ? kStepSeconds : 0,
-                          .max_draft_len = options.max_draft_len,
-                          .paces_drafts = options.paces_drafts},
-            .cache = cache,
-            .vocab_size = static_cast<int>(manifest.model.vocab_size),
-            .token_row_bytes = token_row_bytes(only_module(manifest)),
-            .max_input_len = options.max_input_len};
+    DecoderLoopConfig config;
+    config.scheduler = {.policy = policy,
+                        .max_batch_size = options.max_batch_size,
+                        .max_num_tokens = options.max_num_tokens,
+                        .max_seq_len = options.max_seq_len,
+                        .enable_chunked_context = options.enable_chunked_context,
+                        .step_seconds = manifest.target.kind == TargetKind::kCpu ? kStepSeconds : 0,
+                        .max_draft_len = options.max_draft_len,
+                        .paces_drafts = options.paces_drafts};
+    config.cache = cache;
+    config.vocab_size = static_cast<int>(manifest.model.vocab_size);
+    config.token_row_bytes = token_row_bytes(only_module(manifest));
+    config.max_input_len = options.max_input_len;
+    return config;
   }
 
   // Returns null if there are no drafts.

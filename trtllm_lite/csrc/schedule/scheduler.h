@@ -18,14 +18,14 @@
 #include "schedule/decoder/schedule_state.h"
 #include "schedule/decoder/step_writer.h"
 #include "schedule/loop/events.h"
+#include "schedule/planner.h"
 #include "schedule/rank.h"
 #include "schedule/scheduler_config.h"
 #include "schedule/scheduler_stats.h"
 
 namespace tl {
 
-// The scheduler of one event loop, used by one thread. It is deterministic: the same calls give the same steps. Throws
-// std::invalid_argument for a config that contradicts itself or the cache.
+// The planner of a decoder. Throws std::invalid_argument for a config that contradicts itself or the cache.
 //
 // The rows of a step, each kind in order of rank: one token for each request that decodes and for each beam of a beam
 // search; then one token with draft tokens for each request that drafts; then prefill chunks in what remains of
@@ -39,54 +39,42 @@ namespace tl {
 // A request whose masks were late gets no more rows until a result says that its masks are ready, because late rows
 // cost the others time; if there is nothing else to do, it does get one. (If late rows are known before results, it
 // gets a row at once.)
-class Scheduler {
+class Scheduler final : public Planner {
  public:
   Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
 
-  void add(std::unique_ptr<Request> request);
-  bool empty() const { return state_.requests.table().size() == 0; }
+  void add(std::unique_ptr<Request> request) override;
+  bool empty() const override { return state_.requests.table().size() == 0; }
 
-  // Ends a request in any state. Returns false if it does not exist. Its rows in flight are discarded later.
-  bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
-  // Ends the requests whose deadline has passed.
-  void expire(Clock::time_point now, EventBatch& events);
-  void end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events);
+  bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events) override;
+  void expire(Clock::time_point now, EventBatch& events) override;
+  void end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events) override;
 
-  // Writes the next step. Returns false if there is nothing to launch. Requests that the executor refuses end with an
-  // error.
-  bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
-  // Notes that the prepared step was launched. Its batch must not change until complete() or abandon().
-  void launched(const StepBatch& batch);
-  // Notes which rows of the newest launched step were late. Called before the results of the step before are taken and
-  // the next step is prepared. Requests whose masks have been late for too long end with an error.
+  bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events) override;
+  void launched(const StepBatch& batch) override;
+  // Requests whose masks have been late for too long end with an error.
   void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows, Clock::time_point now,
-               EventBatch& events);
-  // Takes the results of the oldest launched step, which has ended.
-  void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
-  // Handles the failure of the first of `batches`, which are all launched steps; the later ones fail with it. Requests
-  // at fault (all running ones if `error` names none) end with its message; others in these steps wait again, keeping
-  // their tokens.
+               EventBatch& events) override;
+  void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events) override;
+  // Requests at fault (all running ones if `error` names none) end with its message; others in these steps wait again,
+  // keeping their tokens.
   void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
-               EventBatch& events);
+               EventBatch& events) override;
 
-  // Recovers from an error within any of these methods, with no step in flight: ends all requests and drops all cached
-  // content.
-  void reset(const std::string& message, Clock::time_point now, EventBatch& events);
+  // Also drops all cached content.
+  void reset(const std::string& message, Clock::time_point now, EventBatch& events) override;
 
-  // Asks for `num_slabs` more slabs of the cache's memory for another use; take_lent() returns those that have been
-  // given since the last call. Running requests keep what they need; no request is admitted before there is room for
-  // the slab. Throws std::logic_error if more would be lent than SlabLayout allows.
-  void lend(int num_slabs) { lending_.lend(num_slabs); }
-  std::vector<int> take_lent() { return lending_.take_lent(); }
-  void give_back(int slab) { lending_.give_back(slab); }
-  // Whether requests have had to wait or were preempted while memory was lent: true once, until memory comes back or
-  // more is lent.
-  bool take_short_of_blocks() { return lending_.take_short_of_blocks(); }
+  // Running requests keep what they need; no request is admitted before there is room for the slab. Throws
+  // std::logic_error if more would be lent than SlabLayout allows.
+  void lend(int num_slabs) override { lending_.lend(num_slabs); }
+  std::vector<int> take_lent() override { return lending_.take_lent(); }
+  void give_back(int slab) override { lending_.give_back(slab); }
+  bool take_short_of_blocks() override { return lending_.take_short_of_blocks(); }
 
-  SchedulerStats stats() const;
+  SchedulerStats stats() const override;
   const KvCacheManager& cache() const { return state_.blocks.cache(); }
-  // Throws std::logic_error if queue, running list, states and cache contradict each other.
-  void check_integrity() const;
+  // Compares queue, running list, states and cache.
+  void check_integrity() const override;
 
  private:
   bool add_generating_rows(const StepShares& shares, StepWriter& step);

@@ -10,25 +10,6 @@
 namespace tl {
 namespace {
 
-RequestLimits limits_of(const EventLoopConfig& config) {
-  if (config.vocab_size < 1 || config.max_input_len < 1 || config.max_requests < 1) {
-    throw std::invalid_argument("event loop: vocab_size, max_input_len and max_requests must be at least 1");
-  }
-  if (!config.scheduler.enable_chunked_context && config.max_input_len > config.scheduler.max_num_tokens) {
-    throw std::invalid_argument("event loop: without chunked context max_input_len (" +
-                                std::to_string(config.max_input_len) + ") must not exceed max_num_tokens (" +
-                                std::to_string(config.scheduler.max_num_tokens) +
-                                "): enable chunked context or change one of them");
-  }
-  return {.vocab_size = config.vocab_size,
-          .max_input_len = config.max_input_len,
-          .max_seq_len = config.scheduler.max_seq_len,
-          .max_batch_size = config.scheduler.max_batch_size,
-          .num_blocks = config.cache.num_kept_blocks(),
-          .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry(),
-          .token_row_bytes = config.token_row_bytes};
-}
-
 // Runs `call`. Any exception is returned as a StepError.
 template <typename Fn>
 std::optional<StepError> attempt(Fn&& call) {
@@ -47,11 +28,11 @@ std::optional<StepError> attempt(Fn&& call) {
 }  // namespace
 
 EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor)
-    : limits_(limits_of(config)),
+    : check_(config.make_check()),
       clock_(config.clock),
       executor_(std::move(executor)),
       inbox_(config.max_requests),
-      scheduler_(config.scheduler, config.cache, *executor_),
+      planner_(config.make_planner(*executor_)),
       batches_(static_cast<std::size_t>(executor_->num_stages()) + 1),
       now_(clock_()),
       last_results_(now_),
@@ -63,7 +44,7 @@ EventLoop::~EventLoop() {
 }
 
 RequestId EventLoop::submit(RequestSpec spec) {
-  validate(spec, limits_);
+  check_(spec);
   return inbox_.submit(std::move(spec), clock_());
 }
 
@@ -107,16 +88,16 @@ void EventLoop::run() {
 bool EventLoop::iterate() {
   now_ = clock_();
   if (inbox_.has_mail()) take_mail();
-  if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, unpublished_);
-  scheduler_.expire(now_, unpublished_);
+  if (inbox_.cancelling()) planner_->end_all(FinishReason::kCancelled, "", now_, unpublished_);
+  planner_->expire(now_, unpublished_);
 
   const bool launched = launch_next();
   hand_out_slabs();
-  unpublished_.short_of_blocks = scheduler_.take_short_of_blocks() || unpublished_.short_of_blocks;
+  unpublished_.short_of_blocks = planner_->take_short_of_blocks() || unpublished_.short_of_blocks;
   if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) {
     collect_oldest();
   } else if (in_flight_ == 0 && unpublished_.empty()) {
-    if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
+    if (!planner_->empty()) throw std::logic_error("no waiting request can be scheduled");
     if (inbox_.draining() && !inbox_.has_mail()) return false;
     inbox_.wait_for_mail();
     count_from(clock_());  // idle time belongs to no step
@@ -126,22 +107,22 @@ bool EventLoop::iterate() {
 
 void EventLoop::take_mail() {
   inbox_.take(mail_);
-  for (const int slab : mail_.returned_slabs) scheduler_.give_back(slab);
+  for (const int slab : mail_.returned_slabs) planner_->give_back(slab);
   for (LendOrder& order : mail_.lend_orders) {
     try {
-      scheduler_.lend(order.num_slabs);
+      planner_->lend(order.num_slabs);
       lend_orders_.push_back(std::move(order));
     } catch (...) {  // it is the caller's
       order.slabs.set_exception(std::current_exception());
     }
   }
-  for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
-  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, unpublished_);
+  for (auto& request : mail_.submissions) planner_->add(std::move(request));
+  for (const RequestId id : mail_.cancellations) planner_->end(id, FinishReason::kCancelled, "", now_, unpublished_);
 }
 
 // Gives callers the slabs that the scheduler has lent, in the order of their calls.
 void EventLoop::hand_out_slabs() {
-  for (const int slab : scheduler_.take_lent()) lent_.push_back(slab);
+  for (const int slab : planner_->take_lent()) lent_.push_back(slab);
   while (!lend_orders_.empty() && std::ssize(lent_) >= lend_orders_.front().num_slabs) {
     LendOrder order = std::move(lend_orders_.front());
     lend_orders_.pop_front();
@@ -156,8 +137,8 @@ void EventLoop::hand_out_slabs() {
 bool EventLoop::launch_next() {
   if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
   StepBatch& batch = in_flight(in_flight_);
-  if (!scheduler_.prepare(batch, now_, unpublished_)) return false;
-  scheduler_.launched(batch);
+  if (!planner_->prepare(batch, now_, unpublished_)) return false;
+  planner_->launched(batch);
   ++in_flight_;
   ++num_launches_;
   launched_only_decodes_ = launched_only_decodes_ && batch.only_decodes();
@@ -207,7 +188,7 @@ void EventLoop::complete_oldest() {
   oldest_ = (oldest_ + 1) % batches_.size();
   --in_flight_;
   if (owed_ == 1) take_back_late();
-  scheduler_.complete(batch, result_, now_, unpublished_);
+  planner_->complete(batch, result_, now_, unpublished_);
   ++work_stats_.num_steps;
   const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
   work_stats_.step_seconds += step;
@@ -224,7 +205,7 @@ void EventLoop::complete_oldest() {
 }
 
 // Takes back the late rows of the only step in flight.
-void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, unpublished_); }
+void EventLoop::take_back_late() { planner_->sit_out(batches_[oldest_], executor_->late_rows(), now_, unpublished_); }
 
 void EventLoop::count_from(Clock::time_point instant) {
   last_results_ = instant;
@@ -240,7 +221,7 @@ void EventLoop::fail_steps(const StepError& error) {
   for (std::size_t i = 0; i < in_flight_; ++i) failed.push_back(&in_flight(i));
   work_stats_.num_failed_steps += std::ssize(failed);
   in_flight_ = 0;
-  scheduler_.abandon(failed, error, now_, unpublished_);
+  planner_->abandon(failed, error, now_, unpublished_);
 }
 
 void EventLoop::drain() {
@@ -251,7 +232,7 @@ void EventLoop::drain() {
 void EventLoop::fail_all(const char* what) {
   drain();
   in_flight_ = 0;
-  scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, unpublished_);
+  planner_->reset(std::string("internal error of the event loop: ") + what, now_, unpublished_);
 }
 
 void EventLoop::publish() {
@@ -259,7 +240,7 @@ void EventLoop::publish() {
   {
     const std::lock_guard lock(stats_mutex_);
     stats_ = work_stats_;
-    stats_.scheduler = scheduler_.stats();
+    stats_.scheduler = planner_->stats();
   }
   events_.publish(unpublished_);
 }

@@ -1,4 +1,4 @@
-// The thread that owns scheduler, KV cache and executor, and keeps the device busy.
+// The thread that owns planner, KV cache and executor, and keeps the device busy.
 #pragma once
 
 #include <deque>
@@ -12,22 +12,12 @@
 #include "executor/step.h"
 #include "schedule/loop/event_queue.h"
 #include "schedule/loop/inbox.h"
+#include "schedule/loop/loop_config.h"
 #include "schedule/loop/loop_stats.h"
 #include "schedule/loop/step_log.h"
-#include "schedule/scheduler.h"
+#include "schedule/planner.h"
 
 namespace tl {
-
-struct EventLoopConfig {
-  SchedulerConfig scheduler;
-  KvManagerConfig cache;
-  int vocab_size = 0;
-  std::int64_t token_row_bytes = 0;  // see RequestLimits
-  int max_input_len = 0;
-  int max_requests = 4096;  // the most outstanding requests; see Inbox
-  // Tells the time, from any thread. (Tests have clocks of their own.)
-  std::function<Clock::time_point()> clock = Clock::now;
-};
 
 // Step n+1 is prepared and launched while step n is in flight, before the results of n are read, unless n is awaited.
 // So the end of a request is detected one step late, and its row in step n+1 is discarded. (A GPU knows stop tokens by
@@ -80,14 +70,14 @@ class EventLoop {
   void fail_all(const char* what);
   void publish();
 
-  const RequestLimits limits_;
+  const EventLoopConfig::Check check_;
   const std::function<Clock::time_point()> clock_;
   std::unique_ptr<StepExecutor> executor_;
   Inbox inbox_;
   EventQueue events_;
 
   // Only the loop's thread uses the following members.
-  Scheduler scheduler_;
+  std::unique_ptr<Planner> planner_;
   std::vector<StepBatch> batches_;  // num_stages() + 1 of them
   std::size_t oldest_ = 0;          // index into batches_ of the next one whose results are due
   std::size_t in_flight_ = 0;       // batches launched but not completed

@@ -6,7 +6,7 @@
 
 #include "schedule/loop/duration_counts.h"
 #include "schedule/loop/events.h"
-#include "schedule/scheduler.h"
+#include "schedule/scheduler_stats.h"
 
 namespace tl {
 
