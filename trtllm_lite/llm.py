@@ -289,13 +289,16 @@ class LLM:
         (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt, lora_request)
         return self._start(only, streaming=streaming)
 
-    def embed(self, prompts: Prompt | Sequence[Prompt]) -> Any:
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, priority: int = 0, timeout: float | None = None) -> Any:
         """Embeddings of texts by the engine of an encoder: an :class:`EmbeddingOutput` for one, a list for several.
 
-        Prompts have the forms that :meth:`generate` takes. Any number may be given: they are computed in batches of the
-        engine's limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
+        Prompts have the forms that :meth:`generate` takes. Any number may be given, from any thread: they are batched
+        in flight, in turns with the texts of other calls. Texts of a greater ``priority`` (-100 to 100) are served
+        earlier; ``timeout`` is in seconds from a text's submission. Raises ArgumentError and LimitError (no text is
+        cut), before anything runs; LimitError also when the timeout has passed, OverloadedError if too many texts of
+        other calls are outstanding, EngineError if a text fails.
         """
-        return embed_prompts(self.embedder, prompts)
+        return embed_prompts(self.embedder, prompts, priority=priority, timeout=timeout)
 
     def encode(self, *_: Any, **__: Any) -> NoReturn:
         """Raise ArgumentError, which names :meth:`embed` to those who know vLLM's ``encode``."""
@@ -307,7 +310,7 @@ class LLM:
 
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
-        return self.session.stats()
+        return self._model.stats()
 
     def expert_counts(self) -> list[ExpertCounts]:
         """Counts of the experts that each router has chosen so far: see :class:`ExpertCounts`."""

@@ -15,6 +15,7 @@ from trtllm_lite.serve.metrics.families import Families
 from trtllm_lite.serve.metrics.model_metrics import add_model
 from trtllm_lite.serve.metrics.sequences import SequenceCounts
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
+from trtllm_lite.serve.metrics.texts import TextCounts
 
 COMMON = ("model_name", "engine", "engine_type")  # labels of all metrics of models
 
@@ -36,19 +37,22 @@ def metrics_reference() -> str:
 def _add_all(families: Families) -> None:
     """Add the metrics of a decoder with adapters, draft tokens and experts, and of an encoder."""
     add_model(families, _model())  # type: ignore[arg-type]
-    rejected = Counter(queue_full=0)
-    load = {"num_requests_running": 0, "num_requests_waiting": 0}
-    counted = dict.fromkeys(("num_tokens", "num_texts", "num_steps"), 0)
-    encoder = SimpleNamespace(name="encoder", load=lambda: load, num_rejected=rejected, **counted)
+    embedder = SimpleNamespace(stats=_stats)
+    encoder = SimpleNamespace(
+        name="encoder", embedder=embedder, counts=TextCounts(1024), num_rejected=Counter(queue_full=0)
+    )
     add_encoder(families, encoder)  # type: ignore[arg-type]
 
 
-def _model() -> SimpleNamespace:
+def _stats() -> Stats:
     numbers = dict.fromkeys(Stats.__dataclass_fields__, 0)
     numbers |= {"speculation": Speculation(1, (1,), (1,)), "latencies": LatencyLog().overall()}
-    stats = Stats(**numbers)  # type: ignore[arg-type]
+    return Stats(**numbers)  # type: ignore[arg-type]
+
+
+def _model() -> SimpleNamespace:
     session = SimpleNamespace(
-        stats=lambda: stats,
+        stats=_stats,
         expert_counts=lambda: [ExpertCounts(np.zeros(2, np.int64), (0,), 0, 0)],
         adapters=SimpleNamespace(in_use=lambda: ([], []), max_loras=0),
         limits=SimpleNamespace(tokens_per_block=0, num_blocks=0, num_host_blocks=0),

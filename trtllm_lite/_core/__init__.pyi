@@ -801,6 +801,44 @@ class StepPace:
     def observe(self, num_tokens: int, seconds: float) -> None:
         """Record the duration of a step."""
 
+MAX_PRIORITY: int
+"""Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
+
+class Loop:
+    """
+    Runs requests over an executor, on its own threads. Any thread may submit and cancel requests; one thread polls.
+    """
+
+    def cancel(self, request_id: int) -> bool:
+        """End a request within a step; False if its end has been polled already."""
+
+    @property
+    def device_failed(self) -> bool:
+        """Whether a step failed because the device did."""
+
+    def stats(self) -> dict[str, Any]:
+        """
+        Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.
+        """
+
+    def record_steps(self, most: int) -> None:
+        """
+        Record the times and tokens of the next ``most`` steps, and forget those of earlier steps.
+        """
+
+    def take_steps(self) -> tuple[list[tuple[float, float, float, float, int, int, int]], int]:
+        """
+        End the recording; returns the recorded steps, and the number of later steps for which there was no room.
+
+        A step has: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host,
+        seconds on the device (0 if unknown), rows, tokens, tokens of rows that decode.
+        """
+
+    def shut_down(self, *, drain: bool = True) -> None:
+        """
+        Accept no more requests; let accepted requests run to their end, or cancel them. Returns at once.
+        """
+
 class PromptRows:
     """Embeddings that take the place of tokens of a prompt."""
 
@@ -816,20 +854,15 @@ class PromptRows:
         apart. Copies all of them. Raises LimitError if their numbers differ.
         """
 
-MAX_PRIORITY: int
-"""Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
-
 MAX_STOP_WORDS: int
 """The most stop sequences of a request; Python bounds stop strings likewise."""
 
 MAX_STOP_WORD_LENGTH: int
 """The most tokens of a stop sequence; Python bounds stop strings likewise."""
 
-class EventLoop:
+class EventLoop(Loop):
     """
-    Schedules in-flight batching over an executor, on its own threads.
-
-    Any thread may submit and cancel requests; one thread polls.
+    Schedules in-flight batching of a decoder over its executor.
 
     Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.
     """
@@ -901,9 +934,6 @@ class EventLoop:
         sampling parameters end the request with an error.
         """
 
-    def cancel(self, request_id: int) -> bool:
-        """End a request within a step; False if its end has been polled already."""
-
     def poll(self, timeout: float) -> tuple[list[TokenEvent], list[RequestEnd]] | None:
         """
         Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
@@ -929,27 +959,48 @@ class EventLoop:
     def return_slabs(self, slabs: Sequence[int]) -> None:
         """Give slabs back to the KV cache."""
 
-    def stats(self) -> dict[str, Any]:
+class EncoderLoop(Loop):
+    """
+    Schedules texts in the steps of an encoder over its executor. Each text is a request.
+    """
+
+    def __init__(
+        self, executor: DeviceExecutor, *, max_batch_size: int, max_input_len: int, max_num_tokens: int
+    ) -> None:
         """
-        Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.
+        Limits may be tighter than the engine's: texts of a step, tokens of a text, tokens of a step.
+
+        Raises LimitError for a limit beyond the engine's.
         """
 
-    def record_steps(self, most: int) -> None:
+    def submit(
+        self,
+        token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        lengths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        *,
+        flow: int,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> list[int]:
         """
-        Record the times and tokens of the next ``most`` steps, and forget those of earlier steps.
+        Queue texts, whose tokens come one text after the other; returns the ids of their requests at once.
+
+        Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers' numbers
+        ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
+        exceeds a limit, OverloadedError if too many requests are outstanding, EngineError if the engine's file
+        has been written to, or in a fork of the process.
         """
 
-    def take_steps(self) -> tuple[list[tuple[float, float, float, float, int, int, int]], int]:
+    def poll(
+        self, timeout: float
+    ) -> tuple[list[int], Annotated[NDArray[numpy.float32], dict(shape=(None, None))], list[RequestEnd]] | None:
         """
-        End the recording; returns the recorded steps, and the number of later steps for which there was no room.
+        What has ended since the last call, waiting for it at most ``timeout`` seconds; the GIL is released.
 
-        A step has: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host,
-        seconds on the device (0 if unknown), rows, tokens, tokens of rows that decode.
-        """
+        Ids of requests, their embeddings float32[requests, embedding_size], and ends: those of these requests, and of
+        others that have no embedding.
 
-    def shut_down(self, *, drain: bool = True) -> None:
-        """
-        Accept no more requests; let accepted requests run to their end, or cancel them. Returns at once.
+        None: the loop is shut down and every end has been delivered.
         """
 
 class ByteSpelling(enum.Enum):

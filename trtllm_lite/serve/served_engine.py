@@ -136,6 +136,17 @@ class ServedEngine(ABC):
             )
         return self.tokenizer
 
+    def check_priority(self, priority: int) -> None:
+        """Raise ApiError for a priority if the operator does not allow priorities."""
+        if priority and not self.settings.takes_priorities:
+            raise ApiError(
+                400,
+                f"priority is {priority}, and all requests have one priority here: leave it out, or start the server "
+                "with --scheduling_policy priority",
+                param="priority",
+                code="unsupported_value",
+            )
+
     @contextmanager
     def admission(self, num_sequences: int) -> Iterator[None]:
         """Admit a request of ``num_sequences`` sequences until the block ends.

@@ -16,7 +16,6 @@ from trtllm_lite.runtime.session.prompts import kept_ids
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
-from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.sampling import SamplingFields
 from trtllm_lite.serve.metrics.families import Families
 from trtllm_lite.serve.metrics.model_metrics import add_model
@@ -105,14 +104,7 @@ class ServedModel(ServedEngine):
 
         Raises ApiError for a priority if the operator does not allow priorities.
         """
-        if fields.priority and not self.settings.takes_priorities:
-            raise ApiError(
-                400,
-                f"priority is {fields.priority}, and all requests have one priority here: leave it out, or start the "
-                "server with --scheduling_policy priority",
-                param="priority",
-                code="unsupported_value",
-            )
+        self.check_priority(fields.priority)
         kept = kept_ids(ids, params.truncate_prompt_tokens)
         request = Request(
             kept,

@@ -8,6 +8,7 @@ namespace tl {
 void bind_crc32c(nanobind::module_& module);
 void bind_cuda(nanobind::module_& module);
 void bind_drafting(nanobind::module_& module);
+void bind_encoder_loop(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_kv_geometry(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
@@ -17,6 +18,7 @@ void bind_executor(nanobind::module_& module);
 void bind_adapter(nanobind::module_& module);
 void bind_gpu_stages(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
+void bind_loop(nanobind::module_& module);
 void bind_remote_stages(nanobind::module_& module);
 void bind_pace(nanobind::module_& module);
 void bind_requests(nanobind::module_& module);

@@ -7,20 +7,18 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <random>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "adapters/adapter.h"
 #include "bindings/bindings.h"
+#include "bindings/loop.h"
 #include "caches/kv_cache_size.h"
 #include "drafts/draft_model.h"
 #include "drafts/drafting.h"
@@ -28,7 +26,6 @@
 #include "engine/module.h"
 #include "errors.h"
 #include "executor/device_executor.h"
-#include "host/home_process.h"
 #include "sampling/row_sampler.h"
 #include "schedule/decoder/loop_config.h"
 #include "schedule/step_time.h"
@@ -43,14 +40,6 @@ using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb:
 // First byte of the salts of requests with an adapter. UTF-8 text never contains it.
 constexpr char kOfAdapter = '\xff';
 
-// The longest timeout: some years, which the clock can express.
-constexpr double kMaxSeconds = 1e8;
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
-}
-
 struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
@@ -61,22 +50,15 @@ struct LoopOptions {
   DeviceExecutor* draft_model;  // null if there is no draft model
 };
 
-// The event loop for Python, with the checks that C++ callers are trusted to make.
-class PyEventLoop {
+// The event loop of a decoder for Python, with the checks that C++ callers are trusted to make.
+class PyEventLoop final : public PyLoop {
  public:
   PyEventLoop(DeviceExecutor& executor, const LoopOptions& options)
-      : engine_(executor.engine()),
+      : PyLoop([&] { return make_loop(executor, options); }),
+        engine_(executor.engine()),
         low_rank_shapes_(low_rank_shapes(engine_.plan())),
         draft_engine_(options.draft_model == nullptr ? nullptr : &options.draft_model->engine()),
-        gathers_context_(max_logits(engine_) >= options.max_num_tokens),
-        loop_(make_loop(executor, options)) {}
-  // The thread of a loop over a Python network needs the GIL to end.
-  ~PyEventLoop() {
-    const nb::gil_scoped_release release;
-    loop_.reset();
-  }
-  PyEventLoop(const PyEventLoop&) = delete;
-  PyEventLoop& operator=(const PyEventLoop&) = delete;
+        gathers_context_(max_logits(engine_) >= options.max_num_tokens) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
@@ -131,11 +113,8 @@ class PyEventLoop {
                      .rows = std::move(rows),
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
-    return loop_->submit(std::move(spec));
+    return loop().submit(std::move(spec));
   }
-
-  // In a forked child process there is nothing to cancel: the requests belong to the parent.
-  bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
   // Returns tokens and ends; None when the loop is shut down and every event has been delivered.
   std::optional<std::pair<nb::typed<nb::list, TokenEvent>, nb::typed<nb::list, RequestEnd>>> poll(double timeout) {
@@ -144,7 +123,7 @@ class PyEventLoop {
     static thread_local EventBatch batch;  // static, so that buffers are swapped with the loop's and keep their memory
     {
       nb::gil_scoped_release release;
-      status = loop_->poll(batch, duration_of(timeout));
+      status = loop().poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return std::nullopt;
     short_of_blocks_ = batch.short_of_blocks;
@@ -159,20 +138,10 @@ class PyEventLoop {
   std::vector<int> lend_slabs(int num_slabs) {
     home().check();
     const nb::gil_scoped_release release;
-    return loop_->lend_slabs(num_slabs);
+    return loop().lend_slabs(num_slabs);
   }
   void return_slabs(const std::vector<int>& slabs) {
-    if (home().is_this()) loop_->return_slabs(slabs);
-  }
-
-  StepLog& step_log() { return loop_->step_log(); }
-
-  LoopStats stats() const {
-    home().check();
-    return loop_->stats();
-  }
-  void shut_down(bool drain) {
-    if (home().is_this()) loop_->shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel);
+    if (home().is_this()) loop().return_slabs(slabs);
   }
 
  private:
@@ -261,68 +230,14 @@ class PyEventLoop {
                      "; lower it or give the cache more memory");
   }
 
-  const HomeProcess& home() const { return loop_.get_deleter().home; }
-
   const Engine& engine_;
   const LowRankShapes low_rank_shapes_;
   const Engine* draft_engine_;  // null: no draft model
   bool gathers_context_;
   bool short_of_blocks_ = false;
-  HomeBound<EventLoop> loop_;
 };
 
-nb::typed<nb::dict, nb::str, nb::any> stats_dict(const PyEventLoop& loop) {
-  const LoopStats stats = loop.stats();
-  const SchedulerStats& scheduler = stats.scheduler;
-  nb::dict out;
-  out["num_running"] = scheduler.num_running;
-  out["num_waiting"] = scheduler.num_waiting;
-  out["num_blocks"] = scheduler.num_blocks;
-  out["num_used_blocks"] = scheduler.num_used_blocks;
-  out["num_lent_slabs"] = scheduler.num_lent_slabs;
-  out["num_spare_slabs"] = scheduler.num_spare_slabs;
-  out["num_free_host_blocks"] = scheduler.num_free_host_blocks;
-  out["lookup_tokens"] = scheduler.kv.lookup_tokens;
-  out["hit_tokens"] = scheduler.kv.hit_tokens;
-  out["evicted_blocks"] = scheduler.kv.evicted_blocks;
-  out["num_recompute_preemptions"] = scheduler.num_recompute_preemptions;
-  out["num_swap_preemptions"] = scheduler.num_swap_preemptions;
-  out["num_recomputed_tokens"] = scheduler.num_recomputed_tokens;
-  out["num_scheduled_tokens"] = scheduler.num_scheduled_tokens;
-  out["num_late_rows"] = scheduler.num_late_rows;
-  out["num_drafts"] = scheduler.drafts.num_rows;
-  out["num_drafted"] =
-      std::vector<std::int64_t>(scheduler.drafts.num_drafted.begin(), scheduler.drafts.num_drafted.end());
-  out["num_accepted"] =
-      std::vector<std::int64_t>(scheduler.drafts.num_accepted.begin(), scheduler.drafts.num_accepted.end());
-  out["num_steps"] = stats.num_steps;
-  out["num_failed_steps"] = stats.num_failed_steps;
-  out["num_generated_tokens"] = stats.num_generated_tokens;
-  out["step_seconds"] = stats.step_seconds;
-  out["host_seconds"] = stats.host_seconds;
-  nb::dict decode_host_times;
-  stats.decode_host_times.for_each(
-      [&](double seconds, std::uint32_t count) { decode_host_times[nb::float_(seconds)] = count; });
-  out["decode_host_times"] = decode_host_times;
-  return out;
-}
-
-using StepTimes = std::tuple<double, double, double, double, std::int64_t, std::int64_t, std::int64_t>;
-
-// Seconds of the clock that Python calls time.perf_counter, which on Linux is the steady clock.
-double instant(Clock::time_point time) { return seconds(time.time_since_epoch()); }
-
-std::pair<std::vector<StepTimes>, std::int64_t> take_steps(PyEventLoop& loop) {
-  const RecordedSteps recorded = loop.step_log().take();
-  std::vector<StepTimes> steps;
-  for (const StepRecord& step : recorded.steps) {
-    steps.emplace_back(instant(step.begin), instant(step.end), step.host_seconds, step.compute_seconds, step.num_rows,
-                       step.num_tokens, step.num_decode_tokens);
-  }
-  return {std::move(steps), recorded.num_left_out};
-}
-
-void bind_init(nb::class_<PyEventLoop>& loop) {
+void bind_init(nb::class_<PyEventLoop, PyLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
                        bool enable_block_reuse, bool enable_chunked_context, int max_draft_len, bool paces_drafts,
@@ -378,7 +293,7 @@ void bind_prompt_rows(nb::module_& module) {
            apart. Copies all of them. Raises LimitError if their numbers differ.)");
 }
 
-void bind_submit(nb::class_<PyEventLoop>& loop) {
+void bind_submit(nb::class_<PyEventLoop, PyLoop>& loop) {
   loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
@@ -406,21 +321,15 @@ void bind_submit(nb::class_<PyEventLoop>& loop) {
 
 void bind_event_loop(nb::module_& module) {
   bind_prompt_rows(module);
-  module.attr("MAX_PRIORITY") = kMaxPriority;
-  static_assert(kMinPriority == -kMaxPriority);
   module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
   module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
-  nb::class_<PyEventLoop> loop(module, "EventLoop", R"(
-      Schedules in-flight batching over an executor, on its own threads.
-
-      Any thread may submit and cancel requests; one thread polls.
+  nb::class_<PyEventLoop, PyLoop> loop(module, "EventLoop", R"(
+      Schedules in-flight batching of a decoder over its executor.
 
       Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.)");
   bind_init(loop);
   bind_submit(loop);
-  loop.def("cancel", &PyEventLoop::cancel, nb::arg("request_id"),
-           "End a request within a step; False if its end has been polled already.")
-      .def("poll", &PyEventLoop::poll, nb::arg("timeout"), R"(
+  loop.def("poll", &PyEventLoop::poll, nb::arg("timeout"), R"(
           Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
 
           The tokens of a request come in order, before its end or together with it.
@@ -432,19 +341,7 @@ void bind_event_loop(nb::module_& module) {
           Take slabs of memory from the KV cache for another use; waits until no step reaches them, for their numbers.
 
           Raises LimitError if the cache cannot spare so many, or the loop is shut down.)")
-      .def("return_slabs", &PyEventLoop::return_slabs, nb::arg("slabs"), "Give slabs back to the KV cache.")
-      .def("stats", &stats_dict, R"(
-          Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.)")
-      .def(
-          "record_steps", [](PyEventLoop& loop, std::size_t most) { loop.step_log().start(most); }, nb::arg("most"),
-          "Record the times and tokens of the next ``most`` steps, and forget those of earlier steps.")
-      .def("take_steps", &take_steps, R"(
-          End the recording; returns the recorded steps, and the number of later steps for which there was no room.
-
-          A step has: the instants of its begin and end in seconds of ``time.perf_counter``, seconds of the host,
-          seconds on the device (0 if unknown), rows, tokens, tokens of rows that decode.)")
-      .def("shut_down", &PyEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true, R"(
-          Accept no more requests; let accepted requests run to their end, or cancel them. Returns at once.)");
+      .def("return_slabs", &PyEventLoop::return_slabs, nb::arg("slabs"), "Give slabs back to the KV cache.");
 }
 
 }  // namespace tl

@@ -25,7 +25,9 @@ NB_MODULE(_core, module) {
   tl::bind_events(module);
   tl::bind_drafting(module);
   tl::bind_pace(module);
+  tl::bind_loop(module);
   tl::bind_event_loop(module);
+  tl::bind_encoder_loop(module);
   tl::bind_text(module);
   tl::bind_requests(module);
   tl::bind_sockets(module);

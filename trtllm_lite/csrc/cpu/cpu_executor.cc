@@ -9,6 +9,7 @@
 
 #include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
+#include "cpu/cpu_encoder_steps.h"
 #include "cpu/kernel_registry.h"
 #include "engine/checks/port_check.h"
 #include "engine/module.h"
@@ -248,6 +249,11 @@ void CpuExecutor::run_collective(const Call& call) {
     all_gather(rank(), ranks, x.shape[0], x.shape[1], y.shape[1]);
   }
   if (!is_alone) rendezvous_->part(rank(), site);
+}
+
+std::unique_ptr<StepExecutor> CpuExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+  if (!generates(only_module(engine_.manifest()))) return std::make_unique<CpuEncoderSteps>(*this);
+  return OneStageExecutor::make_step_executor(num_host_blocks, max_batch_size);
 }
 
 StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {

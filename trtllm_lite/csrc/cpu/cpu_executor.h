@@ -42,6 +42,7 @@ class CpuExecutor final : public OneStageExecutor {
   int num_threads() const override { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
+  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
   std::vector<ExpertCounts> expert_counts() override;
   // Measures the time of each instruction of a step that has work; repeats >= 1. Throws LimitError if the request

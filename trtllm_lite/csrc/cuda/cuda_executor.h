@@ -72,7 +72,7 @@ class CudaExecutor final : public DeviceExecutor {
   const Plan& plan() const { return plan_; }
   const Device& device() const { return device_; }
   std::int64_t num_blocks() const override { return num_blocks_; }
-  // Captures graphs of the decode steps of batches up to `max_batch_size`.
+  // For a decoder, captures graphs of the decode steps of batches up to `max_batch_size`.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   // Bytes of the inputs of the largest step.
   std::size_t max_input_bytes() const { return inputs_.size(); }

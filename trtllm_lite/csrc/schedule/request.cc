@@ -75,18 +75,22 @@ void check_rows(const PromptRows& rows, std::int64_t num_prompt, const RequestLi
 
 }  // namespace
 
+void validate_prompt(const RequestSpec& spec, int max_input_len, int vocab_size) {
+  check_range("prompt length", std::ssize(spec.prompt), 1, max_input_len, "shorten the prompt or raise max_input_len");
+  check_range("priority", spec.priority, kMinPriority, kMaxPriority, "scale the priorities");
+  check(!spec.timeout || *spec.timeout > Clock::duration::zero(), "a timeout above 0",
+        spec.timeout ? std::to_string(seconds(*spec.timeout)) + " s" : "none", "leave it out for no timeout");
+  check_tokens("the prompt", spec.prompt, vocab_size);
+}
+
 void validate(const RequestSpec& spec, const RequestLimits& limits) {
+  validate_prompt(spec, limits.max_input_len, limits.vocab_size);
   const std::int64_t num_prompt = std::ssize(spec.prompt);
-  check_range("prompt length", num_prompt, 1, limits.max_input_len, "shorten the prompt or raise max_input_len");
   check_range("max_new_tokens", spec.max_new_tokens, 1, limits.max_seq_len - num_prompt,
               "the prompt has " + std::to_string(num_prompt) + " tokens and max_seq_len is " +
                   std::to_string(limits.max_seq_len) + "; generate fewer or raise max_seq_len");
   check_range("min_new_tokens", spec.min_new_tokens, 0, spec.max_new_tokens, "lower it to max_new_tokens");
-  check_range("priority", spec.priority, kMinPriority, kMaxPriority, "scale the priorities");
-  check(!spec.timeout || *spec.timeout > Clock::duration::zero(), "a timeout above 0",
-        spec.timeout ? std::to_string(seconds(*spec.timeout)) + " s" : "none", "leave it out for no timeout");
   check_range("length of cache_salt", std::ssize(spec.cache_salt), 0, kMaxSaltLength, "pass a digest of it");
-  check_tokens("the prompt", spec.prompt, limits.vocab_size);
   if (spec.rows) check_rows(*spec.rows, num_prompt, limits);
   check_stop_conditions(spec, limits.vocab_size);
   if (spec.num_beams != 0) check_beams(spec, limits);

@@ -35,8 +35,9 @@ struct RequestSpec {
   int num_beams = 0;
   // Whether this is an additional sequence of the same prompt (n, best_of). See Inbox.
   bool extra = false;
-  bool guided = false;  // guided by a grammar: its rows may be late (StepExecutor::late_rows)
-  int priority = 0;     // kMinPriority .. kMaxPriority; a greater one is served earlier
+  bool guided = false;     // guided by a grammar: its rows may be late (StepExecutor::late_rows)
+  int priority = 0;        // kMinPriority .. kMaxPriority; a greater one is served earlier
+  std::uint64_t flow = 0;  // of an encoder's text: whose it is (Flows)
   // True to compute every prompt position, for prompt log probabilities or logits: the cache is not used.
   bool prompt_outputs = false;
   std::vector<std::int32_t> end_ids;
@@ -58,7 +59,9 @@ struct RequestLimits {
   std::int64_t token_row_bytes = 0;  // bytes of an embedding in place of a token; 0 if none are taken
 };
 
-// Throws LimitError that names the limit, the value and the remedy.
+// Throw LimitError that names the limit, the value and the remedy. validate_prompt() checks what requests of any kind
+// have: prompt, priority and timeout.
+void validate_prompt(const RequestSpec& spec, int max_input_len, int vocab_size);
 void validate(const RequestSpec& spec, const RequestLimits& limits);
 
 struct RequestTimings {

@@ -38,12 +38,15 @@ def embedder_of(model: Session | Embedder) -> Embedder:
     )
 
 
-def embed_prompts(model: Embedder, prompts: Prompt | Sequence[Prompt]) -> EmbeddingOutput | list[EmbeddingOutput]:
+def embed_prompts(
+    model: Embedder, prompts: Prompt | Sequence[Prompt], *, priority: int, timeout: float | None
+) -> EmbeddingOutput | list[EmbeddingOutput]:
     """Implements ``LLM.embed``."""
     batch = [prompts] if is_token_ids(prompts) else prompts
     vocab_size, max_input_len = model.manifest.model.vocab_size, model.limits.max_input_len
     parsed = parse_prompts(batch, None, model.tokenizer, vocab_size, max_input_len)
     if any(embeds is not None for embeds in parsed.embeds):
         raise ArgumentError("prompt_embeds is given, and an encoder embeds texts and token ids: leave it out")
-    rows = [EmbeddingOutput(row) for row in model.embed(parsed.token_ids).tolist()]
+    embedded = model.embed(parsed.token_ids, priority=priority, timeout=timeout)
+    rows = [EmbeddingOutput(row) for row in embedded.tolist()]
     return rows[0] if parsed.single or is_token_ids(prompts) else rows

@@ -1,21 +1,23 @@
-"""Defines a loaded engine of an encoder: executor, limits, tokenizer. There is no event loop."""
+"""Defines Embedder: takes texts for a loaded engine of an encoder, and embeds them together."""
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.common.vocabulary import EMBEDDING
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
-from trtllm_lite.runtime.core import core
+from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
+from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd
+from trtllm_lite.runtime.session.embedding_pump import EmbeddingPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, tightened
+from trtllm_lite.runtime.session.loaded_model import LoadedModel
+from trtllm_lite.runtime.session.request import check_service
+from trtllm_lite.runtime.session.stats import LatencyLog, Stats, make_stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 _LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
@@ -26,6 +28,8 @@ _NAMES = {
     "speculation": "speculative_config",
     "enable_chunked_context": "enable_chunked_prefill",
 }
+_MOST_SUBMITTED = 512
+"""The most texts of a call of :meth:`Embedder.embed` that are submitted together; two such groups are outstanding."""
 
 
 @dataclass(frozen=True)
@@ -36,90 +40,96 @@ class EmbedderLimits:
     max_input_len: int
     max_num_tokens: int
 
-    def fit(self, num_texts: int, num_tokens: int) -> bool:
-        """Whether a step takes that many texts and tokens."""
-        return num_texts <= self.max_batch_size and num_tokens <= self.max_num_tokens
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text, which is computed in one step."""
+        return min(self.max_input_len, self.max_num_tokens)
 
 
 @dataclass(eq=False)
-class Embedder:
-    """Makes embeddings. Any thread may call the methods; ``executor`` is a ``_core.DeviceExecutor``."""
+class Embedder(LoadedModel):
+    """Takes texts for an encoder, from any thread, and embeds them together.
 
-    manifest: Manifest
+    ``pump`` delivers what a ``_core.EncoderLoop`` does.
+    """
+
     limits: EmbedderLimits
-    executor: Any
-    tokenizer: Tokenizer | None
-    pace: Any
-    """The ``_core.StepPace`` that says how many tokens a step may take while other requests wait."""
-    is_broken: bool = False
-    """Whether the device has failed."""
-    _lock: Lock = field(default_factory=Lock)
+    pump: EmbeddingPump
 
-    def embed(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-        """float32[texts, embedding_size] for texts as token ids, as many at a time as the engine takes.
+    @property
+    def closing(self) -> tuple[Callable[[], None], ...]:
+        """Implements :attr:`LoadedModel.closing`."""
+        return (self.pump.close,)
 
-        Raises LimitError for a text that is too long, before anything runs; EngineError if a result is not finite, or
-        after :meth:`close`.
-        """
-        self.check(texts)
-        return np.concatenate([self.step(batch) for batch in self._batches(texts)])
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be embedded any more until the engine is loaded again."""
+        return self.pump.failure is not None or self.pump.loop.device_failed
+
+    @property
+    def size(self) -> int:
+        """The number of elements of an embedding."""
+        return self.manifest.module.outputs[0].size
+
+    def stats(self) -> Stats:
+        """Counts and times of what the embedder has done so far."""
+        return make_stats(self.pump.loop.stats(), LatencyLog())
 
     def check(self, texts: Sequence[NDArray[np.int32]]) -> None:
         """Raise LimitError for a text that is too long."""
         for row, text in enumerate(texts):
             self._check_length("the text" if len(texts) == 1 else f"text {row}", len(text))
 
-    def fit_step(self, num_texts: int, num_tokens: int) -> bool:
-        """Whether a step takes that many texts and tokens, and is short enough for other requests that wait."""
-        return self.limits.fit(num_texts, num_tokens) and num_tokens <= self.pace.max_prefill(0)
+    def submit(
+        self,
+        texts: Sequence[NDArray[np.int32]],
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        on_end: OnEnd | None = None,
+        flow: int | None = None,
+    ) -> EmbeddingHandle:
+        """Queue texts as token ids; returns at once.
 
-    def close(self) -> None:
-        """Give the engine's memory back. Nothing can be embedded any more; closing twice is fine."""
-        with self._lock:
-            self.executor = None
+        Texts of a greater ``priority`` (-100 to 100) are served earlier; ``timeout`` is in seconds from now. The texts
+        of a call take turns with those of other calls, unless several calls give one ``flow`` of the pump.
+
+        If this raises, none of the texts is embedded: LimitError for one that is too long, ArgumentError for a priority
+        or timeout, OverloadedError if too many texts are outstanding, EngineError if the embedder is broken.
+        """
+        check_service(priority, timeout)
+        self.check(texts)
+        handle = EmbeddingHandle(len(texts), timeout, self.cancel, on_end)
+        self.pump.submit(handle, texts, self.pump.new_flow() if flow is None else flow, priority, timeout)
+        return handle
+
+    def embed(
+        self, texts: Sequence[NDArray[np.int32]], *, priority: int = 0, timeout: float | None = None
+    ) -> NDArray[np.float32]:
+        """float32[texts, embedding_size] for texts as token ids, a bounded number at a time.
+
+        Raises the errors of :meth:`submit`, for any text before anything runs, and of ``EmbeddingHandle.result``.
+        """
+        self.check(texts)
+        flow, rows = self.pump.new_flow(), []
+        waiting: deque[EmbeddingHandle] = deque()
+        for first in range(0, len(texts), _MOST_SUBMITTED):
+            if len(waiting) == 2:
+                rows += waiting.popleft().result()
+            group = texts[first : first + _MOST_SUBMITTED]
+            waiting.append(self.submit(group, priority=priority, timeout=timeout, flow=flow))
+        for handle in waiting:
+            rows += handle.result()
+        return np.array(rows)
 
     def _check_length(self, name: str, length: int) -> None:
-        longest = min(self.limits.max_input_len, self.limits.max_num_tokens)
+        longest = self.limits.longest
         if length > longest:
             which = "max_input_len" if longest == self.limits.max_input_len else "max_num_tokens"
             raise LimitError(
                 f"{name} has {length} tokens, which exceeds {which} {longest}: shorten it, or build the engine with a "
                 f"larger --{which} (the model takes up to {self.manifest.model.max_position_embeddings})"
             )
-
-    def _batches(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[NDArray[np.int32]]]:
-        """Batches of consecutive texts, each of which fits into one step."""
-        batch: list[NDArray[np.int32]] = []
-        num_tokens = 0
-        for text in texts:
-            if batch and not self.limits.fit(len(batch) + 1, num_tokens + len(text)):
-                yield batch
-                batch, num_tokens = [], 0
-            batch.append(text)
-            num_tokens += len(text)
-        yield batch
-
-    def step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-        """Compute :meth:`embed` for checked texts that fit into one step. Raises EngineError, DeviceError."""
-        lengths = np.array([len(text) for text in texts], np.int32)
-        nothing = np.zeros(0, np.int32)
-        # Block tables of zero cache groups, as wide as the longest text would need.
-        columns = -(-int(np.max(lengths)) // self.manifest.kv_cache.tokens_per_block)
-        tables = np.zeros((0, columns), np.int32)
-        with self._lock:
-            if self.executor is None:
-                raise EngineError("the engine was shut down: load it again")
-            begin = time.perf_counter()
-            try:
-                core().compute(self.executor, np.concatenate(texts), lengths, np.zeros_like(lengths), tables, nothing)
-                rows: NDArray[np.float32] = self.executor.output(EMBEDDING).view(np.float32)
-            except DeviceError:
-                self.is_broken = True
-                raise
-            self.pace.observe(int(lengths.sum()), time.perf_counter() - begin)
-        if not np.isfinite(rows).all():
-            raise EngineError("an embedding is not finite: convert the model with another --dtype, and build it again")
-        return rows
 
 
 def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: RunnerOptions) -> Embedder:
@@ -138,13 +148,25 @@ def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: R
         raise ArgumentError(f"{', '.join(unused)}: this engine is an encoder's, which generates nothing: leave it out")
     if on_gpu:
         available_memory(native, manifest, device_ids=options.device_ids)  # raises if the device has too little memory
-    limits = {name: tightened(name, getattr(options, name), getattr(manifest.limits, name)) for name in _LIMITS}
+    values = {name: tightened(name, getattr(options, name), getattr(manifest.limits, name)) for name in _LIMITS}
     executing: dict[str, Any] = {"num_threads": options.num_threads or 0, "device_ids": options.device_ids}
-    max_len = min(limits["max_input_len"], limits["max_seq_len"])
+    max_len = min(values["max_input_len"], values["max_seq_len"])
+    limits = EmbedderLimits(values["max_batch_size"], max_len, values["max_num_tokens"])
+    executor = make_executor(native, ranks, manifest, **executing, num_blocks=0)
     return Embedder(
-        manifest,
-        EmbedderLimits(limits["max_batch_size"], max_len, limits["max_num_tokens"]),
-        make_executor(native, ranks, manifest, **executing, num_blocks=0),
-        Tokenizer.from_dir(directory, manifest.files, native.crc32c),
-        native.StepPace(0.0 if on_gpu else native.CPU_STEP_SECONDS),
+        manifest=manifest,
+        limits=limits,
+        executor=executor,
+        pump=EmbeddingPump(encoder_loop(native, executor, limits)),
+        tokenizer=Tokenizer.from_dir(directory, manifest.files, native.crc32c),
+    )
+
+
+def encoder_loop(native: Any, executor: Any, limits: EmbedderLimits) -> Any:
+    """The ``_core.EncoderLoop`` over an encoder's executor."""
+    return native.EncoderLoop(
+        executor,
+        max_batch_size=limits.max_batch_size,
+        max_input_len=limits.longest,
+        max_num_tokens=limits.max_num_tokens,
     )

@@ -1,6 +1,5 @@
-"""Defines EventPump: the only thread that polls the event loop; it hands every request its events."""
+"""Defines EventPump: hands every request of a decoder its tokens and their texts."""
 
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,44 +11,30 @@ from trtllm_lite.common.printable import one_line
 from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
+from trtllm_lite.runtime.session.pump import Pump
 from trtllm_lite.runtime.session.request import FinishReason, Request
 from trtllm_lite.runtime.session.request_handle import FINISH_REASONS, RequestHandle
 from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, LatencyLog
-
-_POLL_SECONDS = 60.0
 
 
 def _nobody() -> None:
     """Stands in for a reference to a missing handle."""
 
 
-class EventPump:
-    """A thread beside an event loop (``_core.EventLoop``, or a stand-in) that runs until :meth:`close`.
-
-    Signals and timeouts cannot lose events: only this thread polls, and Python delivers signals to the main thread. The
-    pump holds handles weakly; a request whose handle nobody holds any more is cancelled.
-    """
+class EventPump(Pump):
+    """The pump of a decoder's event loop (``_core.EventLoop``, or a stand-in)."""
 
     def __init__(self, loop: Any) -> None:
-        self.loop = loop
+        super().__init__(loop)
         self.latencies = LatencyLog()
         self._texts = core().TextPump(TOKEN_GAP_BOUNDS)
-        self._home = core().HomeProcess()
-        self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
         self._on_end: dict[int, Callable[[], None]] = {}
         self._observed: dict[int, Request] = {}
         """Requests with an ``on_end`` function to call at their ends."""
-        self._failure: EngineError | None = None
         self.on_short_of_blocks: Callable[[], None] | None = None
         """Called by the pump's thread when requests wait for blocks whose memory the loop has lent."""
-        self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
-        self._thread.start()
-
-    @property
-    def failure(self) -> EngineError | None:
-        """The reason why nothing can be submitted any more, if the thread has failed."""
-        return self._failure
+        self.start()
 
     def submit(
         self,
@@ -101,24 +86,16 @@ class EventPump:
 
     def close(self) -> None:
         """Cancel all requests, and end the thread."""
-        self.loop.shut_down(drain=False)
-        # The thread itself may drop the last handle, and with it the session, whose end calls this.
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        super().close()
         self.on_short_of_blocks = None  # its owner may hold this pump: together they would live on
 
-    def _run(self) -> None:
-        try:
-            while (events := self.loop.poll(_POLL_SECONDS)) is not None:
-                self._deliver(*events)
-                on_short_of_blocks = self.on_short_of_blocks
-                if on_short_of_blocks is not None and self.loop.short_of_blocks:
-                    on_short_of_blocks()
-        except BaseException as error:  # noqa: BLE001 - every waiting request must get the error
-            reason = one_line(repr(error))
-            self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
+    def _deliver(self, *polled: Any) -> None:
+        self._deliver_events(*polled)
+        on_short_of_blocks = self.on_short_of_blocks
+        if on_short_of_blocks is not None and self.loop.short_of_blocks:
+            on_short_of_blocks()
 
-    def _deliver(self, events: list[Any], ends: list[Any]) -> None:
+    def _deliver_events(self, events: list[Any], ends: list[Any]) -> None:
         """Deliver the events of one poll. Waiting threads and coroutines see all of them at once.
 
         Work per token is costly here, because the interpreter's lock is held, except in TextPump.
@@ -193,12 +170,10 @@ class EventPump:
         for on_end in ended:
             on_end()
 
-    def _fail(self, failure: EngineError) -> None:
+    def _end_all(self, failure: EngineError) -> None:
         with self._lock:
-            self._failure = failure
             handles = [handle for reference in self._handles.values() if (handle := reference()) is not None]
             ended, self._on_end = list(self._on_end.values()), {}
-        self.loop.shut_down(drain=False)
         for request_id in list(self._observed):
             self._tell(request_id, None, core().RequestTimings())
         for handle in handles:

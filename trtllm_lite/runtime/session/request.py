@@ -60,10 +60,7 @@ class Request:
     on_end: "Callable[[Request, FinishReason | None, Any], None] | None" = None
 
     def __post_init__(self) -> None:
-        most = core().MAX_PRIORITY
-        whole_number("priority", self.priority, -most, most)
-        if self.timeout is not None and not _is_duration(self.timeout):
-            raise ArgumentError(f"timeout is {shown(self.timeout)}: expected seconds above 0, or None for no timeout")
+        check_service(self.priority, self.timeout)
         if not isinstance(self.cache_salt, str) or not is_unicode(self.cache_salt):
             raise ArgumentError(f"cache_salt is {shown(self.cache_salt)}: expected a string of valid Unicode")
         if not isinstance(self.lora_request, LoRARequest | None):
@@ -109,6 +106,14 @@ class Hypothesis:
     text: str
     score: float
     finish_reason: FinishReason
+
+
+def check_service(priority: Any, timeout: Any) -> None:
+    """Raise ArgumentError for a priority or a timeout of the wrong type or out of its range."""
+    most = core().MAX_PRIORITY
+    whole_number("priority", priority, -most, most)
+    if timeout is not None and not _is_duration(timeout):
+        raise ArgumentError(f"timeout is {shown(timeout)}: expected seconds above 0, or None for no timeout")
 
 
 def _is_duration(value: Any) -> bool:

@@ -1,6 +1,5 @@
 """Defines Session: takes requests for a loaded engine, and runs them together."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
@@ -16,35 +14,32 @@ from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.experts import ExpertCounts, expert_counts
 from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import RunnerLimits
+from trtllm_lite.runtime.session.loaded_model import LoadedModel
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
-from trtllm_lite.runtime.session.steps import RecordedSteps, StepRecord
-from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(eq=False)
-class Session:
-    """Takes requests, from any thread, and runs them together.
+class Session(LoadedModel):
+    """Takes requests for a decoder, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.DeviceExecutor``; ``pump`` delivers the events of the ``_core.EventLoop`` over it; tests
-    replace both by stand-ins. ``stages`` are the processes that compute, if this process does not. A session lives as
-    long as something refers to it or to the handle of one of its requests.
+    ``pump`` delivers the events of a ``_core.EventLoop``. ``stages`` are the processes that compute, if this process
+    does not.
     """
 
-    manifest: Manifest
     limits: RunnerLimits
-    executor: Any
     pump: EventPump
-    tokenizer: Tokenizer | None
     adapters: Adapters | None = None
     stages: Any = None
 
-    def __post_init__(self) -> None:
-        # This also runs at the interpreter's exit: the pump's thread must end before the objects that it uses.
-        self._close = weakref.finalize(self, _close, self.adapters, self.pump, self.stages)
+    @property
+    def closing(self) -> tuple[Callable[[], None], ...]:
+        """Implements :attr:`LoadedModel.closing`."""
+        parts = (self.adapters, self.pump, self.stages)
+        return tuple(part.close for part in parts if part is not None)
 
     def check(self, request: Request, row: int | None = None) -> None:
         """Raise the errors of :meth:`submit`, except for a full queue; ``row`` is the prompt's number among several."""
@@ -105,10 +100,6 @@ class Session:
             )
         return self.adapters
 
-    def cancel(self, request_id: int) -> None:
-        """End a request within a step; a request that has ended already stays as it is."""
-        self.pump.loop.cancel(request_id)
-
     @property
     def is_broken(self) -> bool:
         """Whether nothing can be generated any more until the engine is loaded again."""
@@ -119,25 +110,12 @@ class Session:
         loaded = () if self.adapters is None else self.adapters.loaded()
         return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
 
-    def record_steps(self, most: int) -> None:
-        """Record the times and tokens of the next ``most`` steps, and forget those of earlier steps."""
-        self.pump.loop.record_steps(most)
-
-    def take_steps(self) -> RecordedSteps:
-        """The steps recorded since :meth:`record_steps`; nothing more is recorded."""
-        steps, num_left_out = self.pump.loop.take_steps()
-        return RecordedSteps([StepRecord(*step) for step in steps], num_left_out)
-
     def expert_counts(self) -> list[ExpertCounts]:
         """Counts of the experts chosen by each router that this process computes.
 
         Steps go on meanwhile, so that some layers may have counted a step that others have not.
         """
         return expert_counts(self.executor)
-
-    def close(self) -> None:
-        """Cancel running requests, and end the pump's thread. Nothing can be submitted then; closing twice is fine."""
-        self._close()
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -204,11 +182,3 @@ class Session:
             min_tokens=params.min_tokens,
             includes_stop=params.include_stop_str_in_output,
         )
-
-
-def _close(adapters: Adapters | None, pump: EventPump, stages: Any) -> None:
-    if adapters is not None:
-        adapters.close()
-    pump.close()
-    if stages is not None:
-        stages.close()

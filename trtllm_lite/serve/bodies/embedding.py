@@ -10,7 +10,8 @@ from trtllm_lite.serve.bodies.prompts import PromptField
 class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """``input``: a text, token ids, or a list of either; ``dimensions``: the expected size of the embeddings, if given.
 
-    ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is accepted and ignored.
+    ``encoding_format``: numbers, or base64 of float32, little-endian. ``priority`` and ``timeout`` in seconds mean what
+    they do for completions. ``user`` is accepted and ignored.
     """
 
     PROMPTS: ClassVar = PromptField("input", "texts", 2048)  # OpenAI's limit of texts
@@ -20,3 +21,5 @@ class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dimensions: int | None = None
     user: str | None = None
     add_special_tokens: bool = True
+    priority: int = 0
+    timeout: float | None = None

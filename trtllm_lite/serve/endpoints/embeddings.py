@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle
 from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application, error_about
@@ -29,18 +30,17 @@ async def embeddings(app: Application, request: Request) -> Response:
     body = await read(request.body, app.decoder(request, EmbeddingBody))
     model = app.encoder(request, body.model)
     inputs = [body.input] if isinstance(body.input, str) or is_token_ids(body.input) else body.input
-    size = model.embedder.manifest.module.outputs[0].size
+    size = model.embedder.size
     _check(body, len(inputs), size)
     with model.admission(len(inputs)):
+        is_quick = len(request.body) <= MAX_QUICK_BYTES
         try:
-            texts = await model.prepare(
-                partial(_tokenize, model, inputs, body), is_quick=len(request.body) <= MAX_QUICK_BYTES
-            )
+            texts, handle = await model.prepare(partial(_start, model, inputs, body), is_quick=is_quick)
         except TrtllmLiteError as error:
             failure = error_about(error, {"prompt": "input"})
             failure.param = failure.param or "input"
             raise failure from error
-        rows = await model.embed(texts)
+        rows = await model.embedded(handle)
         write = partial(_response, request, body, texts, rows)
         return await model.prepare(write, is_quick=len(rows) * size <= _MAX_QUICK_ELEMENTS)
 
@@ -53,14 +53,15 @@ def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
         raise ApiError(400, message, param="dimensions", code="invalid_value")
 
 
-def _tokenize(model: ServedEncoder, inputs: list[Any], body: EmbeddingBody) -> list[NDArray[np.int32]]:
-    """Tokenize and check the texts, which may be slow."""
+def _start(
+    model: ServedEncoder, inputs: list[Any], body: EmbeddingBody
+) -> tuple[list[NDArray[np.int32]], EmbeddingHandle]:
+    """Tokenize the texts, which may be slow, and submit them."""
     parsed = parse_prompts(
         *(inputs, None, model.tokenizer, model.vocab_size, model.max_input_len),
         add_special_tokens=body.add_special_tokens,
     )
-    model.embedder.check(parsed.token_ids)
-    return parsed.token_ids
+    return parsed.token_ids, model.start(parsed.token_ids, body.priority, body.timeout)
 
 
 def _response(

@@ -36,8 +36,7 @@ def add_model(families: Families, model: "ServedModel") -> None:
     with model.counts:
         _add_ends(families, model.counts)
         _add_times(families, model.counts)
-    for reason, count in model.num_rejected.items():
-        families.counter("admission_rejections", "Requests refused because of too many others.", count, reason=reason)
+    add_rejections(families, model.num_rejected)
     text = "Choices of conversations without content or calls, often because thoughts did not end."
     for reason, count in model.empty_answers.items():
         families.counter("", text, count, trtllm="empty_answers", finished_reason=reason)
@@ -140,14 +139,25 @@ def _add_speculation(families: Families, speculation: Speculation) -> None:
         )
 
 
-def _add_ends(families: Families, counts: SequenceCounts) -> None:
-    for reason, count in _merged(counts, _REASONS).items():
+def add_reasons(families: Families, reasons: Mapping[FinishReason | None, int]) -> None:
+    """Add how many sequences have ended, by reason."""
+    for reason, count in _merged(reasons, _REASONS).items():
         families.counter("request_success", "Sequences that ended.", count, finished_reason=reason)
-    for reason, count in _merged(counts, _TRTLLM_REASONS).items():
+    for reason, count in _merged(reasons, _TRTLLM_REASONS).items():
         families.counter(
             "", "Sequences that ended without error.", count, trtllm="request_success", finished_reason=reason
         )
-    families.counter("", "Sequences that an error ended.", counts.reasons[None], trtllm="request_error")
+    families.counter("", "Sequences that an error ended.", reasons[None], trtllm="request_error")
+
+
+def add_rejections(families: Families, rejected: Mapping[str, int]) -> None:
+    """Add how many requests were refused, by the queue that was full."""
+    for reason, count in rejected.items():
+        families.counter("admission_rejections", "Requests refused because of too many others.", count, reason=reason)
+
+
+def _add_ends(families: Families, counts: SequenceCounts) -> None:
+    add_reasons(families, counts.reasons)
     families.counter("prompt_tokens", "Tokens of prompts.", counts.num_prompt_tokens, trtllm="prompt_tokens")
     families.counter(
         "prompt_tokens_cached",
@@ -192,10 +202,10 @@ def _add_times(families: Families, counts: SequenceCounts) -> None:
 
 
 def _merged(
-    counts: SequenceCounts, words: Mapping[FinishReason, str] | Mapping[FinishReason | None, str]
+    reasons: Mapping[FinishReason | None, int], words: Mapping[FinishReason, str] | Mapping[FinishReason | None, str]
 ) -> dict[str, int]:
     """Numbers of sequences by the words for their finish reasons."""
     merged = dict.fromkeys(words.values(), 0)
     for reason, word in words.items():
-        merged[word] += counts.reasons[reason]
+        merged[word] += reasons[reason]
     return merged

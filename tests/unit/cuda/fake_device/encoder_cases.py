@@ -1,6 +1,7 @@
 """Encoders on a fake driver: texts of a step, what is read back, and what is refused."""
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from tests.unit.cuda.toy_encoder import SIZE, encoder_bytes, make_toy_encoder
 from tests.unit.cuda.toy_engine import MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_SEQ_LEN, PAGE, VOCAB
 from trtllm_lite import _core
-from trtllm_lite._core import CudaExecutor, Engine, StepPace
-from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
-from trtllm_lite.runtime.session.embedder import Embedder, EmbedderLimits
+from trtllm_lite._core import CudaExecutor, Engine
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime.session.embedder import Embedder, EmbedderLimits, encoder_loop
+from trtllm_lite.runtime.session.embedding_pump import EmbeddingPump
 
 TEXTS = [[3, 4, 5], [7], [1] * 20, [2, 2], [9] * 4]
 
@@ -32,14 +34,15 @@ def encoder(tmp_path: Path) -> CudaExecutor:
 
 
 @pytest.fixture
-def embedder(encoder: CudaExecutor) -> Embedder:
+def embedder(encoder: CudaExecutor) -> Iterator[Embedder]:
     """The encoder, ready to embed."""
     manifest: Any = SimpleNamespace(
         kv_cache=SimpleNamespace(tokens_per_block=PAGE), model=SimpleNamespace(max_position_embeddings=MAX_SEQ_LEN)
     )
-    return Embedder(
-        manifest, EmbedderLimits(MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_NUM_TOKENS), encoder, None, StepPace(0.0)
-    )
+    limits = EmbedderLimits(MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_NUM_TOKENS)
+    made = Embedder(manifest, limits, encoder, EmbeddingPump(encoder_loop(_core, encoder, limits)), None)
+    yield made
+    made.close()
 
 
 def _arrays(texts: list[list[int]]) -> list[np.ndarray]:
@@ -51,7 +54,7 @@ def _expected(texts: list[list[int]]) -> list[list[float]]:
 
 
 def test_texts_are_embedded_in_steps(embedder: Embedder, fake_driver: ctypes.CDLL) -> None:
-    """Three texts fill a step; page-locked memory is taken once."""
+    """Three texts fill a step; memory is taken before the first."""
     assert embedder.embed(_arrays(TEXTS)).tolist() == _expected(TEXTS)
     allocated = fake_driver.fake_allocated()
     assert embedder.embed(_arrays(TEXTS[::-1])).tolist() == _expected(TEXTS[::-1])
@@ -78,7 +81,7 @@ def test_nothing_is_generated(encoder: CudaExecutor) -> None:
 def test_a_device_that_fails_breaks_the_embedder(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not embedder.is_broken
     monkeypatch.setenv("FAKE_DEAD", "1")
-    with pytest.raises(DeviceError):
+    with pytest.raises(EngineError, match="text 0 was not embedded"):
         embedder.embed(_arrays(TEXTS))
     assert embedder.is_broken
 

@@ -8,24 +8,24 @@
 #include "errors.h"
 
 namespace tl {
-namespace {
 
 // Runs `call`. Any exception is returned as a StepError.
 template <typename Fn>
-std::optional<StepError> attempt(Fn&& call) {
+std::optional<StepError> EventLoop::attempt(Fn&& call) {
   try {
     call();
     return std::nullopt;
   } catch (const StepError& error) {
     return error;
+  } catch (const DeviceError& error) {
+    device_failed_ = true;
+    return StepError(error.what());
   } catch (const std::exception& error) {
     return StepError(error.what());
   } catch (...) {
     return StepError("the executor threw an exception of unknown type");
   }
 }
-
-}  // namespace
 
 EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor)
     : check_(config.make_check()),

@@ -1,6 +1,7 @@
 // The thread that owns planner, KV cache and executor, and keeps the device busy.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -48,6 +49,8 @@ class EventLoop {
   // Called from any thread; returns at once.
   void return_slabs(const std::vector<int>& slabs) { inbox_.return_slabs(slabs); }
   LoopStats stats() const;
+  // Called from any thread. Whether a step failed because the device did (DeviceError).
+  bool device_failed() const { return device_failed_.load(std::memory_order_relaxed); }
   // The log of steps, which any thread may use.
   StepLog& step_log() { return step_log_; }
   // Starts the shutdown and returns at once; poll() tells when it is done.
@@ -66,6 +69,8 @@ class EventLoop {
   void take_back_late();
   void count_from(Clock::time_point instant);
   void fail_steps(const StepError& error);
+  template <typename Fn>
+  std::optional<StepError> attempt(Fn&& call);
   void drain();
   void fail_all(const char* what);
   void publish();
@@ -95,6 +100,7 @@ class EventLoop {
   int num_launches_ = 0;
   bool launched_only_decodes_ = true;
 
+  std::atomic<bool> device_failed_{false};
   StepLog step_log_;
   mutable std::mutex stats_mutex_;
   LoopStats stats_;

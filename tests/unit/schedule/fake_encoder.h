@@ -1,0 +1,77 @@
+// An encoder whose embedding of a text is a function of its tokens and their order.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "executor/embedding.h"
+#include "executor/step.h"
+
+using Embedding = std::vector<float>;
+
+inline Embedding embedding_of(std::span<const std::int32_t> tokens) {
+  std::uint32_t hash = 17;
+  for (const std::int32_t token : tokens) hash = hash * 31 + static_cast<std::uint32_t>(token);
+  return {static_cast<float>(hash % 65521), static_cast<float>(tokens.size())};
+}
+
+// A step is executed as late as the contract allows: when its results are awaited, after the launch of the next step.
+class FakeEncoder : public tl::StepExecutor {
+ public:
+  FakeEncoder(int max_batch_size, int max_num_tokens)
+      : max_batch_size_(max_batch_size), max_num_tokens_(max_num_tokens) {}
+
+  // Hooks that inject faults; any may throw. `row_error` may also return an error message for one row.
+  std::function<void(const tl::StepBatch&)> on_launch = [](const tl::StepBatch&) {};
+  std::function<void(const tl::StepBatch&)> on_wait = [](const tl::StepBatch&) {};
+  std::function<std::string(const tl::StepRow&)> row_error = [](const tl::StepRow&) { return std::string(); };
+  double seconds_per_token = 0;
+
+  int num_slots() const override { return 0; }
+  void set_slot(int, std::shared_ptr<const tl::SlotParams>, std::span<const std::int32_t>, int) override {
+    CHECK(false);  // texts have no slots
+  }
+
+  void launch(const tl::StepBatch& batch) override {
+    CHECK(batch.step > last_step_ && !batch.rows.empty() && batch.copies.empty() && launched_.size() < 2);
+    last_step_ = batch.step;
+    CHECK(std::ssize(batch.rows) <= max_batch_size_ && std::ssize(batch.token_ids) <= max_num_tokens_);
+    std::int32_t num_tokens = 0;
+    for (const tl::StepRow& row : batch.rows) {  // whole texts, one after the other
+      CHECK(row.first_token == num_tokens && row.num_tokens > 0 && row.past_len == 0 && !row.sample);
+      num_tokens += row.num_tokens;
+    }
+    CHECK(num_tokens == std::ssize(batch.token_ids));
+    on_launch(batch);
+    launched_.push_back(&batch);
+  }
+
+  void wait(tl::StepResult& result) override {
+    const tl::StepBatch& batch = *launched_.front();
+    launched_.pop_front();
+    on_wait(batch);
+    result.rows.resize(batch.rows.size());
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+      const tl::StepRow& row = batch.rows[i];
+      tl::set_embedding(result.rows[i], embedding_of(tokens_of(batch, row)));
+      result.rows[i].error = row_error(row);
+    }
+    result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
+  }
+
+  static std::span<const std::int32_t> tokens_of(const tl::StepBatch& batch, const tl::StepRow& row) {
+    return std::span(batch.token_ids)
+        .subspan(static_cast<std::size_t>(row.first_token), static_cast<std::size_t>(row.num_tokens));
+  }
+
+ private:
+  int max_batch_size_, max_num_tokens_;
+  std::deque<const tl::StepBatch*> launched_;
+  std::uint64_t last_step_ = 0;
+};

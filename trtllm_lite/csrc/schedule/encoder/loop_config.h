@@ -1,0 +1,19 @@
+// What the event loop of an encoder is made for.
+#pragma once
+
+#include <memory>
+
+#include "schedule/encoder/encoder_planner.h"
+#include "schedule/loop/loop_config.h"
+
+namespace tl {
+
+struct EncoderLoopConfig final : EventLoopConfig {
+  std::unique_ptr<Planner> make_planner(StepExecutor& executor) const override;
+  Check make_check() const override;
+
+  EncoderConfig planner;
+  int vocab_size = 0;
+};
+
+}  // namespace tl
