@@ -61,7 +61,7 @@ class Scheduler final : public Planner {
   void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
                EventBatch& events) override;
 
-  // Also drops all cached content.
+  // All cached content is dropped, too.
   void reset(const std::string& message, Clock::time_point now, EventBatch& events) override;
 
   // Running requests keep what they need; no request is admitted before there is room for the slab. Throws

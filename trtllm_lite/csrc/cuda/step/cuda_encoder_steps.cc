@@ -13,7 +13,6 @@
 namespace tl::cuda {
 namespace {
 
-
 std::size_t embedding_size_of(const CudaExecutor& executor) {
   const Plan& plan = executor.plan();
   const int output = plan.outputs.at(std::string(kEmbedding));
