@@ -86,6 +86,12 @@ def test_a_response_that_is_no_stream_is_one_chunk():
     assert (list(answer.chunk_times_s), answer.num_tokens) == ([4.0], 3)
 
 
+def test_embeddings_count_as_tokens():
+    content = {"data": [{"embedding": "AAAA"}, {"embedding": "BBBB"}], "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+    answer = read_answer(response_of(whole(content)), streamed=False)
+    assert (list(answer.chunk_times_s), answer.num_tokens, answer.prompt_len) == ([4.0], 2, 7)
+
+
 @pytest.mark.parametrize(
     ("events", "kind"),
     [

@@ -72,6 +72,28 @@ def test_chats_are_asked_in_text(tokenizer):
     assert all(request.body["messages"][0]["content"] for request in server.asked)
 
 
+def test_embeddings_are_measured(tmp_path):
+    """Lengths are those of texts alone, so that they may be as long as the server takes."""
+    path = tmp_path / "report.json"
+    given = ["--endpoint", "/v1/embeddings", "--vocab_size", 40, "--input_len", 16, "--max_seq_len", 16]
+
+    def embed(request):
+        count = len(request.body["input"])
+        return whole({"data": [{"embedding": "AAAA"}], "usage": {"prompt_tokens": count, "total_tokens": count}})
+
+    with fake_server(embed) as server:
+        result = run(server, *given, "--priorities", 3, "--json", path)
+    assert result.exit_code == 0, result.output
+    assert {request.path for request in server.asked} == {"/v1/embeddings"}
+    fields = {"model": "fake", "encoding_format": "base64", "priority": 3}
+    assert [{**request.body, "input": len(request.body["input"])} for request in server.asked] == [
+        {**fields, "input": 16}
+    ] * 5
+    (report,) = json.loads(path.read_text())
+    assert (report["figures"]["prompt_tokens"], report["figures"]["output_tokens"]) == (64, 4)
+    assert (report["runtime"]["stream"], report["runtime"]["ignore_eos"]) == (False, False)
+
+
 def test_completions_may_be_asked_in_text(tokenizer):
     with fake_server() as server:
         assert run(server, "--prompt_type", "text", "--tokenizer", tokenizer, "--no-ignore-eos").exit_code == 0

@@ -19,7 +19,8 @@ _QUOTED_BYTES = 300
 class Answer:
     """The answer to a request; ``chunk_times_s``: when each chunk with tokens came; counts are from the server's usage.
 
-    A response that is no stream is one chunk. ``num_cached_tokens`` is None if the server does not tell.
+    A response that is no stream is one chunk. An embedding counts as a token. ``num_cached_tokens`` is None if the
+    server does not tell.
     """
 
     chunk_times_s: Sequence[float]
@@ -36,7 +37,16 @@ def read_answer(response: Response, streamed: bool) -> Answer:
         raise ServerError(f"the server sent {_quoted(response.body)} where a stream was asked for", "no stream")
     if response.events is not None:
         return _read_stream(response.events)
-    return _answer([response.end_s], _usage([_parse(bytes(response.body))]))
+    content = _parse(bytes(response.body))
+    return _answer([response.end_s], _usage([_with_embeddings(content)]))
+
+
+def _with_embeddings(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a response; the usage of one with embeddings says how many they are."""
+    rows, usage = content.get("data"), _part(content, "usage")
+    if not isinstance(rows, list) or "completion_tokens" in usage:
+        return content
+    return {**content, "usage": {**usage, "completion_tokens": len(rows)}}
 
 
 def _read_stream(events: EventStream) -> Answer:

@@ -2,4 +2,5 @@
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
-ENDPOINTS = (COMPLETIONS, CHAT)
+EMBEDDINGS = "/v1/embeddings"
+ENDPOINTS = (COMPLETIONS, CHAT, EMBEDDINGS)

@@ -29,7 +29,7 @@ _MOST_IDS = 1 << 31  # ids are int32
     type=click.Choice(ENDPOINTS),
     default=COMPLETIONS,
     show_default=True,
-    help="Endpoint to measure.",
+    help="Endpoint to measure. An embedding is not streamed, and counts as one output token.",
 )
 @click.option("--model", metavar="NAME", help="The model to ask for. [default: the first that the server lists]")
 @click.option("--api_key_file", metavar="FILE", help="A file that holds the API key. [default: no key]")
@@ -84,6 +84,9 @@ def serve(allow_errors: bool, **options: Any) -> None:
       trtllm-lite bench serve --base_url http://localhost:8000 \\
         --tokenizer MODEL --endpoint /v1/chat/completions \\
         --arrival all --concurrency 64 --num_requests 512
+      trtllm-lite bench serve --base_url http://localhost:8000 \\
+        --endpoint /v1/embeddings --vocab_size 30000 \\
+        --request_rate 5 --input_len 32
     """
     results = Results.taken_from(options)
     plan = plan_of(options)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtllm_lite.bench.http_client.endpoints import CHAT
+from trtllm_lite.bench.http_client.endpoints import CHAT, EMBEDDINGS
 from trtllm_lite.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trtllm_lite.bench.http_client.models import Served
     from trtllm_lite.bench.workload import Workload
 
+_EMBEDDING_LEN = 1  # tokens that an embedding counts as
 _UNBOUNDED = 1 << 31
 
 
@@ -49,6 +50,9 @@ def plan_of(options: dict[str, Any]) -> ServerPlan:
     text = {name: options.pop(name) for name in ("prompt_type", "tokenizer", "vocab_size", "max_seq_len")}
     sending = {name: options.pop(name) for name in ("num_client_processes", "num_warmups")}
     objectives, price_per_hour = parse_objectives(options.pop("goodput")), options.pop("price_per_hour")
+    if asked["endpoint"] == EMBEDDINGS:
+        asked |= {"stream": False, "ignore_eos": False}
+        options["output_len"] = str(_EMBEDDING_LEN)
     workload = Workload(**options)
     served = find_model(parse_base_url(base_url, _api_key(api_key_file)), model)
     asking = Asking(served.model, **asked)
@@ -93,5 +97,7 @@ def _prompts(
             raise ArgumentError("prompts are random token ids: give the model's vocab_size, or its tokenizer")
         vocab_size = found.vocab_size
     longest = max_seq_len or served.max_seq_len or _UNBOUNDED
+    if asking.endpoint == EMBEDDINGS:
+        longest += _EMBEDDING_LEN
     limits = ServerLimits(longest, min(served.max_input_len or longest, longest))
     return Prompts(vocab_size, limits, found.decode if as_text and found is not None else None)
