@@ -117,6 +117,8 @@ def test_requests_side_by_side_are_answered_apart(server, ids, expected):
         ({"input": "x", "dimensions": 30}, 400, "dimensions", "dimensions is 30, and the model makes embeddings of 60"),
         ({"input": "x", "encoding_format": "int8"}, 400, "encoding_format", "encoding_format: "),
         ({"input": "x", "pooling": "max"}, 400, "pooling", "unknown field"),
+        ({"input": "x", "priority": 3}, 400, "priority", "all requests have one priority here"),
+        ({"input": "x", "timeout": 0}, 400, "timeout", "timeout is 0.0: expected seconds above 0"),
         ({"input": "x", "model": "other"}, 404, "model", "there is no model"),
         ({"input": "x", "model": "decoder"}, 400, "model", "'decoder' generates text and makes no embeddings"),
     ],
