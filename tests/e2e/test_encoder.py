@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,31 @@ def test_a_text_has_the_same_embedding_alone_and_among_others(encoder: LLM) -> N
     together = encoder.embed(TEXTS)
     assert [encoder.embed(text) for text in TEXTS] == together
     assert np.linalg.norm(together, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+def test_calls_of_several_threads_run_together(encoder: LLM) -> None:
+    alone = encoder.embed(TEXTS)
+
+    def embed(number: int) -> None:
+        rows = encoder.embed(TEXTS[number:], priority=number % 3, timeout=600)
+        np.testing.assert_allclose(rows, alone[number:], atol=1e-5)
+
+    before = encoder.get_stats()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(embed, range(16)))
+    after = encoder.get_stats()
+    num_tokens = sum(sum(map(len, TEXTS[number:])) for number in range(16))
+    assert after.num_scheduled_tokens - before.num_scheduled_tokens == num_tokens
+    assert (after.num_running, after.num_waiting) == (0, 0)
+
+
+def test_a_call_that_takes_too_long_ends(encoder: LLM) -> None:
+    with pytest.raises(
+        LimitError, match=r"timeout: text \d+ was not embedded within 1e-06 s: wait longer, or send less"
+    ):
+        encoder.embed(TEXTS, timeout=1e-6)
+    with pytest.raises(ArgumentError, match="priority is 101"):
+        encoder.embed(TEXTS, priority=101)
 
 
 def test_prompts_are_texts_and_token_ids(encoder: LLM) -> None:

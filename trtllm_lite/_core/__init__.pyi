@@ -124,6 +124,8 @@ SCRATCH_BYTES_PER_THREAD: int
 SHARED_SCRATCH_BYTES: int
 """Bytes of scratch memory that all threads of an executor share."""
 
+BESIDE_TOKENS: int = 128
+
 class DeviceExecutor:
     """An engine that is loaded on a device of the kind its manifest names."""
 

@@ -1,16 +1,21 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
+from trtllm_lite._core import BESIDE_TOKENS, SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cache_groups import block_layout
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
+from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.modules import Module
+from trtllm_lite.engine.plan import Plan
+
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -18,12 +23,13 @@ class MemoryPlan:
     """Bytes by kind.
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
-    values; ``step_inputs`` for token ids, block tables and other inputs; ``scratch`` for the ``num_threads`` threads of
-    a CPU engine, or, on a GPU (``num_threads`` 0), for matrix products and state; ``adapters`` for DEFAULT_MAX_LORAS
-    adapters on a GPU. ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks,
-    these are the bytes of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank
-    reads from the others per generated token, and ``received`` to those from the previous stage. In a pipeline the
-    figures are those of the stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each
+    values; ``step_inputs`` for token ids, block tables and other inputs; ``beside`` for both in steps of short texts
+    that a CPU encoder runs beside a long one; ``scratch`` for the ``num_threads`` threads of a CPU engine, or, on a GPU
+    (``num_threads`` 0), for matrix products and state; ``adapters`` for DEFAULT_MAX_LORAS adapters on a GPU.
+    ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
+    of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank reads from the others
+    per generated token, and ``received`` to those from the previous stage. In a pipeline the figures are those of the
+    stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each
     stage.
     """
 
@@ -35,13 +41,14 @@ class MemoryPlan:
     num_threads: int
     cache_use: CacheUse
     adapters: int = 0
+    beside: int = 0
     link_bytes: Mapping[str, int] = field(default_factory=dict)
     stage_bytes: tuple[int, ...] = ()
 
     @property
     def workspace(self) -> int:
         """Everything but weights, adapters and KV cache."""
-        return self.arena + self.step_inputs + self.scratch
+        return self.arena + self.step_inputs + self.beside + self.scratch
 
     @property
     def total(self) -> int:
@@ -55,7 +62,7 @@ class MemoryPlan:
     def to_manifest(self) -> Memory:
         """Return the figures that do not depend on the machine; scratch of CPU threads does."""
         scratch = 0 if self.num_threads else self.scratch
-        return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
+        return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + self.beside + scratch)
 
 
 def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> MemoryPlan:
@@ -65,11 +72,28 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         weights=sum(weight.num_bytes for weight in planned.weights),
         kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
         arena=plan.arena_bytes,
-        step_inputs=sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == "input"),
+        step_inputs=_input_bytes(plan, plan.symbols),
+        beside=0 if planned.module.generates or limits.max_input_len <= BESIDE_TOKENS else _beside_bytes(plan),
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
         cache_use=cache_use(kv_cache, limits.max_seq_len),
     )
+
+
+def _input_bytes(plan: Plan, symbols: dict[str, int]) -> int:
+    return sum(tensor.max_bytes(symbols) for tensor in plan.tensors if tensor.kind == "input")
+
+
+def _beside_bytes(plan: Plan) -> int:
+    """The memory of steps beside a paused one: see csrc/cpu/beside.h."""
+    small = {name: min(plan.symbols[name], BESIDE_TOKENS) for name in ("num_tokens", "num_seqs")}
+    symbols = {**plan.symbols, **small, "num_seqs_plus_1": small["num_seqs"] + 1}
+    largest: dict[int, int] = defaultdict(int)
+    for tensor in plan.tensors:
+        if tensor.kind == "arena":
+            largest[tensor.offset] = max(largest[tensor.offset], tensor.max_bytes(symbols))
+    pages = sum(align(num_bytes, _PAGE_BYTES) + _PAGE_BYTES for num_bytes in largest.values())
+    return min(pages, plan.arena_bytes) + _input_bytes(plan, symbols)
 
 
 def kv_cache_of(module: Module, limits: BuildLimits) -> KvCache:

@@ -26,8 +26,8 @@ struct HeardText {
 
 class EncoderDriver {
  public:
-  explicit EncoderDriver(const tl::EncoderConfig& config)
-      : executor(config.max_batch_size, config.max_num_tokens), planner(config, executor) {}
+  explicit EncoderDriver(const tl::EncoderConfig& config, const tl::StepBounds& beside = {})
+      : executor(config.max_batch_size, config.max_num_tokens, beside), planner(config, executor) {}
 
   tl::RequestId submit(tl::RequestSpec spec) {
     const tl::RequestId id = ++last_id_;

@@ -41,7 +41,7 @@ TEST(flows_take_turns) {
   CHECK(lengths_of_steps(driver) == expected);
 }
 
-// Of flows that always wait, none is served more than another by more than a text of each; a text that comes alone is
+// No flow that always waits is served more than another by more than a text of each; a text that comes alone is
 // computed soon.
 TEST(flows_are_served_alike) {
   for (std::uint64_t seed = 0; seed < rounds(40); ++seed) {
@@ -130,6 +130,145 @@ TEST(steps_take_no_more_tokens_than_their_time_allows) {
   CHECK(num_full >= 4);
 }
 
+// Without a time limit, too.
+TEST(long_steps_are_awaited) {
+  for (const double seconds_per_token : {0.1e-3, 0.2e-3}) {
+    EncoderDriver driver(kConfig);
+    driver.executor.seconds_per_token = seconds_per_token;
+    for (int i = 0; i < 20; ++i) driver.submit(10);
+    int num_awaited = 0;
+    driver.on_step = [&](const tl::StepBatch& batch) { num_awaited += batch.awaited; };
+    driver.run();
+    CHECK(driver.num_steps == 5 && num_awaited == (seconds_per_token > 0.15e-3 ? 3 : 0));
+  }
+}
+
+constexpr tl::StepBounds kBeside{.max_rows = 3, .max_tokens = 10};
+
+// A driver whose steps with texts of more than 10 tokens pause after 5 of their tokens.
+struct PausingDriver : EncoderDriver {
+  explicit PausingDriver(int max_batch_size = 4)
+      : EncoderDriver({.max_batch_size = max_batch_size,
+                       .max_num_tokens = 80,
+                       .max_input_len = 40,
+                       .step_seconds = 0.08,
+                       .slice_seconds = 0.005},
+                      kBeside) {
+    executor.seconds_per_token = 1e-3;
+    on_step = [this](const tl::StepBatch& batch) {
+      turns += "AB>"[static_cast<int>(batch.turn)];
+      steps.push_back(lengths_of(batch));
+    };
+  }
+
+  std::string turns;  // A: anew, B: beside a paused step, >: it goes on
+  std::vector<std::vector<int>> steps;
+};
+
+TEST(short_texts_are_computed_beside_long_ones) {
+  PausingDriver driver;
+  driver.submit(20, 1);
+  driver.step();
+  for (int flow = 2; flow < 6; ++flow) driver.submit(3, flow);
+  driver.run();
+  // The slice after nine short tokens takes their time.
+  CHECK(driver.turns == "AB>B>>");
+  CHECK((driver.steps == std::vector<std::vector<int>>{{20}, {3, 3, 3}, {20}, {3}, {20}, {20}}));
+  CHECK((driver.end_order == std::vector<tl::RequestId>{2, 3, 4, 5, 1}));
+  for (const auto& [_, text] : driver.heard) text.check();
+  CHECK(driver.planner.stats().num_scheduled_tokens == 32);
+}
+
+TEST(a_step_pauses_for_nobody_too) {
+  PausingDriver driver;
+  driver.submit(20, 1);
+  driver.run();
+  CHECK(driver.turns == "A>>>");
+}
+
+TEST(only_short_texts_of_others_and_of_no_lower_priority_pass) {
+  PausingDriver driver;
+  driver.submit(20, 1);
+  driver.step();
+  driver.submit(11, 2);
+  driver.submit(2, 1);
+  driver.submit(4, 3, -1);
+  driver.submit(3, 4, 1);
+  driver.run();
+  CHECK(driver.turns.starts_with("AB>>>A"));
+  CHECK(driver.steps[1] == std::vector<int>{3});
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
+TEST(long_texts_share_steps_with_their_flow_alone) {
+  PausingDriver driver;
+  for (const int length : {5, 20, 6}) driver.submit(length, 1);
+  driver.submit(2, 2);
+  driver.submit(30, 2);
+  driver.submit(7, 2);
+  driver.run();
+  for (const std::vector<int>& step : driver.steps) {
+    const bool has_first = std::ranges::find(step, 20) != step.end(),
+               has_second = std::ranges::find(step, 30) != step.end();
+    CHECK(!(has_first && has_second));
+    if (has_first) CHECK(std::ranges::find(step, 2) == step.end() && std::ranges::find(step, 7) == step.end());
+    if (has_second) CHECK(std::ranges::find(step, 6) == step.end());
+  }
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
+// However many short texts come, a long one has half of the time.
+TEST(short_texts_do_not_starve_a_long_one) {
+  PausingDriver driver;
+  const tl::RequestId id = driver.submit(40, 1);
+  std::uint64_t flow = 2;
+  int num_beside = 0;
+  driver.on_step = [&](const tl::StepBatch& batch) {
+    if (batch.turn == tl::StepTurn::kBeside) num_beside += static_cast<int>(batch.token_ids.size());
+  };
+  driver.step();
+  while (!driver.heard.at(id).end) {
+    for (int i = 0; i < 3; ++i) driver.submit(3, flow++);
+    driver.step();
+  }
+  CHECK(num_beside >= 27 && num_beside <= 40);
+  driver.run();
+}
+
+TEST(a_paused_step_that_nobody_waits_for_is_given_up) {
+  PausingDriver driver;
+  const tl::RequestId id = driver.submit(20, 1);
+  driver.submit(25, 1);
+  driver.step();
+  driver.step();
+  driver.end(id, tl::FinishReason::kCancelled);
+  driver.step();
+  CHECK(driver.turns == "A>");  // of the other text
+  driver.end(2, tl::FinishReason::kTimedOut);
+  driver.submit(30, 2);
+  driver.run();
+  CHECK(driver.turns.starts_with("A>A>") && driver.steps.back() == std::vector<int>{30});
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
+TEST(failures_beside_a_paused_step) {
+  for (const bool beside : {true, false}) {
+    PausingDriver driver;
+    driver.submit(20, 1);
+    driver.step();
+    driver.submit(3, 2);
+    driver.submit(4, 3);
+    driver.executor.on_wait = [beside](const tl::StepBatch& batch) {
+      if ((batch.turn == tl::StepTurn::kBeside) == beside) throw tl::StepError("device fault");
+    };
+    driver.run();
+    for (const auto& [id, text] : driver.heard) {
+      text.check();
+      CHECK((text.end->reason == tl::FinishReason::kError) == ((id > 1) == beside));
+    }
+  }
+}
+
 TEST(a_failed_step_ends_its_texts_alone) {
   EncoderDriver driver(kConfig);
   for (int i = 0; i < 12; ++i) driver.submit(10);
@@ -168,7 +307,11 @@ void run_random_texts(std::uint64_t seed) {
   config.ageing_window = 1 + draw(8);
   if (draw(2) > 0) config.step_seconds = 1e-3 * (1 + draw(20));
   config.least_tokens = 1 + draw(8);
-  EncoderDriver driver(config);
+  config.slice_seconds = 1e-3 * (1 + draw(5));
+  const int most_beside = 2 + draw(7);
+  const bool pauses = draw(2) > 0;
+  EncoderDriver driver(config,
+                       pauses ? tl::StepBounds{.max_rows = 1 + draw(4), .max_tokens = most_beside} : tl::StepBounds{});
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.row_error = [&](const tl::StepRow&) { return draw(50) ? std::string() : std::string("NaN"); };
   for (int i = 0; i < 150; ++i) {

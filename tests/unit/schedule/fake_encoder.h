@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,10 +23,11 @@ inline Embedding embedding_of(std::span<const std::int32_t> tokens) {
 }
 
 // A step is executed as late as the contract allows: when its results are awaited, after the launch of the next step.
+// It pauses whenever it may, until it has run for as long as its tokens take.
 class FakeEncoder : public tl::StepExecutor {
  public:
-  FakeEncoder(int max_batch_size, int max_num_tokens)
-      : max_batch_size_(max_batch_size), max_num_tokens_(max_num_tokens) {}
+  FakeEncoder(int max_batch_size, int max_num_tokens, const tl::StepBounds& beside = {})
+      : max_batch_size_(max_batch_size), max_num_tokens_(max_num_tokens), beside_(beside) {}
 
   // Hooks that inject faults; any may throw. `row_error` may also return an error message for one row.
   std::function<void(const tl::StepBatch&)> on_launch = [](const tl::StepBatch&) {};
@@ -48,6 +50,7 @@ class FakeEncoder : public tl::StepExecutor {
       num_tokens += row.num_tokens;
     }
     CHECK(num_tokens == std::ssize(batch.token_ids));
+    check_turn(batch);
     on_launch(batch);
     launched_.push_back(&batch);
   }
@@ -55,15 +58,26 @@ class FakeEncoder : public tl::StepExecutor {
   void wait(tl::StepResult& result) override {
     const tl::StepBatch& batch = *launched_.front();
     launched_.pop_front();
+    if (batch.turn == tl::StepTurn::kAnew) paused_.reset();
     on_wait(batch);
     result.rows.resize(batch.rows.size());
+    const double all = seconds_per_token * static_cast<double>(batch.token_ids.size());
+    double left = batch.turn == tl::StepTurn::kGoOn ? paused_->seconds_left : all;
+    result.paused = batch.pause_after > 0 && left > batch.pause_after * 1.001;
+    if (result.paused) {
+      result.compute_seconds = batch.pause_after;
+      paused_ = Paused{batch.token_ids, left - batch.pause_after};
+      return;
+    }
+    result.compute_seconds = left;
+    if (batch.turn == tl::StepTurn::kGoOn) paused_.reset();
     for (std::size_t i = 0; i < batch.rows.size(); ++i) {
       const tl::StepRow& row = batch.rows[i];
       tl::set_embedding(result.rows[i], embedding_of(tokens_of(batch, row)));
       result.rows[i].error = row_error(row);
     }
-    result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
   }
+  tl::StepBounds beside_paused() const override { return beside_; }
 
   static std::span<const std::int32_t> tokens_of(const tl::StepBatch& batch, const tl::StepRow& row) {
     return std::span(batch.token_ids)
@@ -71,7 +85,24 @@ class FakeEncoder : public tl::StepExecutor {
   }
 
  private:
+  struct Paused {
+    std::vector<std::int32_t> token_ids;
+    double seconds_left;
+  };
+
+  void check_turn(const tl::StepBatch& batch) const {
+    const bool is_beside = batch.turn == tl::StepTurn::kBeside;
+    CHECK(batch.pause_after == 0 || (beside_.max_rows > 0 && batch.awaited && !is_beside));
+    if (batch.turn == tl::StepTurn::kAnew) return;
+    CHECK(paused_.has_value() && launched_.empty());
+    if (!is_beside) CHECK(batch.token_ids == paused_->token_ids);
+    if (is_beside) CHECK(std::ssize(batch.rows) <= beside_.max_rows);
+    if (is_beside) CHECK(std::ssize(batch.token_ids) <= beside_.max_tokens);
+  }
+
   int max_batch_size_, max_num_tokens_;
+  tl::StepBounds beside_;
+  std::optional<Paused> paused_;
   std::deque<const tl::StepBatch*> launched_;
   std::uint64_t last_step_ = 0;
 };

@@ -13,7 +13,7 @@ from tests.unit.sanitized import Sanitized, names_of_tests
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*_test.cc"))
 # Tests with several threads, which also run under the thread sanitizer.
-MULTI_THREADED = [path for path in SOURCES if path.stem in {"event_loop_test", "stress_test"}]
+MULTI_THREADED = [path for path in SOURCES if path.stem in {"encoder_loop_test", "event_loop_test", "stress_test"}]
 TESTS = {"asan": SOURCES, "tsan": MULTI_THREADED}
 
 

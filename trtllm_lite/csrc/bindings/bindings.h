@@ -20,7 +20,6 @@ void bind_gpu_stages(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_loop(nanobind::module_& module);
 void bind_remote_stages(nanobind::module_& module);
-void bind_pace(nanobind::module_& module);
 void bind_requests(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
 void bind_sockets(nanobind::module_& module);

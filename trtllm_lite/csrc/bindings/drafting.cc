@@ -1,4 +1,4 @@
-// Bindings of drafting, and of the pace of steps.
+// Bindings of drafting.
 #include "drafts/drafting.h"
 
 #include <nanobind/nanobind.h>
@@ -6,8 +6,6 @@
 
 #include "bindings/bindings.h"
 #include "drafts/draft_model.h"
-#include "schedule/step_pace.h"
-#include "schedule/step_time.h"
 
 namespace nb = nanobind;
 
@@ -27,16 +25,6 @@ void bind_drafting(nb::module_& module) {
              nb::arg("max_seq_len"), nb::arg("max_batch_size"), R"(
                  Raise ArgumentError if ``draft`` cannot draft for ``target``, LimitError if its limits are lower than
                  needed.)");
-}
-
-void bind_pace(nb::module_& module) {
-  module.attr("CPU_STEP_SECONDS") = kStepSeconds;
-  nb::class_<StepPace>(module, "StepPace", R"(
-      Estimates how many tokens a step of ``seconds`` (0: any time) can take, from the times of earlier steps.)")
-      .def(nb::init<double>(), nb::arg("seconds"))
-      .def("max_prefill", &StepPace::max_prefill, nb::arg("num_decode_tokens"),
-           "Tokens that a step may prefill beside ``num_decode_tokens`` decode tokens.")
-      .def("observe", &StepPace::observe, nb::arg("num_tokens"), nb::arg("seconds"), "Record the duration of a step.");
 }
 
 }  // namespace tl

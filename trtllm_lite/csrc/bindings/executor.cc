@@ -20,6 +20,7 @@
 #include "bindings/bindings.h"
 #include "bindings/network.h"
 #include "bindings/step.h"
+#include "cpu/beside.h"
 #include "cpu/cpu_executor.h"
 #include "cpu/cpu_group.h"
 #include "cpu/cpu_pipeline.h"
@@ -288,6 +289,7 @@ void bind_steps(nb::module_& module) {
 void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
   module.attr("SHARED_SCRATCH_BYTES") = kSharedScratchBytes;
+  module.attr("BESIDE_TOKENS") = kBesideTokens;
   bind_device_executor(module);
   bind_logits_executors(module);
   def_open<&open_executor>(module, "open_executor", R"(

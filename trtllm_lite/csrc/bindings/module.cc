@@ -24,7 +24,6 @@ NB_MODULE(_core, module) {
   tl::bind_grammar(module);
   tl::bind_events(module);
   tl::bind_drafting(module);
-  tl::bind_pace(module);
   tl::bind_loop(module);
   tl::bind_event_loop(module);
   tl::bind_encoder_loop(module);

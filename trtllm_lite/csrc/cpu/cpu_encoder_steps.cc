@@ -2,27 +2,35 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "executor/embedding.h"
 
 namespace tl {
 
-CpuEncoderSteps::CpuEncoderSteps(LogitsExecutor& executor)
-    : executor_(executor), tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block) {}
+CpuEncoderSteps::CpuEncoderSteps(CpuExecutor& executor, CpuExecutor* beside, const StepBounds& bounds)
+    : executor_(executor),
+      beside_(beside),
+      bounds_(bounds),
+      tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block) {}
 
 void CpuEncoderSteps::wait(StepResult& result) {
+  constexpr double kForEver = std::numeric_limits<double>::infinity();
   const StepBatch& batch = *launched_.front();
   launched_.pop_front();
+  CpuExecutor& executor = batch.turn == StepTurn::kBeside ? *beside_ : executor_;
   const auto begin = std::chrono::steady_clock::now();
-  result.rows.resize(batch.rows.size());
-  executor_.step(pack(batch), [&](std::span<const float> values, ThreadPool&) {
-    const std::size_t size = values.size() / batch.rows.size();
-    for (RowResult& row : result.rows) {
-      set_embedding(row, values.first(size));
-      values = values.subspan(size);
-    }
-  });
+  if (batch.turn != StepTurn::kGoOn) executor.begin_parts(pack(batch));
+  result.paused = !executor.run_part(batch.pause_after > 0 ? batch.pause_after : kForEver);
   result.compute_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.rows.resize(batch.rows.size());
+  if (result.paused) return;
+  std::span<const float> values = executor.rows();
+  const std::size_t size = values.size() / batch.rows.size();
+  for (RowResult& row : result.rows) {
+    set_embedding(row, values.first(size));
+    values = values.subspan(size);
+  }
 }
 
 StepRequest CpuEncoderSteps::pack(const StepBatch& batch) {

@@ -6,10 +6,11 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
-#include "cpu/cpu_encoder_steps.h"
+#include "cpu/beside.h"
 #include "cpu/kernel_registry.h"
 #include "engine/checks/port_check.h"
 #include "engine/module.h"
@@ -33,19 +34,27 @@ void check_rendezvous(const RankMapping& mapping, const RankRendezvous* rendezvo
 
 CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
                          const CpuExecutor* features_of, RankRendezvous* rendezvous)
+    : CpuExecutor(engine, {new ThreadPool(resolve_num_threads(num_threads)), DestroyAtHome()},
+                  resolve_num_blocks(engine, num_blocks), resolve_isa(isa),
+                  step_limits(engine, resolve_num_blocks(engine, num_blocks)), AnonymousMemory::Pages::kHuge,
+                  features_of, rendezvous) {}
+
+CpuExecutor::CpuExecutor(const Engine& engine, std::shared_ptr<ThreadPool> pool, std::int64_t num_blocks,
+                         std::string_view isa, const StepLimits& limits, AnonymousMemory::Pages arena_pages,
+                         const CpuExecutor* features_of, RankRendezvous* rendezvous)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
-      isa_(resolve_isa(isa)),
-      num_blocks_(resolve_num_blocks(engine, num_blocks)),
-      pool_(new ThreadPool(resolve_num_threads(num_threads))),
-      arena_(static_cast<std::size_t>(plan_.arena_bytes), AnonymousMemory::Pages::kHuge, "workspace",
+      isa_(isa),
+      num_blocks_(num_blocks),
+      pool_(std::move(pool)),
+      arena_(static_cast<std::size_t>(plan_.arena_bytes), arena_pages, "workspace",
              "build the engine with a smaller --max_num_tokens"),
       state_(static_cast<std::size_t>(plan_.state_bytes), AnonymousMemory::Pages::kDefault, "state",
              "build the engine with a smaller --max_batch_size"),
       // The cache has ordinary pages: with huge pages, even a short sequence would take one in every layer's cache.
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       features_(borrowed_features(features_of)),
-      inputs_(step_limits(engine, num_blocks_)),
+      inputs_(limits),
       rank_(part_of(engine.manifest().mapping)),
       rendezvous_(rendezvous) {
   check_rendezvous(engine.manifest().mapping, rendezvous);
@@ -162,14 +171,18 @@ bool CpuExecutor::has_work(const Call& call) const {
   return false;
 }
 
-template <typename Run>
-void CpuExecutor::for_each_call(const StepRequest& request, const Run& run) {
+void CpuExecutor::take_inputs(const StepRequest& request) {
   extents_ = inputs_.assign(request);
   receive(request.received);
   for (const VaryingExtent& varying : varying_extents_) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
   num_met_ = 0;
+}
+
+template <typename Run>
+void CpuExecutor::for_each_call(const StepRequest& request, const Run& run) {
+  take_inputs(request);
   for (const Call& call : calls_) {
     if (has_work(call)) run(call);
   }
@@ -251,11 +264,6 @@ void CpuExecutor::run_collective(const Call& call) {
   if (!is_alone) rendezvous_->part(rank(), site);
 }
 
-std::unique_ptr<StepExecutor> CpuExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  if (!generates(only_module(engine_.manifest()))) return std::make_unique<CpuEncoderSteps>(*this);
-  return OneStageExecutor::make_step_executor(num_host_blocks, max_batch_size);
-}
-
 StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {
   const std::lock_guard lock(mutex_);
   const OutputPlace place = find_output(plan_, extents_, name, slice);
@@ -307,7 +315,8 @@ void CpuExecutor::load_block(std::int64_t block, std::span<const std::byte> data
 MemoryUse CpuExecutor::memory() const {
   return {engine_.weight_bytes(), cache_.size(),
           arena_.size() + inputs_.num_bytes() + kSharedScratchBytes +
-              static_cast<std::size_t>(num_threads()) * kScratchBytesPerThread};
+              static_cast<std::size_t>(num_threads()) * kScratchBytesPerThread +
+              (beside_ == nullptr ? 0 : beside_arena_bytes(plan_) + beside_->inputs_.num_bytes())};
 }
 
 }  // namespace tl

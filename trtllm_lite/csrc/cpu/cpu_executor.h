@@ -42,9 +42,18 @@ class CpuExecutor final : public OneStageExecutor {
   int num_threads() const override { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
+  // For an encoder with long texts, also reserves memory for steps beside a paused one.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
   std::vector<ExpertCounts> expert_counts() override;
+
+  // A step of an encoder in parts. begin_parts() takes a copy of its inputs; run_part() runs instructions until
+  // `seconds` have passed, but at least one, and returns whether the step is over; rows() are its results. No other
+  // step may run meanwhile. begin_parts() throws LimitError if the request exceeds a limit.
+  void begin_parts(const StepRequest& request);
+  bool run_part(double seconds);
+  std::span<const float> rows() { return made(); }
+
   // Measures the time of each instruction of a step that has work; repeats >= 1. Throws LimitError if the request
   // exceeds a limit.
   std::vector<InstructionTime> time_step(const StepRequest& request, int repeats);
@@ -81,8 +90,15 @@ class CpuExecutor final : public OneStageExecutor {
     Symbol count;
   };
 
+  // An executor for steps of an encoder beside a paused one of `other`, with which it shares threads and weights.
+  explicit CpuExecutor(const CpuExecutor& other);
+  CpuExecutor(const Engine& engine, std::shared_ptr<ThreadPool> pool, std::int64_t num_blocks, std::string_view isa,
+              const StepLimits& limits, AnonymousMemory::Pages arena_pages, const CpuExecutor* features_of,
+              RankRendezvous* rendezvous);
+
   Rows row_values(int index, const std::vector<std::byte*>& places) const;
   std::size_t size_of(const Rows& rows) const;
+  void take_inputs(const StepRequest& request);
   // Calls `run(call)` for each call of a step that has work, in order.
   template <typename Run>
   void for_each_call(const StepRequest& request, const Run& run);
@@ -103,7 +119,7 @@ class CpuExecutor final : public OneStageExecutor {
   const Plan& plan_;
   std::string_view isa_;
   std::int64_t num_blocks_;
-  HomeBound<ThreadPool> pool_;
+  std::shared_ptr<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
   std::vector<BlockArray> blocks_;  // without borrowed features
@@ -114,6 +130,8 @@ class CpuExecutor final : public OneStageExecutor {
   std::deque<std::string> names_;  // names of the calls
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
+  std::size_t next_call_ = 0;            // of a step in parts
+  std::unique_ptr<CpuExecutor> beside_;  // null: no step is paused
   const std::int64_t rank_;
   RankRendezvous* rendezvous_;         // null if there is one rank
   std::vector<CollectiveSite> sites_;  // sites of the collectives, in order

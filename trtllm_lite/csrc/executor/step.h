@@ -116,6 +116,18 @@ struct StepRow {
   bool decodes() const { return num_tokens == 1 + num_drafts; }
 };
 
+// What becomes of a step that is paused (StepResult::paused) when another one is launched.
+enum class StepTurn : std::uint8_t {
+  kAnew,    // it is given up; usually there is none
+  kBeside,  // it waits: the other step is within StepExecutor::beside_paused()
+  kGoOn,    // it goes on: the other step is the rest of it, and has the same rows
+};
+
+// The most rows and tokens of a step.
+struct StepBounds {
+  int max_rows = 0, max_tokens = 0;
+};
+
 // A step. The executor carries it out in this order: copies, table_updates, rows. Steps run one after the other in
 // launch order. The batch must not change until wait() has returned its results.
 struct StepBatch {
@@ -127,6 +139,8 @@ struct StepBatch {
   int num_decode_tokens = 0;  // tokens of rows that decode; other rows are prefill
   bool awaited = false;       // a request in it can only go on when the results are known
   double draft_seconds = 0;   // time taken to propose its drafts before its launch
+  StepTurn turn = StepTurn::kAnew;
+  double pause_after = 0;  // the executor may pause the step when it has run for so many seconds; 0: it must not
 
   std::span<const std::int32_t> drafts_of(const StepRow& row) const {
     const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
@@ -143,6 +157,8 @@ struct StepBatch {
     num_decode_tokens = 0;
     awaited = false;
     draft_seconds = 0;
+    turn = StepTurn::kAnew;
+    pause_after = 0;
   }
 };
 
@@ -160,6 +176,7 @@ struct StepResult {
   double compute_seconds = 0;   // measured on the device; 0 if unknown
   double copy_seconds = 0;
   std::vector<int> woken_slots;  // slots of rows that were late, now or before, and whose masks are now ready
+  bool paused = false;  // the step is not over, and its rows have no results yet; a later step can go on with it
 };
 
 // The failure of a whole step, caused by the requests in `slots`. If it names none, every running request is lost.
@@ -213,6 +230,10 @@ class StepExecutor {
   // True if late rows are only known with the results (RowResult::is_late) and late_rows() is always empty. Steps with
   // rows that may be late are then awaited.
   virtual bool says_late_with_results() const { return false; }
+
+  // What a step may compute while another one is paused; nothing if steps are never paused. At most one step is paused
+  // at a time, and it is none that runs beside another.
+  virtual StepBounds beside_paused() const { return {}; }
 };
 
 }  // namespace tl

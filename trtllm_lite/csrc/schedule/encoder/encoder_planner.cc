@@ -8,6 +8,10 @@
 namespace tl {
 namespace {
 
+// How many waiting texts are looked at for a step beside a paused one. Texts of callers that have been served little
+// are among the first, so that the others need not be sought.
+constexpr int kMostSought = 64;
+
 EncoderConfig checked(const EncoderConfig& config) {
   const bool is_valid = config.max_batch_size >= 1 && config.max_input_len >= 1 && config.ageing_window >= 1 &&
                         config.max_num_tokens >= config.max_input_len;
@@ -24,7 +28,8 @@ EncoderPlanner::EncoderPlanner(const EncoderConfig& config, const StepExecutor& 
     : config_(checked(config)),
       texts_(config.ageing_window, config.max_input_len),
       pace_(config.step_seconds, config.least_tokens),
-      steps_{.num_stages = executor.num_stages()} {}
+      steps_{.num_stages = executor.num_stages()},
+      beside_(executor.beside_paused()) {}
 
 bool EncoderPlanner::end(RequestId id, FinishReason reason, std::string message, Clock::time_point now,
                          EventBatch& events) {
@@ -47,19 +52,82 @@ void EncoderPlanner::end_all(FinishReason reason, const std::string& message, Cl
 bool EncoderPlanner::prepare(StepBatch& batch, Clock::time_point now, EventBatch&) {
   batch.clear();
   batch.step = steps_.launched + 1;
-  batch.awaited = pace_.is_limited();
+  if (paused_ && !any_alive(paused_->rows)) paused_.reset();
+  if (!paused_) add_texts(batch, now);
+  if (paused_ && paused_->yields) add_texts_beside(batch, now);
+  if (paused_ && batch.empty()) go_on(batch);
+  batch.awaited = is_awaited(batch);
+  return !batch.empty();
+}
+
+bool EncoderPlanner::is_awaited(const StepBatch& batch) const {
+  const double seconds = seconds_per_token_ * static_cast<double>(batch.token_ids.size());
+  return pace_.is_limited() || beside_.max_rows > 0 || seconds > kAwaitedSeconds;
+}
+
+void EncoderPlanner::add_texts(StepBatch& batch, Clock::time_point now) {
   while (!texts_.waiting().empty()) {
     const Texts::Index head = texts_.waiting().head();
-    if (!has_room(batch, texts_.request(head))) break;
+    const Request& request = texts_.request(head);
+    if (!has_room(batch, request) || !shares_step(batch, request)) return;
+    if (is_long(request)) batch.pause_after = config_.slice_seconds;
     add_row(batch, head, now);
   }
-  return !batch.empty();
 }
 
 bool EncoderPlanner::has_room(const StepBatch& batch, const Request& request) const {
   if (batch.rows.empty()) return true;
   const int most = std::min(config_.max_num_tokens, pace_.max_prefill(0));
   return std::ssize(batch.rows) < config_.max_batch_size && std::ssize(batch.token_ids) + request.num_prompt <= most;
+}
+
+bool EncoderPlanner::is_long(const Request& request) const {
+  return beside_.max_rows > 0 && request.num_prompt > beside_.max_tokens;
+}
+
+// Whether a text may be in a step with the texts of `batch`: those of several flows share no step with long ones.
+bool EncoderPlanner::shares_step(const StepBatch& batch, const Request& request) const {
+  const bool has_long = batch.pause_after > 0;
+  if (!has_long && !is_long(request)) return true;
+  return std::ranges::all_of(
+      batch.rows, [&](const StepRow& row) { return texts_.request(row.request.index).spec.flow == request.spec.flow; });
+}
+
+bool EncoderPlanner::any_alive(std::span<const StepRow> rows) const {
+  return std::ranges::any_of(rows, [&](const StepRow& row) { return texts_.alive(row.request); });
+}
+
+void EncoderPlanner::add_texts_beside(StepBatch& batch, Clock::time_point now) {
+  batch.turn = StepTurn::kBeside;
+  std::vector<Texts::Index> found;
+  int num_tokens = 0, num_sought = 0;
+  const int most_tokens = std::min(beside_.max_tokens, pace_.max_prefill(0));
+  const int most_rows = std::min(beside_.max_rows, config_.max_batch_size);
+  for (const auto& [_, index] : texts_.waiting().entries()) {
+    if (std::ssize(found) == most_rows || num_sought++ == kMostSought) break;
+    const Request& request = texts_.request(index);
+    if (is_long(request) || !passes_paused(request)) continue;
+    if (!found.empty() && num_tokens + request.num_prompt > most_tokens) break;
+    num_tokens += request.num_prompt;
+    found.push_back(index);
+  }
+  for (const Texts::Index index : found) add_row(batch, index, now);
+}
+
+// Whether a short text may be computed before the paused step is over.
+bool EncoderPlanner::passes_paused(const Request& request) const {
+  return std::ranges::all_of(paused_->rows, [&](const StepRow& row) {
+    if (!texts_.alive(row.request)) return true;
+    const RequestSpec& paused = texts_.request(row.request.index).spec;
+    return paused.flow != request.spec.flow && paused.priority <= request.spec.priority;
+  });
+}
+
+void EncoderPlanner::go_on(StepBatch& batch) const {
+  batch.turn = StepTurn::kGoOn;
+  batch.rows = paused_->rows;
+  batch.token_ids = paused_->token_ids;
+  batch.pause_after = std::max(config_.slice_seconds, paused_->beside_seconds);
 }
 
 void EncoderPlanner::add_row(StepBatch& batch, Texts::Index index, Clock::time_point now) {
@@ -82,7 +150,19 @@ void EncoderPlanner::add_row(StepBatch& batch, Texts::Index index, Clock::time_p
 
 void EncoderPlanner::complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events) {
   steps_.ended = batch.step;
-  pace_.observe(static_cast<int>(batch.token_ids.size()), result.compute_seconds);
+  if (batch.turn == StepTurn::kBeside) {
+    paused_->yields = false;
+    paused_->beside_seconds = result.compute_seconds;
+  }
+  const bool goes_on = batch.turn == StepTurn::kGoOn;
+  const double seconds = result.compute_seconds + (goes_on ? paused_->seconds : 0);
+  if (result.paused) {
+    paused_ = Paused{.rows = batch.rows, .token_ids = batch.token_ids, .seconds = seconds};
+    return;
+  }
+  if (goes_on) paused_.reset();
+  pace_.observe(static_cast<int>(batch.token_ids.size()), seconds);
+  seconds_per_token_ = seconds / static_cast<double>(batch.token_ids.size());
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const RequestRef ref = batch.rows[i].request;
     if (!texts_.alive(ref)) continue;  // it ended while the step was in flight
@@ -98,6 +178,11 @@ void EncoderPlanner::complete(const StepBatch& batch, StepResult& result, Clock:
 
 void EncoderPlanner::abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
                              EventBatch& events) {
+  if (batches.front()->turn == StepTurn::kBeside) {
+    paused_->yields = false;
+  } else {
+    paused_.reset();
+  }
   for (const StepBatch* batch : batches) {
     steps_.ended = batch->step;
     for (const StepRow& row : batch->rows) {
@@ -113,6 +198,7 @@ void EncoderPlanner::abandon(std::span<const StepBatch* const> batches, const St
 
 void EncoderPlanner::reset(const std::string& message, Clock::time_point now, EventBatch& events) {
   end_all(FinishReason::kError, message, now, events);
+  paused_.reset();
   steps_.ended = ++steps_.launched;  // a step that may have been in preparation is never launched
 }
 

@@ -189,7 +189,7 @@ void EventLoop::complete_oldest() {
   --in_flight_;
   if (owed_ == 1) take_back_late();
   planner_->complete(batch, result_, now_, unpublished_);
-  ++work_stats_.num_steps;
+  work_stats_.num_steps += !result_.paused;
   const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
   work_stats_.step_seconds += step;
   work_stats_.host_seconds += host;
@@ -198,8 +198,8 @@ void EventLoop::complete_oldest() {
                  .end = now_,
                  .host_seconds = host,
                  .compute_seconds = result_.compute_seconds,
-                 .num_rows = std::ssize(batch.rows),
-                 .num_tokens = std::ssize(batch.token_ids),
+                 .num_rows = result_.paused ? 0 : std::ssize(batch.rows),
+                 .num_tokens = result_.paused ? 0 : std::ssize(batch.token_ids),
                  .num_decode_tokens = batch.num_decode_tokens});
   count_from(now_);
 }

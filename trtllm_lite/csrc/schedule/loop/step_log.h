@@ -12,7 +12,8 @@
 
 namespace tl {
 
-// A step from the results of the one before it, or from the end of an idle time, to its own results.
+// A step from the results of the one before it, or from the end of an idle time, to its own results. A step that is
+// paused has several records, of which the last counts its rows and tokens.
 struct StepRecord {
   Clock::time_point begin, end;
   double host_seconds;     // the part that the loop computed instead of waiting for the device
