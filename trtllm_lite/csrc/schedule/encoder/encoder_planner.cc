@@ -85,12 +85,15 @@ bool EncoderPlanner::is_long(const Request& request) const {
   return beside_.max_rows > 0 && request.num_prompt > beside_.max_tokens;
 }
 
-// Whether a text may be in a step with the texts of `batch`: those of several flows share no step with long ones.
+// Whether a text may be in a step with the texts of `batch`. A short text shares no step with long ones unless one of
+// them is of its flow.
 bool EncoderPlanner::shares_step(const StepBatch& batch, const Request& request) const {
+  const auto is_of_flow = [&](const StepRow& row) {
+    return texts_.request(row.request.index).spec.flow == request.spec.flow;
+  };
   const bool has_long = batch.pause_after > 0;
-  if (!has_long && !is_long(request)) return true;
-  return std::ranges::all_of(
-      batch.rows, [&](const StepRow& row) { return texts_.request(row.request.index).spec.flow == request.spec.flow; });
+  if (!has_long) return !is_long(request) || std::ranges::all_of(batch.rows, is_of_flow);
+  return is_long(request) || std::ranges::any_of(batch.rows, is_of_flow);
 }
 
 bool EncoderPlanner::any_alive(std::span<const StepRow> rows) const {

@@ -32,9 +32,9 @@ struct EncoderConfig {
 // one; shorter ones are launched ahead, as the device would wait for the host for a larger part of the time.
 //
 // If the executor can pause steps, nobody waits for all of somebody else's long text. A text is long if it does not fit
-// beside a paused step. A step with long texts takes texts of one flow, and pauses after a slice of time: then texts of
-// other flows that are short, and of no lower priority, are computed beside it, in one step. The next slice lasts at
-// least as long as that step, so that the long texts get half of the time, however many short ones come.
+// beside a paused step. A step with long texts takes no short ones of other flows, and pauses after a slice of time:
+// then short texts of other flows that have no lower priority are computed beside it, in one step. The next slice lasts
+// at least as long as that step, so that the long texts get half of the time, however many short ones come.
 //
 // Throws std::invalid_argument for a config that contradicts itself.
 class EncoderPlanner final : public Planner {
