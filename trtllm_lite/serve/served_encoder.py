@@ -13,7 +13,7 @@ from trtllm_lite.serve.metrics.texts import TextCounts
 from trtllm_lite.serve.served_engine import ServedEngine
 
 TokenIds = NDArray[np.int32]
-Row = NDArray[np.float32]
+Rows = NDArray[np.float32]
 
 
 @dataclass(eq=False)
@@ -67,10 +67,10 @@ class ServedEncoder(ServedEngine):
         self.check_priority(priority)
         return self.embedder.submit(texts, priority=priority, timeout=timeout, on_end=self.counts.add)
 
-    async def embedded(self, handle: EmbeddingHandle) -> list[Row]:
-        """The embeddings of submitted texts, which are cancelled if this coroutine is.
+    async def embedded(self, handle: EmbeddingHandle) -> Rows:
+        """The embeddings of submitted texts, float32[texts, embedding_size].
 
-        Raises the errors of ``EmbeddingHandle.result``.
+        The texts are cancelled if this coroutine is. Raises the errors of ``EmbeddingHandle.result``.
         """
         self.waiting.add(handle.end_with)
         try:

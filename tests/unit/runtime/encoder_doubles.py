@@ -2,12 +2,12 @@
 
 import threading
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tests.unit.runtime.doubles import fake_manifest
+from trtllm_lite import _core
 from trtllm_lite.errors import LimitError, OverloadedError
 from trtllm_lite.runtime.session.embedder import Embedder, EmbedderLimits
 from trtllm_lite.runtime.session.embedding_pump import EmbeddingPump
@@ -40,12 +40,12 @@ class FakeEncoderLoop:
             if len(self.waiting) + len(lengths) > self.max_requests:
                 raise OverloadedError("expected fewer texts")
             self.submitted.append({"flow": flow, "priority": priority, "timeout": timeout, "count": len(lengths)})
-            ids = list(range(self._last_id + 1, self._last_id + 1 + len(lengths)))
+            first = self._last_id + 1
             self._last_id += len(lengths)
-            for request_id, text in zip(ids, np.split(token_ids, np.cumsum(lengths)[:-1]), strict=True):
-                self.waiting[request_id] = text.tolist()
+            for number, text in enumerate(np.split(token_ids, np.cumsum(lengths)[:-1])):
+                self.waiting[first + number] = text.tolist()
             self.changed.notify()
-        return ids
+        return first
 
     def cancel(self, request_id, reason="CANCELLED"):
         """See ``_core.Loop.cancel``."""
@@ -80,15 +80,19 @@ class FakeEncoderLoop:
                 raise self.broken
             if self.closed and not self.ends:
                 return None
-            ids, rows = [], []
             if self._may_step():
                 self.num_steps_allowed -= 1
-                request_id, text = next(iter(self.waiting.items()))
-                if self.fail is None:
-                    ids, rows = [request_id], [[text[0], len(text)]]
-                self._end(request_id, "END_ID" if self.fail is None else "ERROR", self.fail or "")
+                self._end(next(iter(self.waiting)), "END_ID" if self.fail is None else "ERROR", self.fail or "")
             ends, self.ends = self.ends, []
-        return ids, np.array(rows, np.float32).reshape(-1, SIZE), ends
+        texts = [(text[0], len(text)) for _, reason, text, _ in ends if reason == "END_ID"]
+        return (
+            np.array([request_id for request_id, *_ in ends], np.int64),
+            np.array([_core.FinishReason[reason].value for _, reason, *_ in ends], np.uint8),
+            np.array([len(text) for _, _, text, _ in ends], np.int32),
+            np.array([[0.25, 1.0]] * len(ends)).reshape(-1, 2),
+            np.array(texts, np.float32).reshape(-1, SIZE),
+            {request_id: message for request_id, reason, _, message in ends if reason == "ERROR"},
+        )
 
     def stats(self):
         """See ``_core.Loop.stats``."""
@@ -99,13 +103,7 @@ class FakeEncoderLoop:
         return bool(self.waiting) and self.num_steps_allowed > 0
 
     def _end(self, request_id, reason, message=""):
-        text = self.waiting.pop(request_id)
-        timings = SimpleNamespace(queue_seconds=0.25, total_seconds=1.0, num_prompt_tokens=len(text))
-        self.ends.append(
-            SimpleNamespace(
-                request_id=request_id, reason=SimpleNamespace(name=reason), message=message, timings=timings
-            )
-        )
+        self.ends.append((request_id, reason, self.waiting.pop(request_id), message))
 
 
 def fake_embedder(**loop: Any) -> Embedder:

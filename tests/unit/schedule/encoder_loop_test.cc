@@ -67,6 +67,19 @@ TEST(texts_beyond_limits_are_refused) {
   CHECK_THROWS(std::logic_error, loop.lend_slabs(1), "a model without a cache");
 }
 
+TEST(texts_are_submitted_together_or_not_at_all) {
+  tl::EventLoop loop(loop_of_encoder(), fake_encoder());
+  CHECK_THROWS(tl::LimitError, loop.submit_all({encoder_text({1}), encoder_text({1000})}), "found 1000");
+  CHECK_THROWS(tl::OverloadedError, loop.submit_all(std::vector(101, encoder_text({1}))), "found 0");
+  const tl::RequestId first = loop.submit_all({encoder_text({1}), encoder_text({2, 3})});
+  Listener listener;
+  listener.wait_for(loop, 2);
+  CHECK(listener.embeddings.at(first) == embedding_of(std::vector{1}));
+  CHECK(listener.embeddings.at(first + 1) == embedding_of(std::vector{2, 3}));
+  loop.shut_down(tl::Shutdown::kDrain);
+  CHECK_THROWS(tl::LimitError, loop.submit_all({encoder_text({1})}), "shut down");
+}
+
 TEST(a_device_that_fails_is_told_of) {
   auto executor = fake_encoder();
   executor->on_wait = [](const tl::StepBatch&) { throw tl::DeviceError("the device is lost"); };

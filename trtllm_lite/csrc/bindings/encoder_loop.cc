@@ -1,11 +1,14 @@
 // Bindings of the event loop of an encoder.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,8 +31,39 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-using Rows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-using Polled = std::tuple<std::vector<RequestId>, Rows, nb::typed<nb::list, RequestEnd>>;
+template <typename T, typename... Axes>
+using Array = nb::ndarray<nb::numpy, T, Axes...>;
+using Polled =
+    std::tuple<Array<std::int64_t, nb::ndim<1>>, Array<std::uint8_t, nb::ndim<1>>, Array<std::int32_t, nb::ndim<1>>,
+               Array<double, nb::ndim<2>>, Array<float, nb::ndim<2>>, std::map<RequestId, std::string>>;
+
+// The ends of a batch, and the embeddings of those texts that have one, in the same order.
+Polled arrays_of(const EventBatch& batch) {
+  const std::size_t count = batch.ends.size();
+  auto ids = std::make_unique_for_overwrite<std::int64_t[]>(count);
+  auto reasons = std::make_unique_for_overwrite<std::uint8_t[]>(count);
+  auto lengths = std::make_unique_for_overwrite<std::int32_t[]>(count);
+  auto seconds = std::make_unique_for_overwrite<double[]>(2 * count);
+  std::map<RequestId, std::string> messages;
+  for (std::size_t i = 0; i < count; ++i) {
+    const RequestEnd& end = batch.ends[i];
+    ids[i] = static_cast<std::int64_t>(end.id);
+    reasons[i] = static_cast<std::uint8_t>(end.reason);
+    lengths[i] = end.timings.num_prompt_tokens;
+    seconds[2 * i] = end.timings.queue_seconds;
+    seconds[2 * i + 1] = end.timings.total_seconds;
+    if (end.reason == FinishReason::kError) messages.emplace(end.id, end.message);
+  }
+  const auto row_of = [](const TokenEvent& event) -> const std::vector<float>& {
+    return static_cast<const EmbeddingOutputs&>(*event.outputs).values;
+  };
+  const std::size_t num_rows = batch.tokens.size(), size = num_rows == 0 ? 0 : row_of(batch.tokens.front()).size();
+  auto rows = std::make_unique_for_overwrite<float[]>(num_rows * size);
+  for (std::size_t i = 0; i < num_rows; ++i) std::ranges::copy(row_of(batch.tokens[i]), rows.get() + i * size);
+  return {owning_array(std::move(ids), count),           owning_array(std::move(reasons), count),
+          owning_array(std::move(lengths), count),       owning_array(std::move(seconds), count, std::size_t{2}),
+          owning_array(std::move(rows), num_rows, size), std::move(messages)};
+}
 
 struct EncoderOptions {
   int max_batch_size, max_input_len, max_num_tokens;
@@ -40,32 +74,28 @@ class PyEncoderLoop final : public PyLoop {
   PyEncoderLoop(DeviceExecutor& executor, const EncoderOptions& options)
       : PyLoop([&] { return make_loop(executor, options); }), engine_(executor.engine()) {}
 
-  std::vector<RequestId> submit(const Int32Array<1>& token_ids, const Int32Array<1>& lengths, std::uint64_t flow,
-                                int priority, std::optional<double> timeout) {
+  RequestId submit(const Int32Array<1>& token_ids, const Int32Array<1>& lengths, std::uint64_t flow, int priority,
+                   std::optional<double> timeout) {
     home().check();
     engine_.check_unchanged();
-    std::span<const std::int32_t> rest(token_ids.data(), token_ids.size());
-    std::vector<RequestId> ids;
-    try {
-      for (std::size_t i = 0; i < lengths.size(); ++i) {
-        const std::int32_t length = lengths.data()[i];
-        if (length < 0 || std::cmp_greater(length, rest.size())) {
-          throw LimitError("lengths: expected numbers whose sum is that of token_ids, found others");
-        }
-        RequestSpec spec;
-        spec.prompt.assign(rest.begin(), rest.begin() + length);
-        spec.max_new_tokens = 0;
-        spec.priority = priority;
-        spec.flow = flow;
-        if (timeout) spec.timeout = duration_of(*timeout);
-        ids.push_back(loop().submit(std::move(spec)));
-        rest = rest.subspan(static_cast<std::size_t>(length));
+    std::span rest(token_ids.data(), token_ids.size());
+    const std::span all(lengths.data(), lengths.size());
+    const nb::gil_scoped_release release;
+    std::vector<RequestSpec> specs;
+    for (const std::int32_t length : all) {
+      if (length < 0 || std::cmp_greater(length, rest.size())) {
+        throw LimitError("lengths: expected numbers whose sum is that of token_ids, found others");
       }
-    } catch (...) {
-      for (const RequestId id : ids) loop().cancel(id);
-      throw;
+      const auto text = rest.first(static_cast<std::size_t>(length));
+      rest = rest.subspan(text.size());
+      RequestSpec& spec = specs.emplace_back();
+      spec.prompt.assign(text.begin(), text.end());
+      spec.max_new_tokens = 0;
+      spec.priority = priority;
+      spec.flow = flow;
+      if (timeout) spec.timeout = duration_of(*timeout);
     }
-    return ids;
+    return loop().submit_all(std::move(specs));
   }
 
   std::optional<Polled> poll(double timeout) {
@@ -77,20 +107,7 @@ class PyEncoderLoop final : public PyLoop {
       status = loop().poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return std::nullopt;
-    std::vector<RequestId> ids;
-    std::vector<float> values;
-    for (const TokenEvent& event : batch.tokens) {
-      ids.push_back(event.id);
-      const std::vector<float>& row = static_cast<const EmbeddingOutputs&>(*event.outputs).values;
-      values.insert(values.end(), row.begin(), row.end());
-    }
-    auto copy = std::make_unique_for_overwrite<float[]>(values.size());
-    std::ranges::copy(values, copy.get());
-    const std::size_t size = ids.empty() ? 0 : values.size() / ids.size();
-    Rows rows = owning_array(std::move(copy), ids.size(), size);
-    nb::list ends;
-    for (RequestEnd& end : batch.ends) ends.append(nb::cast(std::move(end), nb::rv_policy::move));
-    return Polled(std::move(ids), std::move(rows), std::move(ends));
+    return arrays_of(batch);
   }
 
  private:
@@ -133,7 +150,8 @@ void bind_encoder_loop(nb::module_& module) {
                Raises LimitError for a limit beyond the engine's.)")
       .def("submit", &PyEncoderLoop::submit, nb::arg("token_ids").noconvert(), nb::arg("lengths").noconvert(),
            nb::kw_only(), nb::arg("flow"), nb::arg("priority") = 0, nb::arg("timeout").none() = nb::none(), R"(
-               Queue texts, whose tokens come one text after the other; returns the ids of their requests at once.
+               Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
+               first is returned at once.
 
                Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers' numbers
                ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
@@ -142,8 +160,9 @@ void bind_encoder_loop(nb::module_& module) {
       .def("poll", &PyEncoderLoop::poll, nb::arg("timeout"), R"(
           What has ended since the last call, waiting for it at most ``timeout`` seconds; the GIL is released.
 
-          Ids of requests, their embeddings float32[requests, embedding_size], and ends: those of these requests, and of
-          others that have no embedding.
+          Of n texts: ids int64[n]; reasons uint8[n], values of FinishReason, of which END_ID stands for an embedding;
+          numbers of tokens int32[n]; seconds float64[n, 2] in the queue and in all; the embeddings
+          float32[embedded, embedding_size], in order; and the messages of errors by id.
 
           None: the loop is shut down and every end has been delivered.)");
 }

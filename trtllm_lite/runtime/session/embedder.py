@@ -115,12 +115,11 @@ class Embedder(LoadedModel):
         waiting: deque[EmbeddingHandle] = deque()
         for first in range(0, len(texts), _MOST_SUBMITTED):
             if len(waiting) == 2:
-                rows += waiting.popleft().result()
+                rows.append(waiting.popleft().result())
             group = texts[first : first + _MOST_SUBMITTED]
             waiting.append(self.submit(group, priority=priority, timeout=timeout, flow=flow))
-        for handle in waiting:
-            rows += handle.result()
-        return np.array(rows)
+        rows += [handle.result() for handle in waiting]
+        return np.concatenate(rows)
 
     def _check_length(self, name: str, length: int) -> None:
         longest = self.limits.longest

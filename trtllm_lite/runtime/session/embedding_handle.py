@@ -1,8 +1,8 @@
 """Defines EmbeddingHandle: the texts of one call in the event loop of an encoder, as their submitter sees them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,17 @@ from trtllm_lite.errors import EngineError, LimitError, TrtllmLiteError
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request import FinishReason
 
-OnEnd = Callable[[FinishReason | None, Any], None]
-"""Takes why a text ended (None for an error), and its ``_core.RequestTimings``."""
+
+class TextTimings(NamedTuple):
+    """The number of a text's tokens, and seconds from its submission to the step that takes it, and to its end."""
+
+    num_prompt_tokens: int
+    queue_seconds: float
+    total_seconds: float
+
+
+OnEnd = Callable[[FinishReason | None, TextTimings], None]
+"""Takes why a text ended: END_ID if it was embedded, None for an error."""
 
 
 class EmbeddingHandle:
@@ -30,8 +39,8 @@ class EmbeddingHandle:
         self.error: Exception | None = None
         """The error that ended the call, or None."""
         self.notifier = Notifier()
-        self._request_ids: Sequence[int] = ()
-        self._rows: list[NDArray[np.float32] | None] = [None] * num_texts
+        self._request_ids = range(0)
+        self._rows: NDArray[np.float32] = np.empty((num_texts, 0), np.float32)
         self._num_left = num_texts
         self._timeout = timeout
         self._cancel = cancel
@@ -46,18 +55,19 @@ class EmbeddingHandle:
 
     def cancel(self) -> None:
         """End the texts that have not ended yet, within a step of the event loop."""
-        for request_id in self._request_ids:
-            self._cancel(request_id)
+        if self._num_left:
+            for request_id in self._request_ids:
+                self._cancel(request_id)
 
-    def result(self) -> list[NDArray[np.float32]]:
-        """Wait until the call has ended; the embedding of each text, float32[embedding_size].
+    def result(self) -> NDArray[np.float32]:
+        """Wait until the call has ended; float32[texts, embedding_size].
 
         Raises EngineError if a text failed or was cancelled, LimitError if the timeout has passed.
         """
         self.notifier.wait_until(lambda: self.ended)
         return self._result()
 
-    async def wait(self) -> list[NDArray[np.float32]]:
+    async def wait(self) -> NDArray[np.float32]:
         """Do what :meth:`result` does, in a coroutine."""
         await self.notifier.until(lambda: self.ended)
         return self._result()
@@ -66,44 +76,40 @@ class EmbeddingHandle:
         """End the call with ``error``, and wake all who wait for it."""
         with WakeUps() as wake_ups, self.notifier:
             if not self.ended:
-                self._fail(error)
+                self.error = error
             self.notifier.notify(wake_ups, [])
         self.cancel()
 
-    # The pump calls the following methods; it holds the notifier while it calls take().
+    # The pump calls the following methods; it holds the notifier while it calls take() and fail().
 
-    def begin(self, request_ids: Sequence[int]) -> None:
+    def begin(self, request_ids: range) -> None:
         """Note the ids of the texts' requests."""
         self._request_ids = request_ids
 
-    def take(self, place: int, row: NDArray[np.float32] | None, end: Any) -> None:
-        """Take the end of text number ``place`` (``_core.RequestEnd``), and its embedding if it has one."""
+    def take(self, request_ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Take embeddings."""
+        if not self._rows.size:
+            self._rows = np.empty((len(self), rows.shape[1]), np.float32)
+        self._rows[request_ids - self._request_ids.start] = rows
+        self._num_left -= len(rows)
+
+    def fail(self, request_id: int, reason: FinishReason | None, message: str) -> None:
+        """Note the end of a text that has no embedding; the first such end is that of the call."""
         self._num_left -= 1
-        self._rows[place] = row
-        if row is not None:
+        if self.error is not None:
             return
-        what = "the text" if len(self) == 1 else f"text {place}"
-        match end.reason.name:
-            case "ERROR":
-                self._fail(EngineError(f"{what} was not embedded: {printable(end.message)}"))
-            case "TIMED_OUT":
-                self._fail(
-                    LimitError(
-                        f"timeout: {what} was not embedded within {self._timeout:g} s: wait longer, or send less"
-                    )
-                )
-            case _:
-                self._fail(
-                    EngineError(f"{what} was cancelled: submit it again, or load the engine if it was shut down")
-                )
+        what = "the text" if len(self) == 1 else f"text {request_id - self._request_ids.start}"
+        if reason is None:
+            self.error = EngineError(f"{what} was not embedded: {printable(message)}")
+        elif reason is FinishReason.TIMEOUT:
+            late = f"timeout: {what} was not embedded within {self._timeout:g} s: wait longer, or send less"
+            self.error = LimitError(late)
+        else:
+            self.error = EngineError(f"{what} was cancelled: submit it again, or load the engine if it was shut down")
 
-    def _fail(self, error: Exception) -> None:
-        if self.error is None:
-            self.error = error
-
-    def _result(self) -> list[NDArray[np.float32]]:
+    def _result(self) -> NDArray[np.float32]:
         if isinstance(self.error, TrtllmLiteError):
             raise copy(self.error)  # a traceback in the kept error would keep the embedder alive
         if self.error is not None:
             raise self.error
-        return [row for row in self._rows if row is not None]
+        return self._rows

@@ -3,6 +3,7 @@
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -11,27 +12,47 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd
+from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd, TextTimings
 from trtllm_lite.runtime.session.notifier import WakeUps
 from trtllm_lite.runtime.session.pump import Pump
+from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.runtime.session.request_handle import FINISH_REASONS
 
 
-class _Place(NamedTuple):
-    """A text in the event loop: the handle of its call, its number there, and whom to tell of its end."""
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call whose texts are in the event loop: its handle, and whom to tell of their ends."""
 
     handle: "weakref.ref[EmbeddingHandle]"
-    number: int
     on_end: OnEnd | None
 
 
+class _Ends(NamedTuple):
+    """What ``_core.EncoderLoop.poll`` returns."""
+
+    ids: NDArray[np.int64]
+    reasons: NDArray[np.uint8]
+    lengths: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    rows: NDArray[np.float32]
+    messages: dict[int, str]
+
+
 class EmbeddingPump(Pump):
-    """The pump of an encoder's event loop (``_core.EncoderLoop``, or a stand-in)."""
+    """The pump of an encoder's event loop (``_core.EncoderLoop``, or a stand-in).
+
+    Work per text is costly here, because the interpreter's lock is held, so that arrays are handed on as they are.
+    """
 
     def __init__(self, loop: Any) -> None:
         super().__init__(loop)
-        self._places: dict[int, _Place] = {}
+        self._calls: dict[int, _Call] = {}
+        """The call of each text in the event loop, by the id of its request."""
         self._flows = count()
+        native = core().FinishReason
+        self._reasons: dict[int, FinishReason | None] = {native.ERROR.value: None}
+        self._reasons |= {native[name].value: reason for name, reason in FINISH_REASONS.items()}
+        self._embedded = native.END_ID.value
         self.start()
 
     def new_flow(self) -> int:
@@ -53,46 +74,60 @@ class EmbeddingPump(Pump):
         """
         self._home.check()  # checked before the lock is taken: in a fork the lock's copy may stay locked forever
         lengths = np.fromiter(map(len, texts), np.int32, len(texts))
-        with self._lock:  # the thread delivers no end of a text before its place is registered
+        token_ids = np.concatenate(texts)
+        with self._lock:  # the thread delivers no end of a text before its call is registered
             if self._failure is not None:
                 raise self._failure
-            ids = self.loop.submit(np.concatenate(texts), lengths, flow=flow, priority=priority, timeout=timeout)
+            first = self.loop.submit(token_ids, lengths, flow=flow, priority=priority, timeout=timeout)
+            ids, cancel = range(first, first + len(texts)), self.loop.cancel
             handle.begin(ids)
-            cancel = self.loop.cancel
             reference = weakref.ref(handle, lambda _: [cancel(request_id) for request_id in ids])
-            for number, request_id in enumerate(ids):
-                self._places[request_id] = _Place(reference, number, handle.on_end)
+            self._calls.update(dict.fromkeys(ids, _Call(reference, handle.on_end)))
 
     def _deliver(self, *polled: Any) -> None:
-        ids, rows, ends = polled
-        row_of = dict(zip(ids, rows, strict=True))
-        with self._lock:  # so that a thread which has submitted one of these texts has registered its place
-            ended = [(end, self._places.pop(end.request_id, None)) for end in ends]
-        changed: dict[EmbeddingHandle, list[tuple[int, NDArray[np.float32] | None, Any]]] = defaultdict(list)
-        for end, place in ended:
-            if place is None:  # its submission was refused, as one of the texts beside it was
-                continue
-            if place.on_end is not None:
-                place.on_end(FINISH_REASONS.get(end.reason.name), end.timings)
-            handle = place.handle()
-            if handle is not None:
-                changed[handle].append((place.number, row_of.get(end.request_id), end))
+        ends = _Ends(*polled)
+        numbers: dict[_Call, list[int]] = defaultdict(list)
+        with self._lock:  # so that a thread which has submitted one of these texts has registered its call
+            for number, request_id in enumerate(ends.ids.tolist()):
+                numbers[self._calls.pop(request_id)].append(number)
+        for call, its_numbers in numbers.items():
+            if call.on_end is not None:
+                self._tell(call.on_end, ends, its_numbers)
+        embedded = ends.reasons == self._embedded
+        rows_before = np.cumsum(embedded) - embedded
+        changed = []
         with WakeUps() as wake_ups:
-            for handle, its_ends in changed.items():
+            for call, its_numbers in numbers.items():
+                handle = call.handle()
+                if handle is None:
+                    continue
+                changed.append(handle)
+                chosen = np.array(its_numbers)
+                found = chosen[embedded[chosen]]
                 with handle.notifier:
-                    for its_end in its_ends:
-                        handle.take(*its_end)
+                    if len(found):
+                        handle.take(ends.ids[found], ends.rows[rows_before[found]])
+                    for number in chosen[~embedded[chosen]].tolist():
+                        request_id = int(ends.ids[number])
+                        reason = self._reasons[int(ends.reasons[number])]
+                        handle.fail(request_id, reason, ends.messages.get(request_id, ""))
                     if handle.ended:
                         handle.notifier.notify(wake_ups, [])
         for handle in changed:
             if handle.error is not None:
                 handle.cancel()
 
+    def _tell(self, on_end: OnEnd, ends: _Ends, numbers: Sequence[int]) -> None:
+        """Call ``on_end`` for each of these texts."""
+        for number in numbers:
+            timings = TextTimings(int(ends.lengths[number]), *ends.seconds[number].tolist())
+            on_end(self._reasons[int(ends.reasons[number])], timings)
+
     def _end_all(self, failure: EngineError) -> None:
         with self._lock:
-            places, self._places = list(self._places.values()), {}
-        for place in places:
-            if place.on_end is not None:
-                place.on_end(None, core().RequestTimings())
-        for handle in {handle for place in places if (handle := place.handle()) is not None}:
+            calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            if call.on_end is not None:
+                call.on_end(None, TextTimings(0, 0.0, 0.0))
+        for handle in {handle for call in calls if (handle := call.handle()) is not None}:
             handle.end_with(failure)

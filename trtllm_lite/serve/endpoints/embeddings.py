@@ -18,7 +18,7 @@ from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.embedding import EmbeddingBody
 from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import Request, Response
-from trtllm_lite.serve.served_encoder import Row, ServedEncoder
+from trtllm_lite.serve.served_encoder import Rows, ServedEncoder
 from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 
 _MAX_QUICK_ELEMENTS = 1 << 12
@@ -64,9 +64,7 @@ def _start(
     return parsed.token_ids, model.start(parsed.token_ids, body.priority, body.timeout)
 
 
-def _response(
-    request: Request, body: EmbeddingBody, texts: Sequence[NDArray[np.int32]], rows: Sequence[Row]
-) -> Response:
+def _response(request: Request, body: EmbeddingBody, texts: Sequence[NDArray[np.int32]], rows: Rows) -> Response:
     request.num_prompt_tokens = sum(map(len, texts))
     write = _as_base64 if body.encoding_format == "base64" else _as_numbers
     # Each embedding is written on its own: writing all at once would hold the interpreter's lock for long.
@@ -84,10 +82,10 @@ def _response(
     return Response(200, b'%b,"data":[%b]}' % (encode_json(content)[:-1], b",".join(data)))
 
 
-def _as_numbers(row: Row) -> list[float]:
+def _as_numbers(row: Rows) -> list[float]:
     numbers: list[float] = row.tolist()
     return numbers
 
 
-def _as_base64(row: Row) -> str:
+def _as_base64(row: Rows) -> str:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()

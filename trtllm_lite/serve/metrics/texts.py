@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter, deque
-from typing import Any
 
+from trtllm_lite.runtime.session.embedding_handle import TextTimings
 from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.serve.metrics.histogram import LATENCY_BOUNDS, Histogram, count_bounds
 
@@ -31,7 +31,7 @@ class TextCounts:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def add(self, reason: FinishReason | None, timings: Any) -> None:
+    def add(self, reason: FinishReason | None, timings: TextTimings) -> None:
         """Count a text (see ``EmbeddingHandle``)."""
         with self._lock:
             self.reasons[reason] += 1

@@ -48,6 +48,11 @@ RequestId EventLoop::submit(RequestSpec spec) {
   return inbox_.submit(std::move(spec), clock_());
 }
 
+RequestId EventLoop::submit_all(std::vector<RequestSpec> specs) {
+  for (const RequestSpec& spec : specs) check_(spec);
+  return inbox_.submit_all(std::move(specs), clock_());
+}
+
 PollStatus EventLoop::poll(EventBatch& out, Clock::duration timeout) {
   const PollStatus status = events_.poll(out, timeout);
   inbox_.forget(out.ends);

@@ -38,6 +38,8 @@ class EventLoop {
   // Called from any thread; returns at once. Exactly one RequestEnd follows every accepted request. Throws LimitError
   // if the request exceeds a limit or the loop is shut down, OverloadedError if too many are outstanding.
   RequestId submit(RequestSpec spec);
+  // Submits several requests, or none of them if it throws. Their ids are consecutive; returns the first.
+  RequestId submit_all(std::vector<RequestSpec> specs);
   // Called from any thread, in every state. Returns false if the request never existed or its end has been polled.
   bool cancel(RequestId id) { return inbox_.cancel(id); }
   // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.

@@ -10,15 +10,35 @@ namespace tl {
 RequestId Inbox::submit(RequestSpec spec, Clock::time_point now) {
   auto request = std::make_unique<Request>(0, std::move(spec), now);
   const std::lock_guard lock(mutex_);
+  check_open();
+  check_room(1, request->spec.extra);
+  push(std::move(request));
+  announce_mail();
+  return last_id_;
+}
+
+RequestId Inbox::submit_all(std::vector<RequestSpec> specs, Clock::time_point now) {
+  std::vector<std::unique_ptr<Request>> requests;
+  for (RequestSpec& spec : specs) requests.push_back(std::make_unique<Request>(0, std::move(spec), now));
+  const std::lock_guard lock(mutex_);
+  check_open();
+  check_room(std::ssize(requests), false);
+  const RequestId first = last_id_ + 1;
+  for (std::unique_ptr<Request>& request : requests) push(std::move(request));
+  announce_mail();
+  return first;
+}
+
+void Inbox::check_open() const {
   if (draining_) throw LimitError("this model was shut down and takes no more requests: load it again");
+}
+
+void Inbox::push(std::unique_ptr<Request> request) {
   const bool extra = request->spec.extra;
-  check_room(extra);
   request->id = ++last_id_;
   outstanding_.emplace(request->id, Outstanding{.extra = extra});
   num_extra_ += extra;
   mail_.submissions.push_back(std::move(request));
-  announce_mail();
-  return last_id_;
 }
 
 void Inbox::announce_mail() {
@@ -40,9 +60,9 @@ void Inbox::return_slabs(const std::vector<int>& slabs) {
   announce_mail();
 }
 
-void Inbox::check_room(bool extra) const {
-  if (std::ssize(outstanding_) >= max_requests_) {
-    throw OverloadedError("expected fewer than " + std::to_string(max_requests_) +
+void Inbox::check_room(std::int64_t count, bool extra) const {
+  if (std::ssize(outstanding_) + count > max_requests_) {
+    throw OverloadedError("expected fewer than " + std::to_string(max_requests_ - count + 1) +
                           " sequences that wait or run, found " + std::to_string(outstanding_.size()) +
                           ": submit again when some have ended");
   }

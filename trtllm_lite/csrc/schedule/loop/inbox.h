@@ -44,6 +44,8 @@ class Inbox {
   // Called from any thread, at the time `now`. Throws OverloadedError at once if too many are outstanding, LimitError
   // if the loop is shutting down.
   RequestId submit(RequestSpec spec, Clock::time_point now);
+  // Submits several requests, or none of them if it throws. Their ids are consecutive; returns the first.
+  RequestId submit_all(std::vector<RequestSpec> specs, Clock::time_point now);
   // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
   // Called from any thread. Asks for slabs of the KV cache's memory. Throws LimitError if the loop is shutting down.
@@ -70,7 +72,9 @@ class Inbox {
   struct Outstanding {
     bool extra = false, cancelled = false;
   };
-  void check_room(bool extra) const;
+  void check_open() const;
+  void check_room(std::int64_t count, bool extra) const;
+  void push(std::unique_ptr<Request> request);
   void announce_mail();
 
   std::unordered_map<RequestId, Outstanding> outstanding_;
