@@ -124,7 +124,8 @@ SCRATCH_BYTES_PER_THREAD: int
 SHARED_SCRATCH_BYTES: int
 """Bytes of scratch memory that all threads of an executor share."""
 
-BESIDE_TOKENS: int = 128
+BESIDE_TOKENS: int
+"""The most tokens of a step that a CPU computes beside a paused one."""
 
 class DeviceExecutor:
     """An engine that is loaded on a device of the kind its manifest names."""
@@ -786,23 +787,6 @@ def check_draft_model(target: Engine, draft: Engine, *, max_seq_len: int, max_ba
     needed.
     """
 
-CPU_STEP_SECONDS: float
-"""Seconds that a step on a CPU should take at most: requests that arrive meanwhile wait for its end."""
-
-class StepPace:
-    """
-    Estimates how many tokens a step of ``seconds`` (0: any time) can take, from the times of earlier steps.
-    """
-
-    def __init__(self, seconds: float) -> None: ...
-    def max_prefill(self, num_decode_tokens: int) -> int:
-        """
-        Tokens that a step may prefill beside ``num_decode_tokens`` decode tokens.
-        """
-
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        """Record the duration of a step."""
-
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 
@@ -983,9 +967,10 @@ class EncoderLoop(Loop):
         flow: int,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> list[int]:
+    ) -> int:
         """
-        Queue texts, whose tokens come one text after the other; returns the ids of their requests at once.
+        Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
+        first is returned at once.
 
         Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers' numbers
         ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
@@ -995,12 +980,23 @@ class EncoderLoop(Loop):
 
     def poll(
         self, timeout: float
-    ) -> tuple[list[int], Annotated[NDArray[numpy.float32], dict(shape=(None, None))], list[RequestEnd]] | None:
+    ) -> (
+        tuple[
+            Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+            Annotated[NDArray[numpy.uint8], dict(shape=(None,))],
+            Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+            Annotated[NDArray[numpy.float64], dict(shape=(None, None))],
+            Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+            dict[int, str],
+        ]
+        | None
+    ):
         """
         What has ended since the last call, waiting for it at most ``timeout`` seconds; the GIL is released.
 
-        Ids of requests, their embeddings float32[requests, embedding_size], and ends: those of these requests, and of
-        others that have no embedding.
+        Of n texts: ids int64[n]; reasons uint8[n], values of FinishReason, of which END_ID stands for an embedding;
+        numbers of tokens int32[n]; seconds float64[n, 2] in the queue and in all; the embeddings
+        float32[embedded, embedding_size], in order; and the messages of errors by id.
 
         None: the loop is shut down and every end has been delivered.
         """
