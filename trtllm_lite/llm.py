@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 from trtllm_lite.common.files import atomic_directory
 from trtllm_lite.common.progress import progress_bars
 from trtllm_lite.common.units import counted, format_bytes
+from trtllm_lite.common.vocabulary import TEXT_ENCODER
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
+from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_names
@@ -25,7 +27,7 @@ from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, S
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.opening import NO_GENERATION
+from trtllm_lite.runtime.session.opening import NO_GENERATION, open_encoder_beside
 from trtllm_lite.runtime.session.prompts import (
     Chat,
     Prompt,
@@ -169,6 +171,13 @@ class LLM:
             distributed_executor_backend=distributed_executor_backend,
         )
         self.engine_dir, self._model = wanted.open(options)
+        self._beside: Embedder | None = None
+        if isinstance(self._model, Session):
+            try:
+                self._beside = open_encoder_beside(self.engine_dir, num_threads)
+            except BaseException:
+                self._model.close()
+                raise
         if tokenizer is not None:
             self._model.tokenizer = open_tokenizer(Path(tokenizer))
 
@@ -204,14 +213,19 @@ class LLM:
         return self._model
 
     @property
+    def generates(self) -> bool:
+        """Whether the engine is a decoder's."""
+        return isinstance(self._model, Session)
+
+    @property
     def embeds(self) -> bool:
-        """Whether the engine is an encoder's."""
-        return isinstance(self._model, Embedder)
+        """Whether the engine is an encoder's, or has one in its directory."""
+        return self._beside is not None or not self.generates
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder of texts. Raises ArgumentError if the engine is a decoder's."""
-        return embedder_of(self._model)
+        """The embedder of texts. Raises ArgumentError if there is only a decoder."""
+        return embedder_of(self._beside or self._model)
 
     def generate(
         self,
@@ -290,7 +304,9 @@ class LLM:
         return self._start(only, streaming=streaming)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], *, priority: int = 0, timeout: float | None = None) -> Any:
-        """Embeddings of texts by the engine of an encoder: an :class:`EmbeddingOutput` for one, a list for several.
+        """Embeddings of texts by an encoder: an :class:`EmbeddingOutput` for one, a list for several.
+
+        The engine is an encoder's, or the directory of a decoder's engine has that of an encoder as ``text_encoder``.
 
         Prompts have the forms that :meth:`generate` takes. Any number may be given, from any thread: they are batched
         in flight, in turns with the texts of other calls. Texts of a greater ``priority`` (-100 to 100) are served
@@ -322,19 +338,15 @@ class LLM:
         Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
         """
         check_text("engine_dir", engine_dir, "a directory", str | Path)
-        # Only engine files, manifest and tokenizer are copied, even if the manifest names other files.
-        manifest = self._model.manifest
-        files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
-        with atomic_directory(Path(engine_dir), CONFIG_FILE, optional=ENGINE_FILES) as directory:
-            for name in files:
-                try:
-                    shutil.copyfile(self.engine_dir / name, directory / name)
-                except FileNotFoundError as error:
-                    raise EngineError(f"{self.engine_dir} was removed: load the model again") from error
+        _copy_engine(self._model.manifest, self.engine_dir, Path(engine_dir))
+        if self._beside is not None:
+            _copy_engine(self._beside.manifest, self.engine_dir / TEXT_ENCODER, Path(engine_dir) / TEXT_ENCODER)
 
     def shutdown(self) -> None:
         """Cancel what runs and end the engine's threads; nothing can be generated any more."""
         self._model.close()
+        if self._beside is not None:
+            self._beside.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -405,6 +417,17 @@ class LLM:
             num_truncated_tokens=prompt.num_truncated_tokens,
             streaming=streaming,
         )
+
+
+def _copy_engine(manifest: Manifest, source: Path, target: Path) -> None:
+    """Copy engine files, manifest and tokenizer, and no other files that the manifest may name."""
+    files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
+    with atomic_directory(target, CONFIG_FILE, optional=ENGINE_FILES) as directory:
+        for name in files:
+            try:
+                shutil.copyfile(source / name, directory / name)
+            except FileNotFoundError as error:
+                raise EngineError(f"{source} was removed: load the model again") from error
 
 
 def _is_single(prompts: Any, chat: bool) -> bool:

@@ -22,7 +22,7 @@ from tests.encoders import expected_rows, write_pooling
 from tests.models import ENCODER_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model, tiny_config
 from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
-from trtllm_lite import LLM
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
@@ -328,3 +328,29 @@ def test_the_default_prompt_comes_before_texts(tmp_path: Path) -> None:
     ids = [tokenizer(f"the other dogs: {text}").input_ids for text in texts]
     assert_close(rows, expected_rows(model, ids, normalize=True), what="embeddings")
     assert np.abs(rows[0] - np.array(bare[0], np.float32)).max() > 1e-3
+
+
+def test_an_encoder_lives_beside_a_decoder(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "decoder")
+    _save("bert", tmp_path / "encoder", POOLINGS["mean-normalized"])
+    text, params = "the quick brown fox", SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    with LLM(tmp_path / "decoder", **LIMITS) as llm:
+        llm.save(tmp_path / "engine")
+        tokens = llm.generate(text, params).outputs[0].token_ids
+        assert not llm.embeds
+    with LLM(tmp_path / "encoder", **LIMITS) as llm:
+        llm.save(tmp_path / "engine" / "text_encoder")
+        row = llm.embed(text)
+    with LLM(tmp_path / "engine") as llm:
+        assert llm.generates
+        assert llm.embed([text, text])[1] == row
+        assert llm.generate(text, params).outputs[0].token_ids == tokens
+        llm.save(tmp_path / "copy")
+    with LLM(tmp_path / "copy") as llm:
+        assert llm.embed(text) == row
+    with pytest.raises(LimitError, match="was shut down"):
+        llm.embed(text)
+    shutil.rmtree(tmp_path / "copy" / "text_encoder")
+    shutil.copytree(tmp_path / "engine", tmp_path / "copy" / "text_encoder")
+    with pytest.raises(EngineError, match="text_encoder is the engine of a decoder"):
+        LLM(tmp_path / "copy")

@@ -175,3 +175,20 @@ def _counted(server: Server) -> dict[str, float]:
 def test_a_decoder_still_generates(client):
     asked = {"model": "decoder", "prompt": "the", "max_tokens": 3, "extra_body": {"ignore_eos": True}}
     assert client.completions.create(**asked).usage.completion_tokens == 3
+
+
+def test_one_directory_answers_both(model_dir, ids, expected, tmp_path) -> None:
+    engine = make_tiny_engine(tmp_path / "engine", max_seq_len=128)
+    with LLM(model_dir, max_batch_size=6, max_input_len=100, max_seq_len=100, max_num_tokens=160) as llm:
+        llm.save(engine / "text_encoder")
+    with serving(f"both={engine}") as server, openai.OpenAI(base_url=f"{server.address}/v1", api_key="none") as client:
+        for name in ("both", "both/text_encoder"):
+            assert_close(_rows(client.embeddings.create(model=name, input=ids)), expected, "float32", name)
+        assert client.completions.create(model="both", prompt=[5, 6], max_tokens=3).usage.completion_tokens == 3
+        listed = {model.id: model.parent for model in client.models.list()}
+        assert listed == {"both": None, "both/text_encoder": "both"}
+        answer = httpx.post(f"{server.address}/v1/embeddings", json={"input": ids[0]})
+        assert answer.json()["model"] == "both"
+        assert "both/text_encoder" in httpx.get(f"{server.address}/metrics").text
+        refused = httpx.post(f"{server.address}/v1/completions", json={"model": "both/text_encoder", "prompt": [5]})
+        assert refused.json()["error"]["code"] == "not_a_generator"

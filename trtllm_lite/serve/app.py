@@ -184,8 +184,9 @@ class Application:
         return model, adapter
 
     def encoder(self, request: Request, name: str) -> ServedEncoder:
-        """The encoder called ``name``. Raises ApiError for a decoder."""
+        """The encoder called ``name``, or the one beside the decoder called that. Raises ApiError if there is none."""
         model, _ = self.found(request, name)
+        model = next((other for other in self.models if other.settings.part_of == model.name), model)
         if not isinstance(model, ServedEncoder):
             raise ApiError(
                 400,

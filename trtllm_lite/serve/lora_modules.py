@@ -23,7 +23,7 @@ def give_adapters(loaded: list[tuple[LLM, ModelSettings]], modules: tuple[str, .
 
     Raises ArgumentError for a path that is no directory, or if it is unclear which engine an adapter belongs to.
     """
-    takers = [row for row, (llm, _) in enumerate(loaded) if not llm.embeds and llm.session.adapters is not None]
+    takers = [row for row, (llm, _) in enumerate(loaded) if llm.generates and llm.session.adapters is not None]
     given = [name for name, value in (("lora_modules", modules), ("lora_root", lora_root)) if value]
     if given and not takers:
         raise ArgumentError(

@@ -31,11 +31,12 @@ class ModelNames:
 
     def default(self) -> str:
         """The name for requests that give none. Raises ApiError 400 if several are possible."""
-        if len(self._models) == 1:
-            return self._models[0].name
+        whole = [model for model in self._models if model.settings.part_of is None]
+        if len(whole) == 1:
+            return whole[0].name
         if len(self.shared) == 1:
             ((name, versions),) = self.shared.items()
-            if len(versions) == len(self._models):
+            if len(versions) == len(whole):
                 return name
         message = f"model is missing: expected {self._known()}, or an adapter"
         raise ApiError(400, message, param="model", code="missing_required_parameter")

@@ -31,10 +31,10 @@ def shares_of(given: Sequence[str], models: Sequence[str]) -> Mapping[str, Mappi
 
 def check_kinds(loaded: Sequence[tuple[LLM, ModelSettings]]) -> None:
     """Raise ArgumentError if an encoder and a decoder share a name."""
-    embeds: dict[str, bool] = {}
+    generates: dict[str, bool] = {}
     for llm, settings in loaded:
         for name in settings.shares:
-            if embeds.setdefault(name, llm.embeds) != llm.embeds:
+            if generates.setdefault(name, llm.generates) != llm.generates:
                 raise ArgumentError(
                     f"model_weights has an encoder and a generator for {shown(name)}: let models of one kind share it"
                 )

@@ -71,8 +71,11 @@ def application(models: Sequence[tuple[LLM, ModelSettings]], settings: Settings,
     loop = asyncio.get_running_loop()
     served: list[ServedEngine] = []
     for llm, chosen in models:
-        kind = ServedEncoder if llm.embeds else ServedModel
-        served.append(kind(llm, chosen, loop))
+        if llm.generates:
+            served.append(ServedModel(llm, chosen, loop))
+            chosen = chosen.of_encoder_beside()
+        if llm.embeds:
+            served.append(ServedEncoder(llm, chosen, loop))
     return Application(served, ROUTES, settings, lanes)
 
 

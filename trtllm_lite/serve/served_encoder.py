@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.metrics.encoder_metrics import add_encoder
 from trtllm_lite.serve.metrics.families import Families
 from trtllm_lite.serve.metrics.texts import TextCounts
@@ -21,9 +22,12 @@ class ServedEncoder(ServedEngine):
     """The engine of an encoder that embeds texts of HTTP requests."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.embedder = self.llm.embedder
+        super().__post_init__()
         self.counts = TextCounts(self.max_input_len)
+
+    def own_tokenizer(self) -> Tokenizer | None:
+        return self.embedder.tokenizer
 
     @property
     def vocab_size(self) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from trtllm_lite.common.vocabulary import TEXT_ENCODER
 from trtllm_lite.errors import OverloadedError, shown
 from trtllm_lite.llm import LLM
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -34,6 +35,7 @@ class ModelSettings:
     - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
     - ``adapters``: names and directories of LoRA adapters, which requests may name as their model
     - ``takes_priorities``: whether requests may have a priority; otherwise a request with a priority is refused
+    - ``part_of``: the name of the decoder whose engine directory holds the encoder, which embeds for that name, too
     """
 
     names: tuple[str, ...]
@@ -44,6 +46,17 @@ class ModelSettings:
     max_queue_size: int = 1024
     adapters: tuple[tuple[str, str], ...] = ()
     takes_priorities: bool = False
+    part_of: str | None = None
+
+    def of_encoder_beside(self) -> "ModelSettings":
+        """The settings of the encoder in the engine directory of a decoder that has these."""
+        decoder = self.names[0]
+        return ModelSettings(
+            names=(f"{decoder}/{TEXT_ENCODER}",),
+            max_queue_size=self.max_queue_size,
+            takes_priorities=self.takes_priorities,
+            part_of=decoder,
+        )
 
 
 @dataclass(eq=False)
@@ -67,8 +80,12 @@ class ServedEngine(ABC):
     """Adapters by the names that requests have for them; encoders have none."""
 
     def __post_init__(self) -> None:
-        self.tokenizer = self.llm.tokenizer
+        self.tokenizer = self.own_tokenizer()
         self.token_texts = TokenTexts(self.tokenizer)
+
+    def own_tokenizer(self) -> Tokenizer | None:
+        """The engine's tokenizer, if it has one."""
+        return self.llm.tokenizer
 
     @property
     @abstractmethod

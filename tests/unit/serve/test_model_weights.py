@@ -56,7 +56,7 @@ def test_a_name_is_given_once():
 def test_an_encoder_and_a_generator_share_no_name():
     settings = ModelSettings(names=("a",), shares={"chat": 1})
     with pytest.raises(ArgumentError, match="an encoder and a generator for 'chat'"):
-        check_kinds([(SimpleNamespace(embeds=True), settings), (SimpleNamespace(embeds=False), settings)])
+        check_kinds([(SimpleNamespace(generates=value), settings) for value in (False, True)])
 
 
 @dataclass(eq=False)

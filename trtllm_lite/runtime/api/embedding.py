@@ -34,7 +34,7 @@ def embedder_of(model: Session | Embedder) -> Embedder:
         return model
     raise ArgumentError(
         "this engine was built from a decoder, which generates text (LLM.generate) but computes no embeddings: "
-        "convert an encoder, such as a BertModel"
+        "convert an encoder, such as a BertModel, and build it alone or as text_encoder in this engine's directory"
     )
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.common.host_memory import available_host_memory
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, TEXT_ENCODER
+from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
@@ -76,6 +77,21 @@ def open_model(
     except BaseException:
         gpu_stages.close()
         raise
+
+
+def open_encoder_beside(engine_dir: Path, num_threads: int | None) -> Embedder | None:
+    """Load the encoder in the directory ``text_encoder`` of a decoder's engine directory; None if there is none.
+
+    Raises the errors of :func:`open_model`.
+    """
+    directory = engine_dir / TEXT_ENCODER
+    if not (directory / ENGINE_FILE).is_file():
+        return None
+    model = open_model(directory, 0, RunnerOptions(num_threads=num_threads))
+    if isinstance(model, Embedder):
+        return model
+    model.close()
+    raise EngineError(f"{directory} is the engine of a decoder: there is room for that of an encoder alone")
 
 
 def _open(

@@ -38,7 +38,8 @@ async def models(app: Application, request: Request) -> Response:
 
 def _entries(model: ServedEngine) -> list[dict[str, Any]]:
     lengths = {"max_model_len": model.max_model_len, "max_input_len": model.max_input_len}
-    own = [{"id": name, **_COMMON, "root": model.name, "parent": None, **lengths} for name in model.settings.names]
+    of = {"root": model.name, "parent": model.settings.part_of}
+    own = [{"id": name, **_COMMON, **of, **lengths} for name in model.settings.names]
     adapters = [
         {"id": name, **_COMMON, "root": adapter.lora_path, "parent": model.name}
         for name, adapter in model.adapters.items()
