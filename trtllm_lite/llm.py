@@ -42,7 +42,7 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
-from trtllm_lite.stages.wanted_engine import WantedEngine, open_tokenizer
+from trtllm_lite.workflows.wanted_engine import WantedEngine, open_tokenizer
 
 # The most sequences that one call of generate() queues at a time; the event loop bounds the sequences of all callers.
 _MAX_QUEUED = 512

@@ -14,7 +14,7 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.evaluation import evaluate
 from trtllm_lite.quantize.formats import Int8
-from trtllm_lite.stages import accuracy
+from trtllm_lite.workflows import accuracy
 
 LIMITS = ["--max_seq_len", 64, "--max_batch_size", 1]
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.real_models import FILES, REPOSITORY, find_smollm2
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.verification import verify_engine
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 CONFIG = REPOSITORY / "configs" / "builds" / "smollm2-int4-cpu.yaml"
 

@@ -22,9 +22,9 @@ from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Accumulator, Statistics
 from trtllm_lite.quantize.products import by_input, find_products, observed_input
-from trtllm_lite.stages import calibration as stage
-from trtllm_lite.stages import device
-from trtllm_lite.stages.calibration import Calibration, statistics_of
+from trtllm_lite.workflows import calibration as stage
+from trtllm_lite.workflows import device
+from trtllm_lite.workflows.calibration import Calibration, statistics_of
 
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
 LENGTH = 40

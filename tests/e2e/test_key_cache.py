@@ -27,7 +27,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.kv_cache import find_attentions, kv_cache_dtype_of, with_plain_kv_cache
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
-from trtllm_lite.stages.quantize import quantize_checkpoint, uncalibrated
+from trtllm_lite.workflows.quantize import quantize_checkpoint, uncalibrated
 
 ENGINE = {"max_batch_size": 1, "max_seq_len": 64, "gather_context_logits": True}
 BITS = {"float32": 32, "float16": 16, "bfloat16": 16, **dict.fromkeys(KV_CACHE_DTYPES.values(), 8)}

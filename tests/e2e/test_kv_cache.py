@@ -28,7 +28,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.kv_cache import find_attentions, kv_cache_dtype_of
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
-from trtllm_lite.stages.quantize import quantize_checkpoint, uncalibrated
+from trtllm_lite.workflows.quantize import quantize_checkpoint, uncalibrated
 
 STORES = ("rope_cache", "qkv_linear", "qkv_linear_tiled")  # kernels that write keys and values
 LIMITS = {"max_batch_size": 1, "max_seq_len": 64, "gather_context_logits": True}

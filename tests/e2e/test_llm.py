@@ -266,7 +266,7 @@ def test_what_no_engine_can_be_is_known_before_one_is_made(
 def test_targets_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fits: bool) -> None:
     session = fake_session()
     session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a")))
-    monkeypatch.setattr("trtllm_lite.stages.wanted_engine.open_model", lambda *_: session)
+    monkeypatch.setattr("trtllm_lite.workflows.wanted_engine.open_model", lambda *_: session)
     (tmp_path / "rank0.engine").touch()
     with nullcontext() if fits else pytest.raises(ArgumentError, match=r"sm_86', but .* on sm_80, sm_90a: leave"):
         LLM(tmp_path, target=target).shutdown()

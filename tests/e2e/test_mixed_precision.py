@@ -12,8 +12,8 @@ from trtllm_lite.builder import open_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.network import Recipe, quantized_as
-from trtllm_lite.stages import mixed_precision as stage
-from trtllm_lite.stages.calibration import Calibration, CalibrationText
+from trtllm_lite.workflows import mixed_precision as stage
+from trtllm_lite.workflows.calibration import Calibration, CalibrationText
 
 OF_LAYER = ("attention.q_proj+k_proj+v_proj", "attention.o_proj", "mlp.gate_proj+up_proj", "mlp.down_proj")
 SITES = [f"layers.{layer}.{products}" for layer in range(3) for products in OF_LAYER]

@@ -28,10 +28,10 @@ from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_
 from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
-from trtllm_lite.stages import calibration
-from trtllm_lite.stages import quantize as stage
-from trtllm_lite.stages.calibration import Calibration
-from trtllm_lite.stages.quantize import quantize_checkpoint
+from trtllm_lite.workflows import calibration
+from trtllm_lite.workflows import quantize as stage
+from trtllm_lite.workflows.calibration import Calibration
+from trtllm_lite.workflows.quantize import quantize_checkpoint
 
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
 CALIBRATED = [name for name, scheme in SCHEMES.items() if scheme.needs > Needs.NOTHING]

@@ -21,8 +21,8 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.functions import GATED_DELTA_RULE
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.network import Recipe
-from trtllm_lite.stages.calibration import Calibration
-from trtllm_lite.stages.quantize import quantize_checkpoint
+from trtllm_lite.workflows.calibration import Calibration
+from trtllm_lite.workflows.quantize import quantize_checkpoint
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("qwen3_next", {}),

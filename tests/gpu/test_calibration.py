@@ -15,10 +15,10 @@ from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.quantize.kv_cache import find_attentions, keys_and_values
 from trtllm_lite.quantize.network import Recipe
-from trtllm_lite.stages.accuracy import measure_accuracy
-from trtllm_lite.stages.calibration import statistics_of
-from trtllm_lite.stages.device import Device
-from trtllm_lite.stages.quantize import quantized
+from trtllm_lite.workflows.accuracy import measure_accuracy
+from trtllm_lite.workflows.calibration import statistics_of
+from trtllm_lite.workflows.device import Device
+from trtllm_lite.workflows.quantize import quantized
 
 
 def _converted(family: str, dtype: str, directory: Path) -> Checkpoint:

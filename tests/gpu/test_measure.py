@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, load_timing
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int8_wo", "int4_wo"])

@@ -14,7 +14,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.cli.build import build
 from trtllm_lite.cli.build_file import read_build_file
 from trtllm_lite.errors import BuildError
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "builds"
 

@@ -23,7 +23,7 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.serve.http.limits import HttpLimits
-from trtllm_lite.stages.device import DEVICES
+from trtllm_lite.workflows.device import DEVICES
 
 BUILDING = ("convert", "quantize", "plan", "build")
 COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "sign", "push", "pull", "eval", "bench", "cache")

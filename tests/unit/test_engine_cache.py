@@ -16,8 +16,8 @@ from trtllm_lite.cli import cli
 from trtllm_lite.engine_cache import Conversion, Recipe
 from trtllm_lite.errors import ArgumentError, ConvertError, DeviceError, EngineError, OutputError
 from trtllm_lite.runtime.core import core
-from trtllm_lite.stages import cached_engine
-from trtllm_lite.stages.cached_engine import open_cached
+from trtllm_lite.workflows import cached_engine
+from trtllm_lite.workflows.cached_engine import open_cached
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": None}
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trtllm_lite.builder.memory import MemoryPlan
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
-    from trtllm_lite.stages.exceptions import Kept
+    from trtllm_lite.workflows.exceptions import Kept
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
@@ -121,7 +121,7 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     from trtllm_lite.convert.mapping import find_model
     from trtllm_lite.convert.sources.pins import check_files
     from trtllm_lite.engine_cache import Conversion
-    from trtllm_lite.stages.cached_checkpoint import use_checkpoint
+    from trtllm_lite.workflows.cached_checkpoint import use_checkpoint
 
     for option in ("draft_model_dir", "target_model_dir"):
         if model[option] is not None:
@@ -157,8 +157,8 @@ def _build(
     from trtllm_lite.common.units import counted, format_bytes
     from trtllm_lite.engine.contents import counted_expansions
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.stages.exceptions import within_limit
-    from trtllm_lite.stages.quantize import decisions_of, is_calibrated, quantized, uncalibrated
+    from trtllm_lite.workflows.exceptions import within_limit
+    from trtllm_lite.workflows.quantize import decisions_of, is_calibrated, quantized, uncalibrated
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
@@ -282,7 +282,7 @@ def plan(
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.common.units import format_bytes
     from trtllm_lite.runtime.session.device import check_num_threads
-    from trtllm_lite.stages.quantize import uncalibrated
+    from trtllm_lite.workflows.quantize import uncalibrated
 
     take_target(limits)
     device_memory = limits.pop("device_memory")

@@ -50,7 +50,7 @@ def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: st
 def _describe(path: Path, as_json: bool, kernels: bool) -> None:
     from rich.console import Console
 
-    from trtllm_lite.stages.inspect import inspect_path
+    from trtllm_lite.workflows.inspect import inspect_path
 
     inspection = inspect_path(path)
     if as_json:
@@ -61,7 +61,7 @@ def _describe(path: Path, as_json: bool, kernels: bool) -> None:
 
 def _write_page(path: Path, page: Path) -> None:
     from trtllm_lite.engine.page import render_page
-    from trtllm_lite.stages.inspect import inspect_path
+    from trtllm_lite.workflows.inspect import inspect_path
 
     require_page(page)
     write_page(page, render_page(inspect_path(path)))

@@ -77,8 +77,8 @@ def quantize(
     from trtllm_lite.common.files import require_replaceable
     from trtllm_lite.common.progress import progress_bars
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.stages.mixed_precision import choose_formats, note_of
-    from trtllm_lite.stages.quantize import quantize_checkpoint
+    from trtllm_lite.workflows.mixed_precision import choose_formats, note_of
+    from trtllm_lite.workflows.quantize import quantize_checkpoint
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, options), take_calibration(options, num_threads)

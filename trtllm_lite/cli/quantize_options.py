@@ -13,7 +13,7 @@ from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
     from trtllm_lite.quantize.schemes.workpiece import Decision
-    from trtllm_lite.stages.calibration import Calibration
+    from trtllm_lite.workflows.calibration import Calibration
 
 QFORMATS = (
     *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
@@ -125,7 +125,7 @@ def take_calibration(options: dict[str, Any], num_threads: int | None = None) ->
     from pathlib import Path
 
     from trtllm_lite.quantize.calibration.dataset import CalibrationText
-    from trtllm_lite.stages.calibration import Calibration
+    from trtllm_lite.workflows.calibration import Calibration
 
     dataset, size, length, seed, directory, device = (options.pop(name) for name in _CALIBRATION)
     text = CalibrationText(Path(dataset) if dataset else None, size, length, seed)

@@ -11,7 +11,7 @@ from tests.unit.csrc.mutations import KINDS, changed_manifest
 from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 COUNT = 200
 

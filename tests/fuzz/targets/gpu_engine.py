@@ -13,7 +13,7 @@ from tests.unit.cuda.toy_engine import VOCAB, make_toy_engine, to_bytes
 from trtllm_lite._core import Engine
 from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.page import render_page
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 COUNT = 200
 

@@ -25,7 +25,7 @@ from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.writer import EngineContent, write_engines
 from trtllm_lite.errors import BuildError
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 MODEL_CONFIG = {
     "architectures": ["LlamaForCausalLM"],

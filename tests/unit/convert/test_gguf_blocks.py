@@ -27,7 +27,7 @@ from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.network import quantized_as
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}

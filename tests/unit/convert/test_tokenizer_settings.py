@@ -12,7 +12,7 @@ from tests.published_tokenizers import PUBLISHED
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.errors import ConvertError, EngineError
-from trtllm_lite.stages.wanted_engine import open_tokenizer
+from trtllm_lite.workflows.wanted_engine import open_tokenizer
 
 _MODELS = {model.name.rpartition("/")[2]: model for model in PUBLISHED}
 _GPT2, _LLAMA3, _BERT = "gpt2", "Llama-3.1-8B-Instruct", "bert-base-cased"

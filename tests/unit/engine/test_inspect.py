@@ -14,7 +14,7 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import EngineContent, write_engine
 from trtllm_lite.errors import EngineError
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 
 def _rendered(path: Path, *, kernels: bool = False) -> str:

@@ -22,7 +22,7 @@ from trtllm_lite.engine.page.charts import BAR_WIDTH, bar
 from trtllm_lite.engine.page.graph import graph
 from trtllm_lite.engine.page.rows import Refusal, refusals
 from trtllm_lite.engine.page.timings import Series, Timing, read_reason
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 VOID = ("meta", "br")
 

@@ -11,7 +11,7 @@ from tests.browser import NAMES, Page, browsing, find_browser
 from tests.unit.engine.hostile import write_hostile
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.engine.page import render_page
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 BROWSER = find_browser()
 WIDTHS = (390, 1280)

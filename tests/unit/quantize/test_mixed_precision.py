@@ -6,7 +6,7 @@ import pytest
 
 from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.mixed_precision import Candidate, Site, average_bits, choose
-from trtllm_lite.stages.mixed_precision import known_divergences
+from trtllm_lite.workflows.mixed_precision import known_divergences
 
 
 def site(path: str, *divergences: float, num_weights: int = 100) -> Site:

@@ -39,7 +39,7 @@ from trtllm_lite.engine_cache import list_cache
 from trtllm_lite.errors import BuildError, DeviceError
 from trtllm_lite.network.tensors import add_initializer, stored
 from trtllm_lite.quantize.network import Recipe, quantize_network
-from trtllm_lite.stages.inspect import inspect_path
+from trtllm_lite.workflows.inspect import inspect_path
 
 _BUILD: dict[str, Any] = {
     **{"backend": "tensorrt", "target": ARCHS},

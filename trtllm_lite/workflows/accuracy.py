@@ -8,8 +8,8 @@ from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.network.module_kinds import module_kind
-from trtllm_lite.stages.device import Device, target_of
-from trtllm_lite.stages.quantize import Quantization
+from trtllm_lite.workflows.device import Device, target_of
+from trtllm_lite.workflows.quantize import Quantization
 
 _WINDOW = 1024
 _MAX_TOKENS = 50 * _WINDOW

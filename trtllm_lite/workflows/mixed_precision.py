@@ -21,8 +21,8 @@ from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.products import find_products, merged
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
-from trtllm_lite.stages.accuracy import build_to_evaluate
-from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
+from trtllm_lite.workflows.accuracy import build_to_evaluate
+from trtllm_lite.workflows.calibration import Calibration, calibration_key, resumable, statistics_of
 
 _WINDOW, _NUM_WINDOWS = 512, 4  # tokens of a window of the calibration text, number of windows
 _FILE = "sensitivities.json"

@@ -16,7 +16,7 @@ from trtllm_lite.engine_cache.recipe import Recipe, engine_key
 from trtllm_lite.engine_cache.store import ENGINES, locked, touch, trim
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
-from trtllm_lite.stages.cached_checkpoint import checkpoint_path, use_checkpoint
+from trtllm_lite.workflows.cached_checkpoint import checkpoint_path, use_checkpoint
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
@@ -133,8 +133,8 @@ def _build(checkpoint: "Path | Checkpoint", recipe: Recipe, entry: Path, report:
     from trtllm_lite.builder import build_engine, open_checkpoint
     from trtllm_lite.quantize.calibration.dataset import CalibrationText
     from trtllm_lite.quantize.network import Recipe as Quantized
-    from trtllm_lite.stages.calibration import Calibration
-    from trtllm_lite.stages.quantize import quantized
+    from trtllm_lite.workflows.calibration import Calibration
+    from trtllm_lite.workflows.quantize import quantized
 
     source = open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
     length = min(CalibrationText.max_seq_length, source.config.max_position_embeddings)

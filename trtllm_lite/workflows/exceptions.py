@@ -11,8 +11,8 @@ from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import stored_bits
 from trtllm_lite.quantize.products import find_products, merged
-from trtllm_lite.stages.accuracy import Compared, measure_accuracy
-from trtllm_lite.stages.quantize import Quantization, written
+from trtllm_lite.workflows.accuracy import Compared, measure_accuracy
+from trtllm_lite.workflows.quantize import Quantization, written
 
 # The largest share of the quantized matrices' elements that is kept. With more exceptions, another scheme is smaller.
 _MOST_KEPT = 0.25

@@ -19,7 +19,7 @@ from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_positive, check_text
-from trtllm_lite.stages.cached_engine import chosen_target, open_cached
+from trtllm_lite.workflows.cached_engine import chosen_target, open_cached
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibrati
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.stages.calibration import Calibration, statistics_of
-from trtllm_lite.stages.device import Device
+from trtllm_lite.workflows.calibration import Calibration, statistics_of
+from trtllm_lite.workflows.device import Device
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from trtllm_lite.quantize.calibration.store import StatisticsStore
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.stages.device import Device, check_device, target_of
-from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
+from trtllm_lite.workflows.device import Device, check_device, target_of
+from trtllm_lite.workflows.observer import MAX_STEP_TOKENS, engine_observer
 
 # Bytes of all observed outputs of a step, with at most four bytes per element.
 _ROWS_BYTES = {"cpu": 256 << 20, "cuda": 16 << 30}

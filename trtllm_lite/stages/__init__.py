@@ -1,1 +1,0 @@
-"""Carries out stages that build an engine and run it: calibration, and the accuracy cost of quantization."""
