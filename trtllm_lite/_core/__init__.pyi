@@ -792,7 +792,9 @@ MAX_PRIORITY: int
 
 class Loop:
     """
-    Runs requests over an executor, on its own threads. Any thread may submit and cancel requests; one thread polls.
+    Runs requests over an executor, on its own threads.
+
+    Any thread may submit and cancel requests; one thread polls.
     """
 
     def cancel(self, request_id: int) -> bool:
@@ -972,8 +974,8 @@ class EncoderLoop(Loop):
         Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
         first is returned at once.
 
-        Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers' numbers
-        ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
+        Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers, whose
+        numbers are ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
         exceeds a limit, OverloadedError if too many requests are outstanding, EngineError if the engine's file
         has been written to, or in a fork of the process.
         """

@@ -153,8 +153,8 @@ void bind_encoder_loop(nb::module_& module) {
                Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
                first is returned at once.
 
-               Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers' numbers
-               ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
+               Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers, whose
+               numbers are ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
                exceeds a limit, OverloadedError if too many requests are outstanding, EngineError if the engine's file
                has been written to, or in a fork of the process.)")
       .def("poll", &PyEncoderLoop::poll, nb::arg("timeout"), R"(

@@ -97,7 +97,9 @@ void bind_loop(nb::module_& module) {
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
   nb::class_<PyLoop>(module, "Loop", R"(
-      Runs requests over an executor, on its own threads. Any thread may submit and cancel requests; one thread polls.)")
+      Runs requests over an executor, on its own threads.
+
+      Any thread may submit and cancel requests; one thread polls.)")
       .def("cancel", &PyLoop::cancel, nb::arg("request_id"),
            "End a request within a step; False if its end has been polled already.")
       .def_prop_ro("device_failed", &PyLoop::device_failed, "Whether a step failed because the device did.")
