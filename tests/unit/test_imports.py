@@ -150,7 +150,7 @@ def run_python(code):
 @pytest.mark.parametrize(
     "module",
     [
-        *("runtime", "engine.reader", "stages.inspect", "bench.latency", "bench.serving_bench"),
+        *("runtime", "engine.reader", "workflows.inspect", "bench.latency", "bench.serving_bench"),
         *("evaluation", "cli", "llm"),
     ],
 )
