@@ -15,7 +15,7 @@ struct KeptQuery {
     words[octet][k][0] = first;
     words[octet][k][1] = second;
   }
-  // Makes something of an octet's row that no query is put into: each pair has as many rows, so it stays zero.
+  // Called for a row of an octet that has no query. It is zero from the start, because all pairs have the same rows.
   __device__ __forceinline__ void skip(int) {}
   __device__ __forceinline__ uint2 get(int octet, int k) const {
     return make_uint2(words[octet][k][0], words[octet][k][1]);
@@ -32,6 +32,7 @@ struct SharedQuery {
   __device__ __forceinline__ void put(int octet, int k, u32 first, u32 second) {
     words[(octet * (kDim / 16) + k) * 32] = make_uint2(first, second);
   }
+  // Sets a row of an octet that has no query to zero: the pair before may have had one.
   __device__ __forceinline__ void skip(int octet) {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) put(octet, k, 0, 0);

@@ -115,7 +115,7 @@ __device__ __forceinline__ SequenceRows rows_of(const int* sample_slots, int r) 
 // Puts the best key of row blockIdx.y into `winners`. Returns, in all threads of its cluster, whether all other rows of
 // the sequence have theirs there.
 __device__ __forceinline__ bool arrives_last(u64 best, const SequenceRows& rows, u64* winners, u32* arrivals) {
-  __shared__ u32 others;  // that had arrived before
+  __shared__ u32 others;  // the number of rows that arrived before
   if (cluster_rank() == 0 && threadIdx.x == 0) {
     winners[blockIdx.y] = best;
     __threadfence();
