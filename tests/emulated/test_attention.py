@@ -20,6 +20,9 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 
+# Values decide how kernels are compiled; tests/gpu combine them.
+pytestmark = pytest.mark.each_value
+
 LENGTHS = {
     "one token": [1],
     "edges of blocks": [31, 32, 33, 63, 64, 65, 127, 128, 129],
@@ -110,7 +113,6 @@ def test_decode_window(window: int) -> None:
     check_decode(attention_shape(4, 1, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, machine=Emulator())
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize(("softcap", "dtype"), CAPS)
 @pytest.mark.parametrize(("heads", "kv_heads", "window"), [(4, 1, 0), (16, 1, 17)])
 def test_decode_softcap(heads: int, kv_heads: int, window: int, softcap: float, dtype: torch.dtype) -> None:
@@ -295,7 +297,6 @@ def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
             check_prefill(shape, [(100, 130)], torch.bfloat16, window, plain_keys=plain_keys, **how)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize(("softcap", "dtype"), CAPS)
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (4, 1, 128, 17), (2, 1, 256, 0)])
@@ -306,7 +307,6 @@ def test_prefill_softcap(
     check_prefill(shape, BATCHES["chunks"], dtype, window, softcap, wgmma=wgmma, machine=Emulator())
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (6, 2, 64, 17), (2, 1, 256, 0)])
 def test_prefill_sinks(heads: int, kv_heads: int, head_dim: int, window: int, wgmma: bool) -> None:
@@ -324,7 +324,6 @@ def test_rope_cache(heads: int, kv_heads: int, head_dim: int, page: int, norm: b
     check_rope_cache(attention_shape(heads, kv_heads, head_dim, page), 37, norm=norm, machine=Emulator())
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 0), (96, 72), (40, 20), (256, 64)])
 @pytest.mark.parametrize("norm", [False, True])
 def test_rope_cache_of_a_part_of_each_head(head_dim: int, rotary_dim: int, norm: bool) -> None:
@@ -338,7 +337,6 @@ def test_qkv_linear_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> No
     check_qkv_linear(shape, 4, 3, torch.bfloat16, rotary_dim=rotary_dim, machine=Emulator())
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (4, 3), (16, 13)])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 64), (2, 1, 80)])
 def test_qkv_linear(heads: int, kv_heads: int, head_dim: int, tokens: int, rows: int) -> None:

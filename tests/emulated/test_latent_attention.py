@@ -6,6 +6,9 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.latent_checks import Layer, Step, check_latents, check_rows_alone
 
+# Values decide how kernels are compiled; tests/gpu combine them.
+pytestmark = pytest.mark.each_value
+
 SMALL = {"latent_dim": 128, "plain_dim": 32, "value_dim": 48}
 ODD = [(0, 1), (200, 1), (63, 1)]
 
