@@ -99,29 +99,18 @@ class PyEncoderLoop final : public PyLoop {
   }
 
   std::optional<Polled> poll(double timeout) {
-    home().check();
-    PollStatus status;
     static thread_local EventBatch batch;  // static, so that buffers are swapped with the loop's and keep their memory
-    {
-      nb::gil_scoped_release release;
-      status = loop().poll(batch, duration_of(timeout));
-    }
-    if (status == PollStatus::kClosed) return std::nullopt;
+    if (poll_into(batch, timeout) == PollStatus::kClosed) return std::nullopt;
     return arrays_of(batch);
   }
 
  private:
   static EventLoop* make_loop(DeviceExecutor& executor, const EncoderOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
-    const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-      if (value >= low && value <= high) return;
-      throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
-                       ", found " + std::to_string(value) + "; stay within what the engine was built for");
-    };
-    check("max_batch_size", options.max_batch_size, 1, manifest.limits.max_batch_size);
-    check("max_num_tokens", options.max_num_tokens, 1, manifest.limits.max_num_tokens);
-    check("max_input_len", options.max_input_len, 1,
-          std::min<std::int64_t>(manifest.limits.max_input_len, options.max_num_tokens));
+    check_limit("max_batch_size", options.max_batch_size, 1, manifest.limits.max_batch_size);
+    check_limit("max_num_tokens", options.max_num_tokens, 1, manifest.limits.max_num_tokens);
+    check_limit("max_input_len", options.max_input_len, 1,
+                std::min<std::int64_t>(manifest.limits.max_input_len, options.max_num_tokens));
     EncoderLoopConfig config;
     config.planner = {.max_batch_size = options.max_batch_size,
                       .max_num_tokens = options.max_num_tokens,

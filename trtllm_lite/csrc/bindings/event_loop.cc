@@ -118,14 +118,8 @@ class PyEventLoop final : public PyLoop {
 
   // Returns tokens and ends; None when the loop is shut down and every event has been delivered.
   std::optional<std::pair<nb::typed<nb::list, TokenEvent>, nb::typed<nb::list, RequestEnd>>> poll(double timeout) {
-    home().check();
-    PollStatus status;
     static thread_local EventBatch batch;  // static, so that buffers are swapped with the loop's and keep their memory
-    {
-      nb::gil_scoped_release release;
-      status = loop().poll(batch, duration_of(timeout));
-    }
-    if (status == PollStatus::kClosed) return std::nullopt;
+    if (poll_into(batch, timeout) == PollStatus::kClosed) return std::nullopt;
     short_of_blocks_ = batch.short_of_blocks;
     nb::list tokens, ends;
     for (TokenEvent& event : batch.tokens) tokens.append(nb::cast(std::move(event), nb::rv_policy::move));
@@ -158,20 +152,15 @@ class PyEventLoop final : public PyLoop {
 
   static DecoderLoopConfig config(const DeviceExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
-    const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-      if (value >= low && value <= high) return;
-      throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
-                       ", found " + std::to_string(value) + "; stay within what the engine was built for");
-    };
-    check("max_batch_size", options.max_batch_size, 1, manifest.limits.max_batch_size);
-    check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
-    check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
-    check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
-    check("num_speculative_tokens", options.max_draft_len, 0, manifest.limits.max_draft_len);
-    check("host_cache_size in KV blocks", options.num_host_blocks, 0,
-          std::min(executor.num_blocks() * 1024, kMaxExtent));
+    check_limit("max_batch_size", options.max_batch_size, 1, manifest.limits.max_batch_size);
+    check_limit("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
+    check_limit("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
+    check_limit("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
+    check_limit("num_speculative_tokens", options.max_draft_len, 0, manifest.limits.max_draft_len);
+    check_limit("host_cache_size in KV blocks", options.num_host_blocks, 0,
+                std::min(executor.num_blocks() * 1024, kMaxExtent));
     if (!options.enable_chunked_context) {
-      check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
+      check_limit("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
     }
     const KvManagerConfig cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
                                    .num_host_blocks = static_cast<int>(options.num_host_blocks),

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "errors.h"
 
 namespace nb = nanobind;
 
@@ -79,6 +81,12 @@ Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
 }
 
+void check_limit(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return;
+  throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
+                   ", found " + std::to_string(value) + "; stay within what the engine was built for");
+}
+
 PyLoop::~PyLoop() {
   const nb::gil_scoped_release release;
   loop_.reset();
@@ -87,6 +95,12 @@ PyLoop::~PyLoop() {
 LoopStats PyLoop::stats() const {
   home().check();
   return loop_->stats();
+}
+
+PollStatus PyLoop::poll_into(EventBatch& batch, double timeout) {
+  home().check();
+  const nb::gil_scoped_release release;
+  return loop_->poll(batch, duration_of(timeout));
 }
 
 void PyLoop::shut_down(bool drain) {

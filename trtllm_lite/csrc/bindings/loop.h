@@ -1,6 +1,8 @@
 // What the event loops of decoders and encoders have in common for Python.
 #pragma once
 
+#include <cstdint>
+
 #include "host/home_process.h"
 #include "schedule/loop/event_loop.h"
 
@@ -8,6 +10,9 @@ namespace tl {
 
 // A number of seconds from Python as a duration of the clock: 0 to some years.
 Clock::duration duration_of(double seconds);
+
+// Throws LimitError for a limit of a loop that is not within what its engine allows, `low` to `high`.
+void check_limit(const char* name, std::int64_t value, std::int64_t low, std::int64_t high);
 
 class PyLoop {
  public:
@@ -30,6 +35,8 @@ class PyLoop {
 
   const HomeProcess& home() const { return loop_.get_deleter().home; }
   EventLoop& loop() { return *loop_; }
+  // Waits for events without the GIL.
+  PollStatus poll_into(EventBatch& batch, double timeout);
 
  private:
   HomeBound<EventLoop> loop_;
