@@ -126,4 +126,4 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
         for row, pair in enumerate(zip(*found, strict=True))
         if pair[0] != pair[1]
     ]  # the kind of request, and where its tokens part
-    assert len(different) <= 0.35 * len(requests), different  # wrong probabilities part nearly all of them
+    assert len(different) <= 0.2 * len(requests), different

@@ -29,8 +29,7 @@ class MemoryPlan:
     ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
     of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank reads from the others
     per generated token, and ``received`` to those from the previous stage. In a pipeline the figures are those of the
-    stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each
-    stage.
+    stage that takes the most memory; ``stage_bytes`` has the total bytes of a rank of each stage.
     """
 
     weights: int

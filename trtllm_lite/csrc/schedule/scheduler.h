@@ -1,4 +1,4 @@
-// Decides what every step computes: any mix of prefill chunks and decode tokens.
+// The planner of a decoder: decides what every step computes, any mix of prefill chunks and decode tokens.
 #pragma once
 
 #include <memory>
