@@ -101,14 +101,13 @@ def save_engine(model_dir: Path) -> Path:
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> None:
-    """A few requests may differ: a random number may fall between two sums that differ by a rounding."""
+    """The engines are deterministic, so that logits do not depend on how many rows a step has."""
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     kinds: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 8, "frequency_penalty": 0.2}, {"repetition_penalty": 1.1}]
     how: dict[str, Any] = {"temperature": 0.4}
     drafting = NGRAM
     if method == "draft_model":
         drafting = MODEL | {"model": save_engine(tmp_path / "model")}
-        # All rows bring drafts. Among only 8 candidates, rounding rarely moves a sum past the random number.
         how = {"temperature": 1.5, "top_k": 8}
     requests = [
         Request(prompt, SamplingParams(**GREEDY | how | kinds[row % 3], seed=row))
@@ -116,7 +115,9 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
     ]
     found = []
     for config in (None, drafting):
-        with LLM(tmp_path / "model", target="sm_90", speculative_config=config, **LIMITS) as llm:
+        with LLM(
+            tmp_path / "model", target="sm_90", deterministic=True, speculative_config=config, **LIMITS
+        ) as llm:
             handles = llm.session.submit_all(requests)
             found.append([[one.token_id for one in handle.result()] for handle in handles])
             speculation = llm.get_stats().speculation
@@ -126,4 +127,4 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
         for row, pair in enumerate(zip(*found, strict=True))
         if pair[0] != pair[1]
     ]  # the kind of request, and where its tokens part
-    assert len(different) <= 0.2 * len(requests), different
+    assert not different
