@@ -102,7 +102,7 @@ def save_engine(model_dir: Path) -> Path:
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> None:
     """The engines are deterministic, so that logits do not depend on how many rows a step has."""
-    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
+    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16, vocab_size=400)
     kinds: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 8, "frequency_penalty": 0.2}, {"repetition_penalty": 1.1}]
     how: dict[str, Any] = {"temperature": 0.4}
     drafting = NGRAM
