@@ -22,14 +22,15 @@ void check(bool ok, const std::string& expected, const std::string& found, const
 
 void check_range(const std::string& name, std::int64_t value, std::int64_t low, std::int64_t high,
                  const std::string& remedy) {
-  check(low <= value && value <= high, name + " in " + std::to_string(low) + " .. " + std::to_string(high),
-        std::to_string(value), remedy);
+  if (low <= value && value <= high) return;
+  check(false, name + " in " + std::to_string(low) + " .. " + std::to_string(high), std::to_string(value), remedy);
 }
 
 void check_tokens(const std::string& name, const std::vector<std::int32_t>& tokens, int vocab_size) {
-  for (const std::int32_t token : tokens) {
-    check_range("token ids of " + name, token, 0, vocab_size - 1, "use the tokenizer that belongs to this engine");
-  }
+  const auto is_outside = [&](std::int32_t token) { return token < 0 || token >= vocab_size; };
+  const auto found = std::ranges::find_if(tokens, is_outside);  // words are made for an error only: prompts are long
+  if (found == tokens.end()) return;
+  check_range("token ids of " + name, *found, 0, vocab_size - 1, "use the tokenizer that belongs to this engine");
 }
 
 void check_stop_conditions(const RequestSpec& spec, int vocab_size) {
