@@ -115,9 +115,7 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
     ]
     found = []
     for config in (None, drafting):
-        with LLM(
-            tmp_path / "model", target="sm_90", deterministic=True, speculative_config=config, **LIMITS
-        ) as llm:
+        with LLM(tmp_path / "model", target="sm_90", deterministic=True, speculative_config=config, **LIMITS) as llm:
             handles = llm.session.submit_all(requests)
             found.append([[one.token_id for one in handle.result()] for handle in handles])
             speculation = llm.get_stats().speculation

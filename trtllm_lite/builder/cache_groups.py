@@ -36,10 +36,10 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     """
     of_kinds: dict[tuple[int, str], list[_Layer]] = {}
     states: list[_Layer] = []
-    layers: dict[int, tuple[ir.Node, ...]] = {}
+    owners: dict[_Layer, tuple[ir.Node, ...]] = {}
     for nodes in layers_of(graph):
         kind, kept = caches_of(nodes)
-        layers[kept[0].layer] = nodes
+        owners[kept] = nodes
         if kind == STATE:
             states.append(kept)
             continue
@@ -50,22 +50,22 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     groups = _groups(of_kinds)
     if states:
-        _check_alike(states, layers)
+        _check_alike(states, owners)
         groups = (*groups, CacheGroup(STATE, STATE, 0, tuple(cache for kept in states for cache in kept)))
-        for node in (node for kept in states for node in layers[kept[0].layer]):
+        for node in (node for kept in states for node in owners[kept]):
             node.attributes["tokens_per_state"] = ir.AttrInt64("tokens_per_state", max_seq_len)
     for number, group in enumerate(groups):
-        for node in (node for layer in group.layers for node in layers[layer]):
+        for node in (node for kept in group.by_layer.values() for node in owners[kept]):
             node.attributes["cache_group"] = ir.AttrInt64("cache_group", number)
     return groups
 
 
-def _check_alike(states: Iterable[_Layer], layers: Mapping[int, Sequence[ir.Node]]) -> None:
+def _check_alike(states: Iterable[_Layer], owners: Mapping[_Layer, Sequence[ir.Node]]) -> None:
     """Raise BuildError, which names layers that differ, unless all recurrent layers keep the same ``states``."""
     found: dict[tuple[tuple[str, tuple[int, ...]], ...], str] = {}
     for kept in states:
         shapes = tuple((cache.name, cache.shape) for cache in kept)
-        found.setdefault(shapes, str(layers[kept[0].layer][0].name))
+        found.setdefault(shapes, str(owners[kept][0].name))
     if len(found) > 1:
         shown = {name: " and ".join(f"{cache} {list(shape)}" for cache, shape in of) for of, name in found.items()}
         keeping = "; ".join(f"{name} keeps {caches}" for name, caches in shown.items())
@@ -80,19 +80,14 @@ def caches_layer(node: ir.Node) -> bool:
 def layers_of(graph: ir.Graph) -> list[tuple[ir.Node, ...]]:
     """Return the operators that update the caches of each layer, in order.
 
-    A recurrent layer has several, each of another type.
+    A recurrent layer has several. A layer with attention and states is listed twice, with the operators of each.
     """
-    layers: list[tuple[ir.Node, ...]] = []
+    layers: dict[tuple[int, str], list[ir.Node]] = {}
     for node in graph:
-        if not caches_layer(node):
-            continue
-        last = layers[-1] if layers else ()
-        follows = caches_of([node])[0] == STATE and last and caches_of(last)[0] == STATE
-        if follows and node.op_type not in {other.op_type for other in last}:
-            layers[-1] = (*last, node)
-        else:
-            layers.append((node,))
-    return layers
+        if caches_layer(node):
+            kind, kept = caches_of([node])
+            layers.setdefault((kept[0].layer, kind), []).append(node)
+    return [tuple(nodes) for nodes in layers.values()]
 
 
 @dataclass(frozen=True)

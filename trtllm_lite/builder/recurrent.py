@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.common.vocabulary import RECURRENT
+from trtllm_lite.common.vocabulary import WITH_STATES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.contract import layer_kinds
 
@@ -13,7 +13,7 @@ _MOST_NAMED = 8
 
 def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
     """Raise BuildError if the network ``graph`` has recurrent layers, and ``target`` or ``limits`` do not fit them."""
-    found = [f"layers.{number}" for number, kind in enumerate(layer_kinds(graph)) if kind == RECURRENT]
+    found = [f"layers.{number}" for number, kind in layer_kinds(graph) if kind in WITH_STATES]
     if not found:
         return
     draft_len, lora_rank, ranks = limits.max_draft_len, limits.max_lora_rank, limits.tp_size * limits.pp_size

@@ -194,14 +194,18 @@ CACHE_KINDS = ("full", "window", "latent", STATE)
 
 
 # Kinds of layers by what they keep of a sequence: keys and values of its tokens; of each token a latent and the rotated
-# part of its key; or, in recurrent layers, a state that each token changes: the last inputs of a convolution, and a
-# matrix for each head.
-ATTENTION, LATENT_ATTENTION, RECURRENT = "attention", "latent_attention", "recurrent"
-# What each kind of layer keeps, in the order of a network's inputs: the names in networks, and those in plans.
+# part of its key; or, in recurrent layers, a state that each token changes: the last inputs of a convolution, and, if
+# it has more than the convolution, a matrix for each head.
+ATTENTION, LATENT_ATTENTION = "attention", "latent_attention"
+RECURRENT, CONVOLUTION = "recurrent", "convolution"
+WITH_STATES = (RECURRENT, CONVOLUTION)
+# What each kind of layer keeps, in the order of a network's inputs: the names in networks, and those in plans. A layer
+# may be of two kinds, and so keep what both keep; other layers keep nothing.
 LAYER_CACHES = {
     ATTENTION: {"key": "key_cache", "value": "value_cache"},
     LATENT_ATTENTION: {"rotary": "rotary_cache", "latent": "latent_cache"},
     RECURRENT: {"conv": "conv_state", "recurrent": "recurrent_state"},
+    CONVOLUTION: {"conv": "conv_state"},
 }
 
 
@@ -214,9 +218,9 @@ class CacheNames:
     present: str
 
 
-def cache_names(kinds: Iterable[str]) -> Iterator[CacheNames]:
-    """The caches of layers of these ``kinds``: what the first layer keeps, what the second keeps, and so on."""
-    for layer, kind in enumerate(kinds):
+def cache_names(layers: Iterable[tuple[int, str]]) -> Iterator[CacheNames]:
+    """The caches of ``layers``, each with its number and kind: what the first layer keeps, and so on."""
+    for layer, kind in layers:
         for name, in_plan in LAYER_CACHES[kind].items():
             yield CacheNames(f"{in_plan}.{layer}", f"past_{name}.{layer}", f"present_{name}.{layer}")
 

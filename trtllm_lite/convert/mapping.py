@@ -160,7 +160,7 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     check_types(source, informative(source, family, model))
     blocks, cache = ({}, {}) if dequantize else (source.blocks, source.cache)
     network = network_of(model, ONNX[chosen], blocks, cache)
-    attentions = {number for number, kind in enumerate(layer_kinds(network.graph)) if kind == ATTENTION}
+    attentions = {number for number, kind in layer_kinds(network.graph) if kind == ATTENTION}
     if cache and cache.keys() != attentions:
         raise ConvertError(
             f"{source.description} has scales of the KV caches of the layers {shown(sorted(cache))}, and its layers "

@@ -76,48 +76,46 @@ class DecoderContext(NetworkContext):
         self._cache = cache
         self.past_lens = declare("past_lens", _INT64, ("batch",))
         self.features: ir.Value | None = None  # features of previous tokens, in the network of a drafting head
-        self.past: list[ir.Value] = []  # what layer 0 keeps, what layer 1 keeps, …: two values each
+        self.layer = 0  # the number of the layer that is being made, which is in the names of what it keeps
+        self.past: list[ir.Value] = []  # what layers keep, in their order
         self.present: list[ir.Value] = []
         self._keys: ir.Value | None = None  # of the first attention
         self._masks: dict[tuple[int, bool], ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
     def open_cache(self, kv_heads: int, dims: tuple[int, int], kind: str = ATTENTION) -> None:
-        """Declare the two caches of the next layer, of a ``kind`` with attention, whose elements have ``dims``."""
-        number = len(self.past) // 2
+        """Declare the two caches of the layer, of a ``kind`` with attention, whose elements have ``dims``."""
         for what, dim in zip(LAYER_CACHES[kind], dims, strict=True):
-            self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
+            self.past.append(declare(f"past_{what}.{self.layer}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
         self._keys = self._keys or self.past[-2]
 
     def extend_cache(self, new: tuple[ir.Value, ir.Value], kind: str = ATTENTION) -> tuple[ir.Value, ir.Value]:
         """Append what is ``new``, [batch, kv_heads, seq, dim] each, to the caches opened last, which are returned."""
-        number = len(self.past) // 2 - 1
-        roundings = self._cache.get(number, (None, None))
+        roundings = self._cache.get(self.layer, (None, None))
         for what, past, rows, rounding in zip(LAYER_CACHES[kind], self.past[-2:], new, roundings, strict=True):
             if rounding is not None:
                 rows = self.graph.rounded(rows, rounding, _last_extent(past), f"{what[0]}_cache.new")
-            inputs, output = [past, rows, self.past_lens], f"present_{what}.{number}"
+            inputs, output = [past, rows, self.past_lens], f"present_{what}.{self.layer}"
             present = self.graph.op("TensorScatter", inputs, f"{what[0]}_cache", {"axis": 2}, output)
             present.type, present.shape = past.type, past.shape
             self.present.append(present)
         return self.present[-2], self.present[-1]
 
-    def open_state(self, conv: tuple[int, int], recurrent: tuple[int, int, int]) -> tuple[ir.Value, ir.Value]:
-        """Declare the state of the next layer, which is recurrent; returns both parts.
+    def open_state(self, kind: str, *shapes: tuple[int, ...]) -> list[ir.Value]:
+        """Declare the state of the layer, of one of the kinds WITH_STATES; returns its parts.
 
-        ``conv`` are the channels and the number of inputs that its convolution looks back, ``recurrent`` its heads with
-        the sizes of their keys and values.
+        The first of ``shapes`` has the channels and the number of inputs that a convolution looks back, the second the
+        heads with the sizes of their keys and values.
         """
-        number, shapes = len(self.past) // 2, {"conv": conv, "recurrent": recurrent}
-        for what, shape in shapes.items():
-            self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", *shape)))
-        return self.past[-2], self.past[-1]
+        for what, shape in zip(LAYER_CACHES[kind], shapes, strict=True):
+            self.past.append(declare(f"past_{what}.{self.layer}", _FLOAT, ("batch", *shape)))
+        return self.past[-len(shapes) :]
 
-    def keep_state(self, conv: ir.Value, recurrent: ir.Value) -> None:
-        """Make ``conv`` and ``recurrent`` the state, opened last, after the step."""
-        number = len(self.past) // 2 - 1
-        for what, past, present in zip(("conv", "recurrent"), self.past[-2:], (conv, recurrent), strict=True):
-            present.name, present.type, present.shape = f"present_{what}.{number}", past.type, past.shape
+    def keep_state(self, *parts: ir.Value) -> None:
+        """Make ``parts`` the state, opened last, after the step."""
+        for past, present in zip(self.past[-len(parts) :], parts, strict=True):
+            present.name = str(past.name).replace("past_", "present_", 1)
+            present.type, present.shape = past.type, past.shape
             self.present.append(present)
 
     def total_lens(self) -> ir.Value:

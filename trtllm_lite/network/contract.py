@@ -4,9 +4,10 @@ Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], 
 attention keeps past_key.{i} and past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. One with attention over
 latents (network/latent_attention.py) keeps past_rotary.{i} float32 [batch, 1, max_seq, rotary_dim], the rotated parts
 of keys, and past_latent.{i} float32 [batch, 1, max_seq, latent_dim]. A recurrent layer keeps past_conv.{i} float32
-[batch, channels, history], the last inputs of its convolution with the oldest first, and past_recurrent.{i} float32
-[batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all sequences of a batch have as many new
-tokens if a layer is recurrent. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
+[batch, channels, history], the last inputs of its convolution with the oldest first, and, if it has more than the
+convolution, past_recurrent.{i} float32 [batch, heads, key_dim, value_dim]; both are zeros where past_lens is 0, and all
+sequences of a batch have as many new tokens if a layer is recurrent. Layers come in order; one may keep what two kinds
+keep, or nothing. Sizes may differ from layer to layer. Outputs: logits float32 [batch, seq, vocab], then
 what each layer keeps, present_key.{i} and so on, of the same shapes as the past ones.
 
 Operators are standard ones, or calls of the project's own functions (network/functions.py), whose bodies consist of
@@ -46,6 +47,7 @@ _KEPT: dict[str, tuple[int | str, ...]] = {
     "recurrent": ("batch", "heads", "key_dim", "value_dim"),
 }
 _FIXED = ("batch", "max_seq", 1)
+_LARGEST_FIRST = sorted(LAYER_CACHES.items(), key=lambda kind: -len(kind[1]))
 
 
 def violations(graph: ir.Graph) -> list[str]:
@@ -83,25 +85,34 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     return inputs, outputs
 
 
-def layer_kinds(graph: ir.Graph) -> list[str]:
-    """The kind of each layer by what it keeps of a sequence, as the names of the network's inputs say."""
-    kinds = {f"past_{next(iter(caches))}": kind for kind, caches in LAYER_CACHES.items()}
-    return [kinds.get(str(value.name).partition(".")[0], ATTENTION) for value in _kept_inputs(graph)[:-1:2]]
+def layer_kinds(graph: ir.Graph) -> list[tuple[int, str]]:
+    """The numbers and kinds of layers that keep something of a sequence, as the names of the network's inputs say."""
+    left = [str(value.name).removeprefix("past_").partition(".")[::2] for value in _kept_inputs(graph)]
+    found: list[tuple[int, str]] = []
+    while left:
+        layer = left[0][1]
+        begins = (
+            kind for kind, caches in _LARGEST_FIRST if left[: len(caches)] == [(cache, layer) for cache in caches]
+        )
+        kind = next(begins, ATTENTION)
+        found.append((int(layer) if layer.isdecimal() else len(found), kind))
+        left = left[len(LAYER_CACHES[kind]) :]
+    return sorted(found, key=lambda layer: layer[0])
 
 
 def _kept_inputs(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs that follow those of the step: two for each layer."""
+    """The inputs that follow those of the step: what layers keep."""
     return list(graph.inputs)[len(module_kind(graph).inputs) + any(value.name == FEATURES for value in graph.inputs) :]
 
 
 def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | str, ...]]]:
     """What each layer keeps by the contract, with the layer's own sizes; keys and values have as many heads."""
-    kinds = layer_kinds(graph) or ([ATTENTION] if module_kind(graph).generates else [])
+    layers = layer_kinds(graph) or ([(0, ATTENTION)] if module_kind(graph).generates else [])
     found = [_signature(value)[2] for value in _kept_inputs(graph)]
-    what = [name for kind in kinds for name in LAYER_CACHES[kind]]
+    what = [name for _, kind in layers for name in LAYER_CACHES[kind]]
     found += [()] * (len(what) - len(found))
     previous: tuple[int | str, ...] = ()
-    for names, kept, own in zip(cache_names(kinds), what, found, strict=False):
+    for names, kept, own in zip(cache_names(layers), what, found, strict=False):
         shape = _sized(_KEPT[kept], own)
         if kept == "value":
             shape = (shape[0], previous[1], *shape[2:])

@@ -14,13 +14,14 @@ _END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class CausalConvolution:
-    """activation(sum over j of weight[c, 0, j] * x[t - (width - 1) + j, c]) for each channel c of token t.
+    """activation(bias[c] + sum over j of weight[c, 0, j] * x[t - (width - 1) + j, c]) for each channel c of token t.
 
-    ``weight`` is [channels, 1, width], of two columns or more.
+    ``weight`` is [channels, 1, width], of two columns or more. Neither ``bias`` nor ``activation`` need be given.
     """
 
     weight: WeightExpression
-    activation: Activation
+    activation: Activation | None = None
+    bias: WeightExpression | None = None
 
     @property
     def state(self) -> tuple[int, int]:
@@ -36,9 +37,10 @@ class CausalConvolution:
         graph, (channels, history) = context.graph, self.state
         columns = graph.op("Transpose", [x], "columns", {"perm": [0, 2, 1]})
         inputs = graph.op("Concat", [past, columns], "inputs", {"axis": 2})
-        weight = graph.matrix(self.weight, "mixed")
-        mixed = graph.op("Conv", [inputs, weight], "mixed", {"group": channels, "kernel_shape": [history + 1]})
-        activated = self.activation(context, mixed)
+        operands = [inputs, graph.matrix(self.weight, "mixed")]
+        operands += [] if self.bias is None else [graph.vector(self.bias, "mixed.bias")]
+        mixed = graph.op("Conv", operands, "mixed", {"group": channels, "kernel_shape": [history + 1]})
+        activated = mixed if self.activation is None else self.activation(context, mixed)
         start = graph.constant(f"conv.start_{history}", np.array([-history]))
         end, axis = graph.constant("conv.end", np.array([_END])), graph.constant("conv.axis", np.array([2]))
         present = graph.op("Slice", [inputs, start, end, axis], "present")

@@ -81,6 +81,7 @@ def build_network(
         context.features = declare(FEATURES, ir.DataType.FLOAT, ("batch", "seq", decoder.sizes.hidden_size))
     streams = [decoder.embedding(context)]
     for number, layer in enumerate(decoder.layers):
+        context.layer = number
         with graph.scope(f"layers.{number}"):
             streams.append(layer(context, streams[-1]))
     normed = decoder.final_norm(graph, streams[-1], "final_norm")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.convolution import CausalConvolution
 from trtllm_lite.network.functions import GATED_DELTA_RULE
@@ -60,7 +61,7 @@ class GatedDeltaNet:
         """Map normalised activations [batch, seq, hidden] to the same shape; changes the context's next state."""
         graph, heads = context.graph, self.heads
         state = heads.num_value_heads, heads.key_dim, heads.value_dim
-        past_inputs, past_state = context.open_state(self.convolution.state, state)
+        past_inputs, past_state = context.open_state(RECURRENT, self.convolution.state, state)
         projected = self.qkv(graph, x, "qkv_proj")
         with graph.scope("conv"):
             qkv, present_inputs = self.convolution(context, projected, past_inputs)

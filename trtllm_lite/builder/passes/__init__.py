@@ -6,6 +6,7 @@ fused operators, whose schemas say whether they are row-wise, so only the pass f
 """
 
 from trtllm_lite.builder.passes.add_norm import ADD_NORM
+from trtllm_lite.builder.passes.causal_conv import CAUSAL_CONV
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.passes.embedding import EMBEDDING
 from trtllm_lite.builder.passes.features import STORE_FEATURES
@@ -36,6 +37,7 @@ PIPELINE = (
     ROTARY_TABLE,
     MOE,
     SIGMOID_GATE,
+    CAUSAL_CONV,
     GATED_DELTA_NET,
     LATENT_ATTENTION,
     LINEAR,

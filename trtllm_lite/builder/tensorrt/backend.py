@@ -164,7 +164,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
     symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
     caches = tuple(
         PlanTensor(names.plan, cache.dtype, ("num_blocks", *cache.row_shape), "row_major", "cache", 0)
-        for names in cache_names([ATTENTION] * cache.num_layers)
+        for names in cache_names(enumerate([ATTENTION] * cache.num_layers))
     )
     vocab_size = job.checkpoint.config.vocab_size
     logits = PlanTensor(LOGITS, FLOAT32, ("num_logits", vocab_size), "row_major", "arena", 0)

@@ -42,7 +42,7 @@ class TensorRtNetwork(Network):
         check_tensors(self._library, self._engine, manifest, most)
         self._caches = {
             names: self._cuda.allocate(num_rows * self._row_bytes, "KV cache")
-            for names in cache_names([ATTENTION] * caches.num_layers)
+            for names in cache_names(enumerate([ATTENTION] * caches.num_layers))
         }
         self._steps = [
             Steps(self._library, self._engine, self._cuda, instruction.profile, generation=program.decode_only)

@@ -33,7 +33,7 @@ def check_tensors(library: Library, engine: Any, manifest: Manifest, most: Mappi
                 f"the network's {name}: expected {dtype} {_text(shape)}, found {found_dtype} {_text(found_shape)}; "
                 f"{_REMEDY}"
             )
-    for names in cache_names([ATTENTION] * manifest.kv_cache.num_layers):
+    for names in cache_names(enumerate([ATTENTION] * manifest.kv_cache.num_layers)):
         aliased = engine.get_aliased_input_tensor(names.present)
         if aliased != names.past:
             raise EngineError(
@@ -57,7 +57,7 @@ def _tensors(manifest: Manifest) -> Iterator[tuple[str, str, _Shape]]:
     for name, rank in COMPILED_INPUTS.items():
         yield name, "int64", ("any",) * rank  # the profiles bound these extents
     yield LOGITS, "float32", ("num_logits", manifest.model.vocab_size)
-    for names in cache_names([ATTENTION] * cache.num_layers):
+    for names in cache_names(enumerate([ATTENTION] * cache.num_layers)):
         for name in (names.past, names.present):
             yield name, cache.dtype, ("num_blocks", *cache.row_shape)
 
