@@ -47,6 +47,7 @@ def _add_all(families: Families) -> None:
 def _stats() -> Stats:
     numbers = dict.fromkeys(Stats.__dataclass_fields__, 0)
     numbers |= {"speculation": Speculation(1, (1,), (1,)), "latencies": LatencyLog().overall()}
+    numbers["reached_tokens"] = (0,)  # type: ignore[assignment]
     return Stats(**numbers)  # type: ignore[arg-type]
 
 
@@ -56,7 +57,7 @@ def _model() -> SimpleNamespace:
         expert_counts=lambda: [ExpertCounts(np.zeros(2, np.int64), (0,), 0, 0)],
         adapters=SimpleNamespace(in_use=lambda: ([], []), max_loras=0),
         limits=SimpleNamespace(tokens_per_block=0, num_blocks=0, num_host_blocks=0),
-        manifest=SimpleNamespace(kv_cache=SimpleNamespace(dtype="")),
+        manifest=SimpleNamespace(kv_cache=SimpleNamespace(dtype="", groups=[SimpleNamespace(name="")])),
         pump=SimpleNamespace(token_gaps=lambda: ([0] * (len(TOKEN_GAP_BOUNDS) + 1), 0.0)),
     )
     return SimpleNamespace(

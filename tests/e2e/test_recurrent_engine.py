@@ -15,16 +15,17 @@ from tests.fuzz.engines import taken_apart
 from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.csrc.tiny_engine import TinyEngine
-from trtllm_lite import LLM, SamplingParams
+from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, BuildError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.session import Session
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
 LIMITS = {"max_batch_size": 9, "max_input_len": 330, "max_seq_len": 352, "max_num_tokens": 352, "tokens_per_block": 16}
@@ -83,6 +84,44 @@ def test_prompts_go_on_from_kept_states(case: Case, max_num_tokens: int) -> None
         num_cached.append(result.timings.num_cached_tokens)
         case.check_prompts(runner, [text[:length]], NUM_NEW_TOKENS)
     assert num_cached == [page * blocks for blocks in (0, 2, 2, 2, 2, 2, 0, 2, 6, 6)]
+
+
+def _cached(case: Case, session: Session, prompts: list[list[int]]) -> list[int]:
+    """How many tokens of each prompt, one after the other, were in the cache; the next token is compared, too."""
+    found = []
+    for prompt in prompts:
+        result = session.submit(Request(np.array(prompt, np.int32), GREEDY))
+        (first,) = result.result()
+        with torch.no_grad():
+            assert first.token_id == int(case.model(torch.tensor([prompt]), use_cache=False).logits[0, -1].argmax())
+        found.append(result.timings.num_cached_tokens)
+    return found
+
+
+def test_states_are_kept_where_prompts_part(case: Case) -> None:
+    """The second prompt shows where a prefix ends that others may share; the third one goes on from there."""
+    rng, page = np.random.default_rng(3), LIMITS["tokens_per_block"]
+    shared = rng.integers(0, VOCAB_SIZE, 5 * page + 3).tolist()
+    prompts = [shared + rng.integers(0, VOCAB_SIZE, length).tolist() for length in (40, 29, 57, 2)]
+    with LLM(case.directory / "engine") as llm:
+        assert _cached(case, llm.session, prompts) == [0, 0, 5 * page, 5 * page]
+        stats = llm.get_stats()
+        assert stats.reached_tokens == (3 * 5 * page, 2 * 5 * page)
+        assert stats.hit_tokens == 2 * 5 * page
+
+
+def test_states_are_kept_at_an_interval(case: Case) -> None:
+    text, page = case.prompts[-1], LIMITS["tokens_per_block"]
+    with LLM(case.directory / "engine", kv_cache_config=KvCacheConfig(state_snapshot_interval=2)) as llm:
+        prompts = [text[:150], text[: 4 * page + 9], [*text[: 6 * page + 1], 1, 2]]
+        assert _cached(case, llm.session, prompts) == [0, 4 * page, 6 * page]
+
+
+def test_an_interval_without_states_is_refused(case: Case) -> None:
+    for options in ({"enable_block_reuse": False}, {}):
+        config = KvCacheConfig(state_snapshot_interval=2, **options)
+        with pytest.raises(ArgumentError, match="state_snapshot_interval is 2, and prefixes are not reused"):
+            LLM(case.directory / "engine", kv_cache_config=config, enable_chunked_prefill=False)
 
 
 def test_a_thousand_tokens(tmp_path: Path) -> None:

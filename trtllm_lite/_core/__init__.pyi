@@ -867,6 +867,7 @@ class EventLoop(Loop):
         max_utilization: bool = False,
         enable_block_reuse: bool = False,
         enable_chunked_context: bool = True,
+        state_interval: int = 0,
         max_draft_len: int = 0,
         paces_drafts: bool = True,
         drafting: NgramSizes | SuffixOptions | SyntheticOptions | None = None,
@@ -877,7 +878,8 @@ class EventLoop(Loop):
         guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks``
         blocks. ``enable_block_reuse``: requests share the blocks of equal prefixes.
         ``enable_chunked_context``: a prompt may be spread over several steps; without it ``max_input_len``
-        must not exceed ``max_num_tokens``.
+        must not exceed ``max_num_tokens``. ``state_interval``: the states of recurrent layers are kept for
+        other requests after every so many blocks of a prompt, beside those that are always kept; 0 for none.
 
         A row has up to ``max_draft_len`` draft tokens, from the request's grammar, else from ``drafting`` or
         ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``:

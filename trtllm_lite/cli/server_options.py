@@ -97,6 +97,11 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         is_flag=True,
         help="Do not share the cache blocks of equal prefixes.",
     ),
+    click.option(
+        "--state_snapshot_interval",
+        type=COUNT,
+        help="Keep states of recurrent layers after every so many blocks of a prompt, and where prompts end or part.",
+    ),
     click.option("--speculative_config", type=JsonObject(), help="Fields of SpeculativeConfig, as JSON."),
     click.option(
         "--deterministic", is_flag=True, help="Make the result of a request independent of the others, bit for bit."

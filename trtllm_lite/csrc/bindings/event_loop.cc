@@ -44,7 +44,8 @@ struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
-  int max_draft_len;  // draft tokens of a row in a step; 0: no drafts
+  int state_interval;  // blocks; 0: none
+  int max_draft_len;   // draft tokens of a row in a step; 0: no drafts
   bool paces_drafts;
   std::optional<Drafting> drafting;
   DeviceExecutor* draft_model;  // null if there is no draft model
@@ -156,6 +157,7 @@ class PyEventLoop final : public PyLoop {
     check_limit("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
     check_limit("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
     check_limit("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
+    check_limit("state_snapshot_interval", options.state_interval, 0, kMaxExtent);
     check_limit("num_speculative_tokens", options.max_draft_len, 0, manifest.limits.max_draft_len);
     check_limit("host_cache_size in KV blocks", options.num_host_blocks, 0,
                 std::min(executor.num_blocks() * 1024, kMaxExtent));
@@ -180,6 +182,7 @@ class PyEventLoop final : public PyLoop {
                         .max_num_tokens = options.max_num_tokens,
                         .max_seq_len = options.max_seq_len,
                         .enable_chunked_context = options.enable_chunked_context,
+                        .state_interval = options.state_interval,
                         .step_seconds = manifest.target.kind == TargetKind::kCpu ? kStepSeconds : 0,
                         .max_draft_len = options.max_draft_len,
                         .paces_drafts = options.paces_drafts};
@@ -229,24 +232,26 @@ class PyEventLoop final : public PyLoop {
 void bind_init(nb::class_<PyEventLoop, PyLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
-                       bool enable_block_reuse, bool enable_chunked_context, int max_draft_len, bool paces_drafts,
-                       std::optional<Drafting> drafting, DeviceExecutor* draft_model) {
+                       bool enable_block_reuse, bool enable_chunked_context, int state_interval, int max_draft_len,
+                       bool paces_drafts, std::optional<Drafting> drafting, DeviceExecutor* draft_model) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
-                                          max_utilization, enable_block_reuse, enable_chunked_context, max_draft_len,
-                                          paces_drafts, std::move(drafting), draft_model});
+                                          max_utilization, enable_block_reuse, enable_chunked_context, state_interval,
+                                          max_draft_len, paces_drafts, std::move(drafting), draft_model});
   };
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0, nb::arg("paces_drafts") = true,
-           nb::arg("drafting").none() = nb::none(), nb::arg("draft_model").none() = nb::none(), nb::keep_alive<1, 2>(),
-           nb::keep_alive<1, 14>(), nb::call_guard<nb::gil_scoped_release>(), R"(
+           nb::arg("enable_chunked_context") = true, nb::arg("state_interval") = 0, nb::arg("max_draft_len") = 0,
+           nb::arg("paces_drafts") = true, nb::arg("drafting").none() = nb::none(),
+           nb::arg("draft_model").none() = nb::none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 15>(),
+           nb::call_guard<nb::gil_scoped_release>(), R"(
                Limits may be tighter than the engine's. ``max_utilization`` admits requests beyond what the KV cache
                guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks``
                blocks. ``enable_block_reuse``: requests share the blocks of equal prefixes.
                ``enable_chunked_context``: a prompt may be spread over several steps; without it ``max_input_len``
-               must not exceed ``max_num_tokens``.
+               must not exceed ``max_num_tokens``. ``state_interval``: the states of recurrent layers are kept for
+               other requests after every so many blocks of a prompt, beside those that are always kept; 0 for none.
 
                A row has up to ``max_draft_len`` draft tokens, from the request's grammar, else from ``drafting`` or
                ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``:

@@ -38,7 +38,10 @@ KvCacheManager::KvCacheManager(const KvManagerConfig& config)
       lent_(config.slabs, config.num_blocks),
       prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
       hit_(config.groups.size()),
-      complete_from_(config.groups.size()) {}
+      complete_from_(config.groups.size()),
+      reach_(config.groups.size()) {
+  counters_.reached_tokens.resize(config.groups.size());
+}
 
 KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens,
                                 std::vector<CopyOrder>& copies) {
@@ -56,6 +59,9 @@ KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, i
   }
   counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
   counters_.hit_tokens += sequence.length;
+  for (std::size_t group = 0; group < hit.reach.size(); ++group) {
+    counters_.reached_tokens[group] += std::int64_t{hit.reach[group]} * config_.tokens_per_block;
+  }
   return KvSequence(this, id);
 }
 

@@ -51,11 +51,15 @@ struct PrefixHit {
   int num_shared = 0;        // blocks of windowed groups among them that other sequences hold
   // The step in preparation writes the next block, or a state, which can be shared from the following step on.
   bool being_written = false;
+  // For each cache group, the cached blocks of the longest prefix with which a sequence could begin if that were the
+  // only group. The first group's number tells where this chain parts from those before it.
+  std::span<const int> reach;
 };
 
 struct KvCacheCounters {
   std::int64_t lookup_tokens = 0, hit_tokens = 0;  // totals over opened sequences
   std::int64_t evicted_blocks = 0;
+  std::vector<std::int64_t> reached_tokens;  // for each cache group, the tokens of PrefixHit::reach
 };
 
 // Used by one thread. The manager must outlive its handles. "The step in preparation" is the one after the last
@@ -251,6 +255,7 @@ class KvCacheManager {
   std::vector<std::uint32_t> unused_sequences_;
   std::vector<std::vector<std::int32_t>> hit_;  // storage of PrefixHit::tables
   std::vector<int> complete_from_;              // see find_prefix
+  std::vector<int> reach_;                      // storage of PrefixHit::reach
   int num_extra_ = 0;  // extra references to device blocks of windowed groups, beyond the first of each
   std::uint64_t launched_ = 0;
   KvCacheCounters counters_;

@@ -9,6 +9,8 @@ namespace tl {
 // state at the end of the prefix (a sequence that continues at `length` brings its own).
 PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, int length) {
   PrefixHit hit;
+  std::ranges::fill(reach_, 0);
+  hit.reach = reach_;
   for (auto& blocks : hit_) blocks.clear();
   if (!shares_prefixes() || chain.tokens.empty()) return hit;
   prefixes_.extend_hashes(chain);
@@ -44,8 +46,10 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
     hit.being_written = !is_written && (!geometry_.has_states() || is_unwritten_state || i + 1 == limit);
     if (hit.being_written) break;
     bool complete = is_written;
-    for (std::size_t group = 1; group < hit_.size(); ++group) {
-      complete = complete && complete_from_[group] <= std::min(first_needed(group, i + 1), i + 1);
+    for (std::size_t group = 0; group < hit_.size(); ++group) {
+      const bool reaches = complete_from_[group] <= std::min(first_needed(group, i + 1), i + 1);
+      if (reaches) reach_[group] = i + 1;
+      complete = complete && reaches;
     }
     if (!complete) continue;
     hit.num_blocks = i + 1;

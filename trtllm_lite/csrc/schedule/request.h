@@ -111,6 +111,7 @@ struct alignas(64) Request {
   DraftPace forced_pace{DraftPace::kNearlySure};
   bool brings_forced = false;  // whether its drafts in flight are forced by the grammar
   int max_draft_len = 0;       // the most drafts of a row
+  int parted_at = 0;           // where its prompt parts from those that the cache knows, at the end of a block
   int num_holds = 0;           // times admission was postponed while a shared prefix was being computed
   int num_passed = 0;          // short prompts admitted before this request
   int num_preemptions = 0;

@@ -24,6 +24,7 @@ struct SchedulerConfig {
   int max_num_tokens = 0;              // the most tokens of one step
   int max_seq_len = 0;                 // the most tokens of a request, prompt and generated
   bool enable_chunked_context = true;  // a prompt may be spread over several steps
+  int state_interval = 0;              // blocks of a prompt between states that are kept for others; 0: no interval
   int ageing_window = 64;              // see WaitQueue
   double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none
   int least_prefill = StepPace::kLeastPrefill;

@@ -47,7 +47,9 @@ class KvCacheConfig:
     - ``max_gpu_total_bytes``: its greatest size; 0 and None mean no bound
 
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
-    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
+    until their room is needed. ``state_snapshot_interval``: states of recurrent layers are kept after every so many
+    blocks of a prompt, so that others may go on from there, besides where a prompt ends and where two parted.
+    ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
     no other policy allows it.
     ``tokens_per_block``, ``dtype`` and ``key_cache_dtype``, the type of keys beside values in 8 bits, are properties
     of an engine: they say how to build it, and must agree with an engine that exists; None and "auto" leave them open.
@@ -64,11 +66,13 @@ class KvCacheConfig:
     tokens_per_block: int | None = None
     dtype: str = "auto"
     key_cache_dtype: str = "auto"
+    state_snapshot_interval: int | None = None
 
     def __post_init__(self) -> None:
         check_flag("enable_block_reuse", self.enable_block_reuse)
         check_positive("max_tokens", self.max_tokens)
         check_positive("tokens_per_block", self.tokens_per_block)
+        check_positive("state_snapshot_interval", self.state_snapshot_interval)
         check_positive("max_gpu_total_bytes", self.max_gpu_total_bytes or None)
         check_positive("host_cache_size", self.host_cache_size or None)
         fraction = self.free_gpu_memory_fraction

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.common.host_memory import available_host_memory
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, STATE, TEXT_ENCODER
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, shown
@@ -147,6 +147,7 @@ def _open(
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
             enable_block_reuse=options.kv_cache.enable_block_reuse,
             enable_chunked_context=options.enable_chunked_context,
+            state_interval=_state_interval(manifest, options),
             **drafting,
         )
     pump = EventPump(loop)
@@ -159,6 +160,18 @@ def _open(
         adapters=_adapters(native, engine, manifest, options, pump, executor),
         stages=stages,
     )
+
+
+def _state_interval(manifest: Manifest, options: RunnerOptions) -> int:
+    """The blocks of a prompt between states that are kept, 0 for none. Raises ArgumentError if none can be kept."""
+    interval = options.kv_cache.state_snapshot_interval
+    if interval is None:
+        return 0
+    has_states = any(group.kind == STATE for group in manifest.kv_cache.groups)
+    if has_states and options.kv_cache.enable_block_reuse and options.enable_chunked_context:
+        return interval
+    why = "this model has no recurrent layers" if not has_states else "prefixes are not reused in chunks"
+    raise ArgumentError(f"state_snapshot_interval is {interval}, and {why}, so that no states are kept: leave it out")
 
 
 def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:

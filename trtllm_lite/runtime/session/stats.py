@@ -72,8 +72,10 @@ class Stats:
     """Counts since the engine was opened; numbers with running, waiting, used or free in their names are current.
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens (``lookup_tokens``) that the KV cache held
-    (``hit_tokens``). A preempted request is computed again (``num_recomputed_tokens`` in all) or was swapped to host
-    memory. ``num_steps`` steps took ``step_seconds``, in ``host_seconds`` of which the host did not wait for the
+    (``hit_tokens``). ``reached_tokens`` has for each of the manifest's cache groups the looked-up tokens that it would
+    have saved by itself; a request is saved what all groups have. A preempted request is computed again
+    (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``, in
+    ``host_seconds`` of which the host did not wait for the
     device. ``decode_host_times`` is a histogram of decode-only steps by the host's seconds per step, with a resolution
     of 3%. ``num_late_rows``: how often a request was left out of a step because its grammar's mask was not ready.
     ``loaded_loras`` are the names of the adapters in memory, the least recently used first.
@@ -102,6 +104,7 @@ class Stats:
     latencies: Latencies
     recent_latencies: Latencies
     loaded_loras: tuple[str, ...] = ()
+    reached_tokens: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """The figures that people look for; ``dataclasses.asdict`` has everything."""

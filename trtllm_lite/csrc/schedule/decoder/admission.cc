@@ -145,6 +145,8 @@ void Admission::start(Index index, const Found& found, Grant granted, StepWriter
   state_.requests.run(index, std::move(granted));
   Running& running = state_.requests.table().running(index);
   Request& request = running.request();
+  request.parted_at =
+      found.hit.reach.empty() ? 0 : found.hit.reach.front() * state_.blocks.cache().config().tokens_per_block;
   if (!request.admitted) {
     request.admitted = now;
     request.num_cached_tokens = found.num_computed;

@@ -97,18 +97,30 @@ bool StepWriter::keeps_states() const {
          state_.config.enable_chunked_context;
 }
 
-// Keeps the state after the last full block of a prompt, if blocks are free. Returns the number of tokens of the next
-// step: `num_tokens`, or those up to there.
+// Keeps the state that a prompt has now, if others may go on from it and blocks are free. Returns the number of tokens
+// of the next step: `num_tokens`, or those up to the next such state.
 int StepWriter::keep_state(const Running& running, int num_tokens) {
   KvCacheManager& cache = blocks_.cache();
-  const int page = cache.config().tokens_per_block, kept_len = (running.request().num_prompt - 1) / page * page;
+  const Request& request = running.request();
   const int past_len = cache.length(running.kv());
-  if (past_len < kept_len) return std::min(num_tokens, kept_len - past_len);
   const bool is_free = blocks_.num_free(true) >= cache.geometry().run();
-  if (past_len == kept_len && is_free && cache.can_keep_state(running.kv())) {
+  if (past_len > 0 && next_kept(request, past_len) == past_len && is_free && cache.can_keep_state(running.kv())) {
     cache.keep_state(running.kv(), batch_.copies);
   }
-  return num_tokens;
+  const int next = next_kept(request, past_len + 1);
+  return next > past_len ? std::min(num_tokens, next - past_len) : num_tokens;
+}
+
+// The first position from `position` on at which the state of a prompt is kept: where it parts from earlier prompts,
+// where its last full block ends, and at multiples of an interval. 0 if there is none.
+int StepWriter::next_kept(const Request& request, int position) const {
+  const int page = blocks_.cache().config().tokens_per_block, last = (request.num_prompt - 1) / page * page;
+  if (position > last) return 0;
+  const int interval = state_.config.state_interval * page;
+  int next = last;
+  if (position <= request.parted_at) next = std::min(next, request.parted_at);
+  if (interval > 0) next = std::min(next, (position + interval - 1) / interval * interval);
+  return next;
 }
 
 // Whether the request can only go on when the results of its row in this step are known.

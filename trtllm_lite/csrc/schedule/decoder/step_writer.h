@@ -47,6 +47,7 @@ class StepWriter {
  private:
   bool keeps_states() const;
   int keep_state(const Running& running, int num_tokens);
+  int next_kept(const Request& request, int position) const;
   bool awaits(const Request& request) const;
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts);
   void push_tokens(Running& running, int past_len, int num_tokens, const TokenRun& drafts);
