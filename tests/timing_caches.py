@@ -10,6 +10,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERS
 from trtllm_lite.builder.cuda.products.tuning_tasks import lower_tuning_tasks
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.plugins.launch import Device
 
 
@@ -18,7 +19,7 @@ def tiles_first(graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device
 
     ``graph`` holds fused operators only.
     """
-    _, tasks = lower_tuning_tasks(graph, dtype, limits, device, max_candidates=4)
+    _, tasks = lower_tuning_tasks(graph, DECODER, dtype, limits, device, max_candidates=4)
     timings = []
     for number, task in enumerate(tasks):
         tiled = [kernel for kernel in task.programs if kernel != CUBLASLT]

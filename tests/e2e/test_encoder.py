@@ -23,10 +23,13 @@ from tests.models import ENCODER_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny
 from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
 from trtllm_lite import LLM, SamplingParams
+from trtllm_lite._core import EncoderLoop, Engine
+from trtllm_lite._testing import PacedExecutor
 from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.families import mpnet
+from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
@@ -168,8 +171,14 @@ def test_an_encoder_generates_nothing(encoder: LLM) -> None:
 def test_what_generates_refuses_an_encoder(encoder: LLM) -> None:
     with pytest.raises(ArgumentError, match="is the engine of an encoder, which embeds texts"):
         ModelRunner.from_dir(encoder.engine_dir)
-    with pytest.raises(EngineError, match="is the engine of an encoder, which embeds texts"):
+    with pytest.raises(ArgumentError, match="is the engine of an encoder, which embeds texts"):
         SequenceRunner(encoder.engine_dir)
+
+
+def test_executors_without_steps_for_encoders_refuse_them(encoder: LLM) -> None:
+    executor = PacedExecutor(Engine(str(encoder.engine_dir / ENGINE_FILE)), num_blocks=1, step_seconds=0)
+    with pytest.raises(ArgumentError, match="expected an engine that makes logits, found an encoder: load it on one"):
+        EncoderLoop(executor, max_batch_size=1, max_input_len=8, max_num_tokens=8)
 
 
 def test_a_decoder_embeds_nothing(llm: LLM) -> None:
@@ -236,7 +245,7 @@ def test_quantization_that_decoders_alone_have_is_refused(
 
 
 def test_triton_takes_no_encoder(encoder: LLM, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="is an encoder's engine, and the models for Triton generate text"):
+    with pytest.raises(ArgumentError, match=r"is the engine of an encoder, which embeds texts .* but generates none"):
         write_repository(encoder.engine_dir, tmp_path / "repository")
     assert not list(tmp_path.iterdir())
 

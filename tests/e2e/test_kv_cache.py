@@ -20,7 +20,7 @@ from trtllm_lite.builder.cuda.planning import lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli import cli
-from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
+from trtllm_lite.common.vocabulary import DECODER, KV_CACHE_DTYPES
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Launch
@@ -215,7 +215,7 @@ def test_kernels_of_gpus_have_the_type_and_the_scales_of_their_layer(dtype: str,
     model, _ = run_passes(network)
     limits = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **LIMITS)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
-    lowered = lower_network(model.graph, "bfloat16", limits, parse_targets(["sm_90"]))
+    lowered = lower_network(model.graph, DECODER, "bfloat16", limits, parse_targets(["sm_90"]))
     for program in lowered.programs:
         launches = [command for command in program.commands if isinstance(command, Launch)]
         types = [dict(command.kernel.defines).get("TL_CACHE_TYPE") for command in launches]

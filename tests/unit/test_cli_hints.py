@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.engine.samples import MANIFEST
 from trtllm_lite.cli import cli
+from trtllm_lite.common.vocabulary import TEXT_ENCODER
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import DeviceError
 
@@ -38,6 +39,17 @@ def test_an_engine_for_a_gpu_is_run_where_one_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(step, "_has_gpu", lambda: False)
     elsewhere = f"copy 'my engine' to a machine with a GPU for sm_80 or sm_90a, and there: {run}"
     assert step._next_step(manifest, "my engine").startswith(elsewhere)
+
+
+@pytest.mark.parametrize(("tokenizer", "given"), [(True, "TEXTS"), (False, "TOKEN_IDS_OF_TEXTS")])
+def test_an_encoder_embeds(tokenizer: bool, given: str) -> None:
+    manifest = replace(
+        MANIFEST,
+        model=replace(MANIFEST.model, tokenizer=tokenizer),
+        modules=(replace(MANIFEST.module, kind=TEXT_ENCODER),),
+    )
+    step = import_module("trtllm_lite.cli.build")
+    assert step._next_step(manifest, "my engine") == f"in Python, LLM('my engine').embed({given})"
 
 
 def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

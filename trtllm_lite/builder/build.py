@@ -33,7 +33,6 @@ from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
-from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
@@ -203,13 +202,13 @@ def choose_limits(
 ) -> BuildLimits:
     """Return the limits of an engine: the :class:`GivenLimits` that are ``given``, and defaults for the others.
 
-    With ``device_memory``, the bytes of each GPU, the defaults are the largest that fit. The other arguments are those
-    of :func:`plan_memory`, whose errors it raises.
+    With ``device_memory``, the bytes of each GPU, the defaults are the largest that leave room for a KV cache, if the
+    model has one. The other arguments are those of :func:`plan_memory`, whose errors it raises.
     """
     chosen, _ = backend_of([target] if isinstance(target, str) else target, backend)
     limits: GivenLimits = {name: given.pop(name) for name in GivenLimits.__annotations__ if name in given}  # type: ignore
     limits_of = _default_limits(checkpoint, chosen)
-    if device_memory is None or chosen.kind != "cuda" or not module_kind(checkpoint.model.graph).generates:
+    if device_memory is None or chosen.kind != "cuda" or checkpoint.kind.whole_prompts:
         return limits_of(**limits)
 
     def memory_of(bounds: BuildLimits) -> MemoryPlan:
@@ -221,8 +220,8 @@ def choose_limits(
 
 def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., BuildLimits]:
     """Return a function that makes limits for the checkpoint's model, with defaults for those that are not given."""
-    positions, kind = checkpoint.config.max_position_embeddings, module_kind(checkpoint.model.graph)
-    return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=not kind.generates)
+    positions = checkpoint.config.max_position_embeddings
+    return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=checkpoint.kind.whole_prompts)
 
 
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
@@ -302,7 +301,7 @@ def _fuse(
             "with --backend native, or convert the model without --draft_model_dir"
         )
     check_recurrent(checkpoint.model.graph, limits, backend.kind)
-    check_module(checkpoint.model.graph, limits, caches, backend.kind)
+    check_module(checkpoint.kind, limits, caches, backend.kind)
     check_prompt_embeds(limits, backend.kind, checkpoint.config.family)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)

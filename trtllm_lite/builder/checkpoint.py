@@ -9,6 +9,7 @@ import onnx_ir as ir
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE, ModelConfig
+from trtllm_lite.network.module_kinds import ModuleKind, module_kind
 from trtllm_lite.network.tensors import absent, extents
 from trtllm_lite.network.verifier import load_network
 
@@ -23,6 +24,11 @@ class Checkpoint:
     path: Path | None
     config: ModelConfig
     model: ir.Model
+
+    @property
+    def kind(self) -> ModuleKind:
+        """The kind of module that the network is."""
+        return module_kind(self.model.graph)
 
     def tokenizer_files(self) -> list[Path]:
         """Return the files that travel with an engine; none if the model comes without a tokenizer."""

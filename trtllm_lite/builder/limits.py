@@ -159,6 +159,11 @@ class BuildLimits:
         values.setdefault("max_num_tokens", max(least, min(prompts, defaults.max_num_tokens)))
         values |= {**flags, "allreduce_strategy": strategy}
         limits = cls(**values)
+        _require(
+            limits.num_tokens >= limits.max_input_len or not whole_prompts,
+            f"max_num_tokens is {limits.num_tokens}, below max_input_len {limits.max_input_len}: an encoder computes a "
+            "text in one step, so raise max_num_tokens or lower max_input_len",
+        )
         limits.check_model(max_position_embeddings)
         return limits
 
@@ -207,11 +212,6 @@ class BuildLimits:
     def geometry(self) -> KvGeometry:
         """The parameters that decide which cache blocks sequences need."""
         return KvGeometry(self.tokens_per_block, [group.spec for group in self.cache_groups], self.num_tokens)
-
-    @property
-    def generates(self) -> bool:
-        """Whether sequences grow and have caches; those of encoders do not."""
-        return bool(self.cache_groups)
 
     def symbols(self) -> dict[str, int]:
         """The upper bound of every symbolic extent of a plan; an encoder's plan has no extents of caches."""

@@ -72,7 +72,7 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
         arena=plan.arena_bytes,
         step_inputs=_input_bytes(plan, plan.symbols),
-        beside=0 if planned.module.generates or limits.max_input_len <= BESIDE_TOKENS else _beside_bytes(plan),
+        beside=0 if planned.module.caches or limits.max_input_len <= BESIDE_TOKENS else _beside_bytes(plan),
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
         cache_use=cache_use(kv_cache, limits.max_seq_len),

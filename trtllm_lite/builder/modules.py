@@ -2,21 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import onnx_ir as ir
-
-from trtllm_lite.builder.graph import nodes_of
-from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.engine.plan import PlanTensor
-from trtllm_lite.plugins.schema import DOMAIN
-
-
-def kind_of(graph: ir.Graph) -> str:
-    """The kind of module that the fused ``graph`` is."""
-    if nodes_of(graph, "PagedLoad", DOMAIN):
-        return DRAFTING_HEAD
-    return TEXT_ENCODER if any(value.name == EMBEDDING for value in graph.outputs) else DECODER
 
 
 def module_of(
@@ -26,7 +15,7 @@ def module_of(
     outputs: Mapping[str, int],
     groups: Iterable[CacheGroup],
 ) -> Module:
-    """The module of a plan whose ``inputs`` and ``outputs`` are numbers of ``tensors``, by name.
+    """The module of this ``kind`` of a plan whose ``inputs`` and ``outputs`` are numbers of ``tensors``, by name.
 
     Outputs that are floating-point rows of a step are ports; sampled tokens and the runtime's own records are not. A
     paged cache that no layer owns keeps rows between modules: those that a drafting head reads, or its decoder makes.

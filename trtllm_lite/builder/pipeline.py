@@ -15,6 +15,7 @@ from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
+from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, TEXT_ENCODER
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.module_kinds import module_kind
@@ -58,10 +59,10 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """Return the network in operators of ``plugins/`` only; a decoder has a paged KV cache. Raises BuildError."""
-    if not module_kind(network.graph).generates:
-        model, fusions = run_passes(network, ENCODER_PIPELINE)
-        check_all_fused(model, fusions)
-        return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
+    return _FUSIONS[module_kind(network.graph).name](network, kv_cache_dtype, limits)
+
+
+def _fuse_decoder(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     projections: list[Projection] = []
     passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
     if limits.max_lora_rank:
@@ -78,6 +79,15 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
         )
     adapted = tuple(one.rows for one in projections)
     return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), adapted)
+
+
+def _fuse_encoder(network: ir.Model, kv_cache_dtype: str, _: BuildLimits) -> Fused:
+    model, fusions = run_passes(network, ENCODER_PIPELINE)
+    check_all_fused(model, fusions)
+    return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
+
+
+_FUSIONS = {DECODER: _fuse_decoder, DRAFTING_HEAD: _fuse_decoder, TEXT_ENCODER: _fuse_encoder}
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:

@@ -107,7 +107,8 @@ def _kept_inputs(graph: ir.Graph) -> list[ir.Value]:
 
 def _kept_signatures(graph: ir.Graph) -> Iterator[tuple[CacheNames, tuple[int | str, ...]]]:
     """What each layer keeps by the contract, with the layer's own sizes; keys and values have as many heads."""
-    layers = layer_kinds(graph) or ([(0, ATTENTION)] if module_kind(graph).generates else [])
+    least = module_kind(graph).caching_layer
+    layers = layer_kinds(graph) or ([] if least is None else [(0, least)])
     found = [_signature(value)[2] for value in _kept_inputs(graph)]
     what = [name for _, kind in layers for name in LAYER_CACHES[kind]]
     found += [()] * (len(what) - len(found))

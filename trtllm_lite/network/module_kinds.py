@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from trtllm_lite.common.vocabulary import (
+    ATTENTION,
     DECODER,
     DRAFTING_HEAD,
     EMBEDDING,
@@ -24,20 +25,22 @@ class ModuleKind:
     """A kind of module, one of ``MODULE_KINDS``.
 
     ``inputs`` are the ranks of the network's inputs, by name, without features and caches. ``output`` is its first
-    output, float32 of the extents ``output_rows`` and one more. ``refused`` has the reason, and what to do, for each
-    option that modules of this kind have no use for.
+    output, float32 of the extents ``output_rows`` and one more. ``caching_layer`` is the kind of a layer that such a
+    network has at least, by what it keeps of a sequence (``LAYER_CACHES``); None if its layers keep nothing.
+    ``refused`` has the reason, and what to do, for each option that modules of this kind have no use for.
     """
 
     name: str
     inputs: Mapping[str, int]
     output: str
     output_rows: tuple[str, ...]
+    caching_layer: str | None
     refused: Mapping[str, str]
 
     @property
-    def generates(self) -> bool:
-        """Whether sequences grow by tokens that are drawn, and keep caches; if not, a step computes them whole."""
-        return self.output == LOGITS
+    def whole_prompts(self) -> bool:
+        """Whether a step computes each of its sequences whole, because nothing of them is kept for later steps."""
+        return self.caching_layer is None
 
     def check(self, **given: object) -> None:
         """Raise BuildError for the first of the ``given`` options that the module has no use for.
@@ -54,7 +57,7 @@ class ModuleKind:
 _LEAVE_OUT = "; leave it out"
 _ONE_DEVICE = f"encoders run on one device only{_LEAVE_OUT}"
 _NO_CACHE = f"encoders have no KV cache{_LEAVE_OUT}"
-_DECODER = ModuleKind(DECODER, NETWORK_INPUTS, LOGITS, ("batch", "seq"), refused={})
+_DECODER = ModuleKind(DECODER, NETWORK_INPUTS, LOGITS, ("batch", "seq"), ATTENTION, refused={})
 _KINDS = {
     DECODER: _DECODER,
     DRAFTING_HEAD: replace(
@@ -71,6 +74,7 @@ _KINDS = {
         inputs=ENCODER_INPUTS,
         output=EMBEDDING,
         output_rows=("batch",),
+        caching_layer=None,
         refused={
             "backend": f"encoders are for the backend native{_LEAVE_OUT}",
             "kv_cache_dtype": _NO_CACHE,

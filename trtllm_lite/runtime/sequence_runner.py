@@ -14,7 +14,7 @@ from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
 from trtllm_lite.runtime.session.engine_dir import open_ranks
-from trtllm_lite.runtime.session.opening import NO_GENERATION
+from trtllm_lite.runtime.session.opening import check_generates
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 
@@ -30,8 +30,8 @@ class SequenceRunner:
     """The engine of ``engine_dir``, on its device, with a KV cache for one sequence.
 
     ``max_len`` bounds the tokens of a sequence. ``num_threads`` are the threads of a CPU engine; None means one for
-    each core. Raises EngineError (no engine, or a damaged one), DeviceError, ArgumentError (``num_threads``),
-    LimitError (``max_len``, or too little memory).
+    each core. Raises EngineError (no engine, or a damaged one), DeviceError, ArgumentError (an encoder's engine,
+    ``num_threads``), LimitError (``max_len``, or too little memory).
     """
 
     def __init__(self, engine_dir: Path, max_len: int | None = None, num_threads: int | None = None) -> None:
@@ -42,8 +42,7 @@ class SequenceRunner:
         self.manifest = Manifest.from_json(engine.manifest)
         if self.manifest.stripped:
             raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without that")
-        if not self.manifest.module.generates:
-            raise EngineError(f"{directory} {NO_GENERATION}")
+        check_generates(self.manifest, directory)
         limits = self.manifest.limits
         self.max_len = limits.max_seq_len if max_len is None else max_len
         if not 1 <= self.max_len <= limits.max_seq_len:

@@ -7,6 +7,7 @@ from trtllm_lite.common.files import new_directory, require_space
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.reader import find_engine, read_engine
 from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.runtime.session.opening import check_generates
 from trtllm_lite.triton import configs
 from trtllm_lite.triton.text_proto import Message, text_of
 
@@ -20,16 +21,12 @@ def write_repository(engine_dir: Path, output_dir: Path, path_on_server: str | N
     The engine is copied, so that the repository works wherever it is put, unless ``path_on_server`` says where the
     server finds it. An engine without a tokenizer becomes the model ``tensorrt_llm`` alone, which takes token ids.
 
-    Raises EngineError for a directory that holds no engine, or an encoder's, OutputError if the repository cannot be
-    written, ArgumentError for a ``path_on_server`` that is not absolute.
+    Raises EngineError for a directory that holds no engine, OutputError if the repository cannot be written,
+    ArgumentError for an encoder's engine, or a ``path_on_server`` that is not absolute.
     """
     file = find_engine(engine_dir)
     manifest, source = read_engine(file).manifest, file.parent
-    if not manifest.module.generates:
-        raise EngineError(
-            f"{engine_dir} is an encoder's engine, and the models for Triton generate text: serve it with "
-            "`trtllm-lite serve`, whose /v1/embeddings embeds texts"
-        )
+    check_generates(manifest, engine_dir)
     if path_on_server is not None and not path_on_server.startswith("/"):
         raise ArgumentError(
             f"engine_dir is {shown(path_on_server)}: expected an absolute path, which is where the server finds the "

@@ -7,7 +7,6 @@ from trtllm_lite.common.progress import Report
 from trtllm_lite.common.scratch import scratch_directory
 from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.evaluation import Evaluation, evaluate
-from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.workflows.device import Device, target_of
 from trtllm_lite.workflows.quantize import Quantization
 
@@ -74,7 +73,7 @@ def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, w
 
     Raises BuildError for encoders, which predict no tokens.
     """
-    module_kind(checkpoint.model.graph).check(accuracy="to be measured")
+    checkpoint.kind.check(accuracy="to be measured")
     window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,

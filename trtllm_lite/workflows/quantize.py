@@ -17,7 +17,6 @@ from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
@@ -69,7 +68,7 @@ def quantized(
     """
     inputs, needs = inputs_to_observe(checkpoint.model, recipe)
     calibration_for = f"needed for {recipe.qformats}" if needs > Needs.NOTHING else None
-    module_kind(checkpoint.model.graph).check(kv_cache_dtype=recipe.kv_cache_dtype, calibration=calibration_for)
+    checkpoint.kind.check(kv_cache_dtype=recipe.kv_cache_dtype, calibration=calibration_for)
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:

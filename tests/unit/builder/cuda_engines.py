@@ -17,8 +17,10 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.builder.stages import split
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
@@ -128,7 +130,7 @@ def lowered_model(model: ir.Model, dtype: str, targets: str = "sm_90", tiled: bo
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds)
     bounds = replace(bounds, cache_groups=fused.cache_groups)
     timings = tiles_first(fused.graph, dtype, bounds, devices[0]) if tiled else None
-    return lower_network(fused.graph, dtype, bounds, devices, timings)
+    return lower_network(fused.graph, module_kind(model.graph).name, dtype, bounds, devices, timings)
 
 
 def lowered_stages(shape: Shape, pp_size: int, targets: str = "sm_90") -> list[Lowered]:
@@ -137,7 +139,11 @@ def lowered_stages(shape: Shape, pp_size: int, targets: str = "sm_90") -> list[L
     fused = fuse_into_plugins(quantized(shape, FULL_PRECISION), AUTO_DTYPE, bounds)
     return [
         lower_network(
-            stage.graph, "bfloat16", replace(bounds, cache_groups=stage.cache_groups), parse_targets(targets.split(","))
+            stage.graph,
+            DECODER,
+            "bfloat16",
+            replace(bounds, cache_groups=stage.cache_groups),
+            parse_targets(targets.split(",")),
         )
         for stage in split(fused.graph, fused.cache_groups, pp_size)
     ]

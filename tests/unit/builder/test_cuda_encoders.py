@@ -35,7 +35,9 @@ def _lowered(directory: Path, targets: str = "sm_90", qformat: str = "full_prec"
     model = quantize_network(checkpoint.model, Recipe(qformat, group_size=32), no_calibration)[0]
     fused = fuse_into_plugins(model, AUTO_DTYPE, limits)
     limits = replace(limits, cache_groups=fused.cache_groups)
-    return lower_network(fused.graph, checkpoint.config.dtype, limits, parse_targets(targets.split(",")))
+    return lower_network(
+        fused.graph, checkpoint.kind.name, checkpoint.config.dtype, limits, parse_targets(targets.split(","))
+    )
 
 
 def _inputs(texts: list[list[int]]) -> dict[str, np.ndarray]:

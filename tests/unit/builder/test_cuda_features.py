@@ -35,8 +35,9 @@ class Card:
         graph = run_passes(opened.model)[0].graph
         limits = replace(LIMITS, cache_groups=assign_cache_groups(graph, LIMITS.max_seq_len))
         devices = parse_targets([target])
-        self.lowered = lower_network(graph, opened.config.dtype, limits, devices)
-        self.memory = cuda_memory(graph, opened.config.dtype, limits, devices)
+        kind, dtype = opened.kind.name, opened.config.dtype
+        self.lowered = lower_network(graph, kind, dtype, limits, devices)
+        self.memory = cuda_memory(graph, kind, dtype, limits, devices)
         self.machine = CudaInterpreter(self.lowered)
         (self.index,) = (i for i, tensor in enumerate(self.machine.plan.tensors) if tensor.name == FEATURES)
         if lender is not None:

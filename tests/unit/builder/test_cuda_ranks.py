@@ -18,6 +18,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.builder.sharding import shard
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.plugins.cuda.ranks import BARRIER_BLOCKS
@@ -34,7 +35,7 @@ def _ranks(model: ir.Model) -> list[ir.Graph]:
 
 
 def _lowered(graph: ir.Graph, limits: BuildLimits = BOUNDS, target: str = "sm_90") -> Lowered:
-    return lower_network(graph, "bfloat16", limits, parse_targets([target]))
+    return lower_network(graph, DECODER, "bfloat16", limits, parse_targets([target]))
 
 
 def _check(model: ir.Model) -> Lowered:

@@ -13,13 +13,13 @@ from tests.models import tiny_config
 from tests.unit.builder.structure import find, operators, run_until
 from trtllm_lite.builder import checkpoint_of_shape
 from trtllm_lite.builder.graph import dims, operands
-from trtllm_lite.builder.modules import kind_of
 from trtllm_lite.convert import open_model_config
 from trtllm_lite.convert.families import llama
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.network.weight_expression import SourceTensor
 
 HIDDEN = ODD.hidden
@@ -57,7 +57,7 @@ def test_a_model_stores_the_features_of_every_token(model: ir.Model) -> None:
     assert dims(store["x"]) == ("num_tokens", HIDDEN)
     assert dims(store["cache"]) == ("num_blocks", "tokens_per_block", HIDDEN)
     assert "indices" not in store
-    assert kind_of(fused.graph) == "decoder"
+    assert module_kind(model.graph).name == "decoder"
 
 
 def test_a_head_reads_features_and_stores_those_of_rows_with_logits(head: ir.Model) -> None:
@@ -68,7 +68,7 @@ def test_a_head_reads_features_and_stores_those_of_rows_with_logits(head: ir.Mod
     assert store["indices"].name == "logits_indices"
     assert find(fused, "layers.0.attention.attention").attributes["first_position"].value == 1
     assert [str(value.name) for value in fused.graph.outputs][:2] == ["logits", "features_out"]
-    assert kind_of(fused.graph) == "drafting_head"
+    assert module_kind(head.graph).name == "drafting_head"
     # The MLP computes only rows whose logits are wanted.
     assert dims(find(fused, "layers.0.mlp.down_proj").outputs[0]) == ("num_logits", HIDDEN)
 

@@ -12,6 +12,7 @@ from trtllm_lite.builder.cuda.planning import lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.errors import BuildError
 
 ORDER = "layers.0.mlp.in_order"
@@ -55,7 +56,7 @@ def test_indices_of_no_feature_are_refused_when_a_gpu_engine_is_written(wrong: i
     fused, _ = run_passes(model)
     limits = BuildLimits(**LIMITS)
     limits = replace(limits, cache_groups=assign_cache_groups(fused.graph, limits.max_seq_len))
-    made = lower_network(fused.graph, "bfloat16", limits, parse_targets(["sm_90"]))
+    made = lower_network(fused.graph, DECODER, "bfloat16", limits, parse_targets(["sm_90"]))
     [weight] = (weight for weight in made.operands.weights.values() if weight.name == order.name)
     with pytest.raises(BuildError, match=f"expected indices from 0 to {len(indices) - 1} in {ORDER}.order"):
         weight.load()

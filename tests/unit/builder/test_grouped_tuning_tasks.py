@@ -18,6 +18,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.builder.sharding import shard
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.plugins.launch import Launch
 from trtllm_lite.quantize.network import quantize_network
 
@@ -32,7 +33,7 @@ def _tasks(directory: Path, qformat: str, **limits: int) -> tuple[Lowered, list[
     bounds = BuildLimits(**{**LIMITS, "max_batch_size": 64, "max_num_tokens": 300, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
     graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size, bounds.moe_ep_size)[0]
-    lowered, tasks = lower_tuning_tasks(graph, "bfloat16", bounds, H200, max_candidates=3)
+    lowered, tasks = lower_tuning_tasks(graph, DECODER, "bfloat16", bounds, H200, max_candidates=3)
     return lowered, [task for task in tasks if task.product.experts]
 
 

@@ -91,6 +91,9 @@ def test_defaults_are_those_of_the_device(positions: int, defaults: DefaultLimit
 def test_an_encoder_takes_its_longest_text_in_one_step() -> None:
     assert BuildLimits.for_model(5000, whole_prompts=True).num_tokens == 5000
     assert BuildLimits.for_model(5000, whole_prompts=True, max_input_len=99).num_tokens == 8 * 99
+    with pytest.raises(BuildError, match="max_num_tokens is 98, below max_input_len 99: an encoder computes a text in"):
+        BuildLimits.for_model(5000, whole_prompts=True, max_input_len=99, max_num_tokens=98)
+    assert BuildLimits.for_model(5000, max_input_len=99, max_num_tokens=98).num_tokens == 98
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, DEVICE_ALIGNMENT
 from trtllm_lite.engine.format import align
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.network.graph import MODULES, note_modules
+from trtllm_lite.network.module_kinds import module_kind
 from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
 
@@ -143,11 +144,11 @@ def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
 
 def test_heads_that_draft_take_no_adapters() -> None:
     graph = network("llama").graph
-    check_module(graph, BuildLimits(max_lora_rank=8), {}, "native")
+    check_module(module_kind(graph), BuildLimits(max_lora_rank=8), {}, "native")
     graph.inputs.append(ir.val("features", ir.DataType.FLOAT, ["batch", "seq", 36]))
-    check_module(graph, BuildLimits(), {}, "native")
+    check_module(module_kind(graph), BuildLimits(), {}, "native")
     with pytest.raises(BuildError, match=r"max_lora_rank is 8: a head .*EAGLE-3"):
-        check_module(graph, BuildLimits(max_lora_rank=8), {}, "native")
+        check_module(module_kind(graph), BuildLimits(max_lora_rank=8), {}, "native")
 
 
 def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:

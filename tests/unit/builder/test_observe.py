@@ -19,6 +19,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import MAGNITUDES, ROWS, observe
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.quantize.kv_cache import find_attentions, keys_and_values
 from trtllm_lite.quantize.products import by_input, find_products, observed_input
 
@@ -36,7 +37,7 @@ def observing(shape: Shape) -> Lowered:
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))
     names = {str(node.name) for node in network(shape).graph}
     observe(model.graph, {name: observed.paths for name, observed in inputs.items()}, names)
-    return lower_network(model.graph, DTYPES[shape.dtype], bounds, parse_targets(["sm_90"]))
+    return lower_network(model.graph, DECODER, DTYPES[shape.dtype], bounds, parse_targets(["sm_90"]))
 
 
 @pytest.mark.parametrize("merged", ["attention.q_proj", "mlp.gate_proj"])

@@ -12,6 +12,7 @@ from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder import BuildLimits, build_engine
 from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import all_schemas
@@ -20,7 +21,7 @@ BLOCK = LIMITS["tokens_per_block"]
 
 
 def _plan(variant: str | Shape = "llama", **limits: int) -> Plan:
-    return make_plan(run_passes(network(variant))[0].graph, BuildLimits(**{**LIMITS, **limits})).plan
+    return make_plan(run_passes(network(variant))[0].graph, DECODER, BuildLimits(**{**LIMITS, **limits})).plan
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -117,4 +118,4 @@ def test_a_weight_shared_by_operators_with_different_layouts_is_an_error() -> No
     linear = next(node for node in fused.graph if node.op_type == "Linear")
     linear.replace_input_with(1, gated.inputs[1])
     with pytest.raises(BuildError, match=r"is shared by layers\.0\.attention\.qkv_proj, layers\.0\.mlp\.gate_up_proj"):
-        make_plan(fused.graph, BuildLimits(**LIMITS))
+        make_plan(fused.graph, DECODER, BuildLimits(**LIMITS))

@@ -18,6 +18,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
 from trtllm_lite.builder.sharding import shard
+from trtllm_lite.common.vocabulary import DECODER
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Operand, Slice
 from trtllm_lite.quantize.network import Recipe, quantize_network
@@ -32,7 +33,7 @@ def tasks() -> tuple[Lowered, list[TuningTask]]:
     """The tuning tasks for a network of two layers and steps of two sizes."""
     model, _ = run_passes(network(cuda_shape(hidden=128, inter=192)))
     limits = BuildLimits(**{**LIMITS, "max_num_tokens": 100})
-    return lower_tuning_tasks(model.graph, "bfloat16", limits, H200, max_candidates=3)
+    return lower_tuning_tasks(model.graph, DECODER, "bfloat16", limits, H200, max_candidates=3)
 
 
 def _place(lowered: Lowered, buffer: Buffer) -> Place:
@@ -151,7 +152,7 @@ def _quantized_tasks(qformat: str, dtype: str = "bfloat16", **limits: int) -> tu
     bounds = BuildLimits(**{**LIMITS, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
     graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size)[0]
-    return lower_tuning_tasks(graph, dtype, bounds, H200, max_candidates=3)
+    return lower_tuning_tasks(graph, DECODER, dtype, bounds, H200, max_candidates=3)
 
 
 def _macros(program: LoweredProgram) -> list[dict[str, int | str]]:

@@ -53,7 +53,7 @@ class CpuBackend:
 
     def _compile(self, job: BuildJob) -> EngineParts:
         job = _as_stored(job)
-        planned = make_plan(job.graph, job.limits)
+        planned = make_plan(job.graph, job.checkpoint.kind.name, job.limits)
         return EngineParts(
             target=Target(CPU),
             plan=planned.plan.to_json(),
@@ -70,7 +70,7 @@ class CpuBackend:
         # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows them.
         threads = _core.resolve_num_threads(num_threads or 0)
         job = _as_stored(job)
-        planned = make_plan(job.graph, job.limits)
+        planned = make_plan(job.graph, job.checkpoint.kind.name, job.limits)
         return plan_bytes(planned, job.limits, threads)
 
 

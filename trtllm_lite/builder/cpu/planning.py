@@ -19,7 +19,7 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.modules import kind_of, module_of
+from trtllm_lite.builder.modules import module_of
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.extents import Extent, symbol
@@ -51,8 +51,10 @@ class Planned:
     module: Module
 
 
-def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
+def make_plan(graph: ir.Graph, kind: str, limits: BuildLimits) -> Planned:
     """Plan ``graph``, which holds fused operators only, with caches of the types that its cache groups say.
+
+    ``kind`` is that of its module.
 
     Raises BuildError if a weight cannot be laid out.
     """
@@ -101,7 +103,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
         inputs={str(value.name): index[value] for value in received(graph)},
         tallies=tuple(index[value] for value in tallies),
     )
-    module = module_of(kind_of(graph), plan.tensors, plan.inputs, plan.outputs, limits.cache_groups)
+    module = module_of(kind, plan.tensors, plan.inputs, plan.outputs, limits.cache_groups)
     return Planned(plan, weights, module)
 
 

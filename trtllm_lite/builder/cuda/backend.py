@@ -74,15 +74,16 @@ class CudaBackend:
             given = _measure(job, given)
             given.save(tuning.output_timing_cache)
         timings = packaged_timings(devices) if given is None else given
-        dtype, progress = job.checkpoint.config.dtype, partial(job.report, "compile")
-        return cuda_parts(graphs, dtype, job.limits, devices, progress, timings, must_know=given is not None)
+        kind, dtype = job.checkpoint.kind.name, job.checkpoint.config.dtype
+        progress = partial(job.report, "compile")
+        return cuda_parts(graphs, kind, dtype, job.limits, devices, progress, timings, must_know=given is not None)
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """Implements :meth:`Backend.memory`; ``num_threads`` counts CPU threads and is ignored."""
         del num_threads
         _check_cache(job)
-        dtype, devices = job.checkpoint.config.dtype, parse_targets(job.targets)
-        return cuda_memory(job.graph, dtype, job.limits, devices)
+        kind, dtype = job.checkpoint.kind.name, job.checkpoint.config.dtype
+        return cuda_memory(job.graph, kind, dtype, job.limits, parse_targets(job.targets))
 
 
 def _check_cache(job: BuildJob) -> None:
@@ -104,8 +105,8 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     """Time the candidate kernels of each product on this machine's GPU, in engines that do nothing else."""
     effort = FAST if job.tuning.fast_build else THOROUGH
     (device,) = parse_targets(job.targets)
-    dtype = job.checkpoint.config.dtype
-    lowered, tasks = lower_tuning_tasks(job.graph, dtype, job.limits, device, effort.max_candidates)
+    kind, dtype = job.checkpoint.kind.name, job.checkpoint.config.dtype
+    lowered, tasks = lower_tuning_tasks(job.graph, kind, dtype, job.limits, device, effort.max_candidates)
 
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(job.report, "compile"), timings)

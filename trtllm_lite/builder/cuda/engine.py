@@ -24,6 +24,7 @@ from trtllm_lite.plugins.launch import Device, Matmul
 
 def cuda_parts(
     ranks: Sequence[ir.Graph],
+    kind: str,
     dtype: str,
     limits: BuildLimits,
     devices: Sequence[Device],
@@ -34,8 +35,8 @@ def cuda_parts(
 ) -> list[EngineParts]:
     """Lower, compile and plan the first of ``ranks``; all ranks share its plan, and each has its own weights.
 
-    ``progress`` counts compiled kernels. Raises BuildError; with ``must_know`` also if ``timings`` has none of this
-    network's products.
+    ``kind`` is that of the network's module. ``progress`` counts compiled kernels. Raises BuildError; with
+    ``must_know`` also if ``timings`` has none of this network's products.
     """
     graph, *others = ranks
     if timings is not None and timings.arch not in {device.arch for device in devices}:
@@ -43,7 +44,7 @@ def cuda_parts(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
             f"{', '.join(device.arch for device in devices)}: pass a cache measured on one of them, or none"
         )
-    lowered = lower_network(graph, dtype, limits, devices, timings)
+    lowered = lower_network(graph, kind, dtype, limits, devices, timings)
     if timings is not None and must_know:
         _check_known(lowered, timings)
     first = parts_of(lowered, progress, timings)
@@ -90,9 +91,9 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
     )
 
 
-def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> MemoryPlan:
+def cuda_memory(graph: ir.Graph, kind: str, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> MemoryPlan:
     """Return the device memory that the engine will take; nothing is compiled."""
-    return _memory(lower_network(graph, dtype, limits, devices))
+    return _memory(lower_network(graph, kind, dtype, limits, devices))
 
 
 def _memory(lowered: Lowered) -> MemoryPlan:

@@ -71,7 +71,9 @@ def max_decode_seqs(limits: BuildLimits) -> int:
 
 
 def decode_buckets(limits: BuildLimits) -> list[Bucket]:
-    """The decode programs that batches within the limits need."""
+    """The decode programs that batches within the limits need; none without caches, which make sequences grow."""
+    if not limits.cache_groups:
+        return []
     needed = [size for size in DECODE_BUCKETS if size < limits.num_decode_tokens]
     sizes = [*needed, *DECODE_BUCKETS[len(needed) : len(needed) + 1]]
     return [Bucket(f"decode_{size}", size, decode=True) for size in sizes]

@@ -17,7 +17,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.cuda.program_ops import LAST_TOKENS
 from trtllm_lite.builder.graph import results
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.modules import kind_of, module_of
+from trtllm_lite.builder.modules import module_of
 from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.stages import received
 from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT, TOKEN_ROWS
@@ -143,6 +143,7 @@ def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
 
 def lower_network(
     graph: ir.Graph,
+    kind: str,
     dtype: str,
     limits: BuildLimits,
     devices: Sequence[Device],
@@ -150,13 +151,13 @@ def lower_network(
 ) -> Lowered:
     """Lower ``graph``, which holds fused operators only, for each device; ``timings`` choose kernels of products.
 
-    The KV cache is of ``dtype`` unless the network rounds keys and values. Raises BuildError for what is unsupported.
+    ``kind`` is that of the graph's module. The KV cache is of ``dtype`` unless the network rounds keys and values.
+    Raises BuildError for what is unsupported.
     """
     if limits.deterministic:
         _check_ordered(devices)
     operands, network = operands_of(graph, dtype, limits), expand_weights(graph, dtype)
-    decoding = decode_buckets(limits) if limits.generates else []
-    buckets = [*decoding, *step_buckets(operands.symbols["num_tokens"])]
+    buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the program that fits any step, which is the only one compiled
     lists = [buckets, with_adapters(buckets)] if limits.max_lora_rank else [buckets]
@@ -169,7 +170,7 @@ def lower_network(
         programs += [first for first, then in pairwise(ordered) if not _runs_alike(first, then)] + ordered[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
     tallies = tuple(operands.states[str(results(node)["tally"].name)] for node in graph if node.op_type == "Router")
-    return Lowered(operands, tuple(programs), layout, kind_of(graph), tallies, network.expansions)
+    return Lowered(operands, tuple(programs), layout, kind, tallies, network.expansions)
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:

@@ -42,8 +42,6 @@ class CpuExecutor final : public OneStageExecutor {
   int num_threads() const override { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
-  // For an encoder with long texts, also reserves memory for steps beside a paused one.
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
   std::vector<ExpertCounts> expert_counts() override;
 
@@ -96,6 +94,8 @@ class CpuExecutor final : public OneStageExecutor {
               const StepLimits& limits, AnonymousMemory::Pages arena_pages, const CpuExecutor* features_of,
               RankRendezvous* rendezvous);
 
+  // If the encoder takes long texts, also reserves memory for steps beside a paused one.
+  std::unique_ptr<StepExecutor> make_encoder_steps() override;
   Rows row_values(int index, const std::vector<std::byte*>& places) const;
   std::size_t size_of(const Rows& rows) const;
   void take_inputs(const StepRequest& request);

@@ -4,7 +4,6 @@
 #include "cpu/beside.h"
 #include "cpu/cpu_encoder_steps.h"
 #include "cpu/cpu_executor.h"
-#include "engine/module.h"
 
 namespace tl {
 
@@ -13,10 +12,7 @@ CpuExecutor::CpuExecutor(const CpuExecutor& other)
                   beside_limits(step_limits(other.engine_, other.num_blocks_)), AnonymousMemory::Pages::kDefault,
                   nullptr, nullptr) {}
 
-std::unique_ptr<StepExecutor> CpuExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  if (generates(only_module(engine_.manifest()))) {
-    return OneStageExecutor::make_step_executor(num_host_blocks, max_batch_size);
-  }
+std::unique_ptr<StepExecutor> CpuExecutor::make_encoder_steps() {
   const StepBounds bounds = beside_bounds(engine_.manifest());
   if (bounds.max_rows > 0) beside_.reset(new CpuExecutor(*this));
   return std::make_unique<CpuEncoderSteps>(*this, beside_.get(), bounds);

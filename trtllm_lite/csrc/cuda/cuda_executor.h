@@ -72,8 +72,6 @@ class CudaExecutor final : public DeviceExecutor {
   const Plan& plan() const { return plan_; }
   const Device& device() const { return device_; }
   std::int64_t num_blocks() const override { return num_blocks_; }
-  // For a decoder, captures graphs of the decode steps of batches up to `max_batch_size`.
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   // Bytes of the inputs of the largest step.
   std::size_t max_input_bytes() const { return inputs_.size(); }
   std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
@@ -186,6 +184,9 @@ class CudaExecutor final : public DeviceExecutor {
     OwnedGraphExec whole, forward;
   };
 
+  // Captures graphs of the decode steps of batches up to `max_batch_size`.
+  std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) override;
+  std::unique_ptr<StepExecutor> make_encoder_steps() override;
   const Program& program_of(const StepShape& shape) const;
   const DecodeGraphs* graphs_of(const StepShape& shape) const;  // null if none were captured
   // The extents of a step to be timed.

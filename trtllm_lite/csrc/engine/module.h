@@ -12,8 +12,15 @@ namespace tl {
 // The engine's only module (check_plan).
 inline const Module& only_module(const Manifest& manifest) { return manifest.modules.front(); }
 
+// The first output of all modules of a kind, whose rows a step returns: float32, as many as the extent `rows`.
+struct FirstOutput {
+  std::string_view name;
+  Symbol rows;
+};
+FirstOutput first_output(ModuleKind kind);
+
 // Whether the module makes logits, from which a scheduler draws tokens; an encoder makes none.
-inline bool generates(const Module& module) { return module.kind != ModuleKind::kTextEncoder; }
+inline bool generates(const Module& module) { return first_output(module.kind).name == kLogits; }
 // Whether the module drafts from rows that another module keeps.
 inline bool drafts(const Module& module) { return module.kind == ModuleKind::kDraftingHead; }
 

@@ -66,7 +66,13 @@ class DeviceExecutor {
 
   // Makes the interface that an event loop with batches of up to `max_batch_size` drives; it borrows this executor.
   // `num_host_blocks`: KV blocks on the host for swapped-out requests. Throws LimitError, DeviceError.
-  virtual std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) = 0;
+  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size);
+
+ private:
+  // Make the steps of an engine that makes logits, or those of an encoder. Encoders run on one device (check_plan), so
+  // executors of several devices have no steps for them, and throw ArgumentError.
+  virtual std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) = 0;
+  virtual std::unique_ptr<StepExecutor> make_encoder_steps();
 };
 
 }  // namespace tl

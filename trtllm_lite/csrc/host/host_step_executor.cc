@@ -29,8 +29,7 @@ HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_ho
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
       worker_([this] { work(); }) {}
 
-std::unique_ptr<StepExecutor> LogitsExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
-  check_makes_logits();
+std::unique_ptr<StepExecutor> LogitsExecutor::make_decoder_steps(std::int64_t num_host_blocks, int) {
   return std::make_unique<HostStepExecutor>(*this, num_host_blocks);
 }
 

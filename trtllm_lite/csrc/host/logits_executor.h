@@ -51,9 +51,9 @@ class LogitsExecutor : public DeviceExecutor {
   std::int64_t vocab_size() const { return engine().manifest().model.vocab_size; }
   int num_slots() const { return static_cast<int>(engine().plan().symbols[Symbol::kNumSlots]); }
 
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
-
  private:
+  std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) override;
+
   HomeProcess home_;
   std::mutex turn_;  // held during step()
 };

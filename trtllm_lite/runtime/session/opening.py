@@ -31,7 +31,16 @@ from trtllm_lite.runtime.session.remote import (
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-NO_GENERATION = "is the engine of an encoder, which embeds texts (`LLM.embed`) but generates none: build a decoder"
+NO_GENERATION = (
+    "is the engine of an encoder, which embeds texts (`LLM.embed`, or /v1/embeddings of `trtllm-lite serve`) but "
+    "generates none: build a decoder"
+)
+
+
+def check_generates(manifest: Manifest, engine_dir: Path) -> None:
+    """Raise ArgumentError if the engine of ``engine_dir`` is an encoder's."""
+    if not manifest.module.generates:
+        raise ArgumentError(f"{engine_dir} {NO_GENERATION}")
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
@@ -61,9 +70,9 @@ def open_model(
     manifest = manifests[0]
     check_end_ids(manifest)
     check_adapters(manifest)
+    if generates:
+        check_generates(manifest, directory)
     if not manifest.module.generates:
-        if generates:
-            raise ArgumentError(f"{directory} {NO_GENERATION}")
         return open_embedder(native, directory, ranks, options)
     if is_remote:
         check_remote(manifest, options)

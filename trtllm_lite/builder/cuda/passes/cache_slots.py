@@ -9,10 +9,10 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Put CacheSlots first: operators over caches read its ``slots``, and attention reads its ``past_lens``.
 
     Routers of decode steps also read ``slots``, by which they recognise padding rows. CacheSlots reads in
-    ``last_tokens`` which sequences Sample has marked as ended. Encoders have no cache.
+    ``last_tokens`` which sequences Sample has marked as ended. The programs of encoders, which have no cache, stay.
     """
     limits = program.limits
-    if not limits.generates:
+    if not limits.cache_groups:
         return ops
     first = program_op(
         "CacheSlots",

@@ -1,6 +1,7 @@
 """Ends a program with the sampling of tokens into GPU memory, where the embedding of the next step reads them.
 
-In a pipeline the last stage samples, and the first stage embeds. Encoders do not sample.
+In a pipeline the last stage samples, and the first stage embeds. Sequences that keep no cache, those
+of encoders, have no next step.
 """
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from trtllm_lite.plugins.sample.cuda import mask_words, max_edits
 
 def sampling(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Sample(logits) is added; Embedding(token_ids) becomes Embedding(token_ids, token_slots, last_tokens)."""
-    if not program.limits.generates:
+    if not program.limits.cache_groups:
         return ops
     results = (value for op in ops for value in op.outputs.values() if value.is_graph_output())
     drawn = [_sample(ops, value, program) for value in results if value.name == LOGITS]

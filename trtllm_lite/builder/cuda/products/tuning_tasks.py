@@ -14,7 +14,6 @@ from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.modules import kind_of
 from trtllm_lite.plugins.launch import Buffer, Device, Operand, Slice
 
 # Each program has products of several layers; together their weights exceed any L2 cache, but for the smallest models.
@@ -54,11 +53,11 @@ class _Given:
 
 
 def lower_tuning_tasks(
-    graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_candidates: int
+    graph: ir.Graph, kind: str, dtype: str, limits: BuildLimits, device: Device, max_candidates: int
 ) -> tuple[Lowered, list[TuningTask]]:
     """Lower a program for steps of any size, with kernels chosen by heuristics, and the autotuning programs.
 
-    Raises BuildError.
+    ``kind`` is that of the graph's module. Raises BuildError.
 
     Each kind of product and step size with several candidates is measured: cuBLASLt (except for quantized weights and
     experts) and up to ``max_candidates`` tiled kernels, expected best first. Rows are spread evenly over experts.
@@ -95,4 +94,4 @@ def lower_tuning_tasks(
                 programs.append(LoweredProgram(device, Bucket(names[name], layers[0].max_rows), commands))
             tasks.append(TuningTask(product, above, layers[0].max_rows, len(layers), names))
     layout = lay_out(operands, [program.commands for program in programs], given.buffers.values())
-    return Lowered(operands, tuple(programs), layout, kind_of(graph)), tasks
+    return Lowered(operands, tuple(programs), layout, kind), tasks

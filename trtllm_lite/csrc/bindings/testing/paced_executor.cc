@@ -60,13 +60,14 @@ class PacedExecutor : public DeviceExecutor {
   std::int64_t num_blocks() const override { return num_blocks_; }
   MemoryUse memory() const override { return {}; }
   StepOutput output(const std::string&, const RowSlice&) override { return {}; }
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t, int max_batch_size) override {
+
+ private:
+  std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t, int max_batch_size) override {
     const auto step = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(step_seconds_));
     const int vocab_size = static_cast<int>(engine_.manifest().model.vocab_size);
     return std::make_unique<PacedSteps>(2 * max_batch_size, vocab_size, step);
   }
 
- private:
   const Engine& engine_;
   std::int64_t num_blocks_;
   double step_seconds_;

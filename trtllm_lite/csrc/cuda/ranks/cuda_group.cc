@@ -111,7 +111,7 @@ MemoryUse CudaGroup::memory() const {
   return all;
 }
 
-std::unique_ptr<StepExecutor> CudaGroup::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+std::unique_ptr<StepExecutor> CudaGroup::make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) {
   auto steps = std::make_unique<CudaStepExecutor>(ranks(), num_host_blocks, watchdog_.get(), communicators_.get());
   steps->capture_decode_steps(max_batch_size);
   return steps;

@@ -26,16 +26,16 @@ class CudaGroup final : public DeviceExecutor {
 
   const Engine& engine() const override { return drawing().engine(); }
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }
+  // The memory use of all stages.
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override { return drawing().output(name, slice); }
   std::vector<ExpertCounts> expert_counts() override;
-  // The memory use of all stages.
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 
   std::vector<CudaExecutor*> ranks() const;
   RankWatchdog& watchdog() const { return *watchdog_; }
 
  private:
+  std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) override;
   // The first rank of the last stage, which draws tokens if all stages are here.
   CudaExecutor& drawing() const;
   RankPeers peers_of(const CudaExecutor& rank) const;

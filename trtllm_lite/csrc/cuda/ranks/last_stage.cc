@@ -21,7 +21,7 @@ MemoryUse LastStage::memory() const {
   return all;
 }
 
-std::unique_ptr<StepExecutor> LastStage::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+std::unique_ptr<StepExecutor> LastStage::make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) {
   auto steps =
       std::make_unique<CudaStepExecutor>(group_.ranks(), num_host_blocks, &group_.watchdog(), nullptr, &earlier_);
   steps->capture_decode_steps(max_batch_size);

@@ -29,9 +29,10 @@ class LastStage final : public DeviceExecutor {
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override { return group_.output(name, slice); }
   std::vector<ExpertCounts> expert_counts() override { return group_.expert_counts(); }
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 
  private:
+  std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) override;
+
   CudaGroup group_;
   EarlierStages earlier_;
 };

@@ -13,16 +13,12 @@
 namespace tl::cuda {
 namespace {
 
-std::size_t embedding_size_of(const CudaExecutor& executor) {
-  const Plan& plan = executor.plan();
-  const int output = plan.outputs.at(std::string(kEmbedding));
-  return static_cast<std::size_t>(plan.tensors[static_cast<std::size_t>(output)].shape[1].value);
-}
+const Port& made_by(const CudaExecutor& executor) { return only_module(executor.engine().manifest()).outputs.front(); }
 
 }  // namespace
 
 CudaEncoderSteps::CudaEncoderSteps(CudaExecutor& executor)
-    : executor_(executor), embedding_size_(embedding_size_of(executor)) {
+    : executor_(executor), embedding_size_(static_cast<std::size_t>(made_by(executor).shape[1].value)) {
   executor_.device().make_current();
   const auto max_rows = static_cast<std::size_t>(executor_.plan().symbols[Symbol::kNumSeqs]);
   for (Flight& flight : flights_) {
@@ -34,6 +30,8 @@ CudaEncoderSteps::CudaEncoderSteps(CudaExecutor& executor)
     flight.ended = make_event();
   }
 }
+
+std::unique_ptr<StepExecutor> CudaExecutor::make_encoder_steps() { return std::make_unique<CudaEncoderSteps>(*this); }
 
 CudaEncoderSteps::~CudaEncoderSteps() {
   if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
@@ -58,7 +56,7 @@ void CudaEncoderSteps::enqueue(const StepBatch& batch, Flight& flight) {
   pack(batch, step, flight.inputs.data());
   record(flight.started);
   executor_.enqueue_step(shape, flight.inputs.data());
-  const OutputPlace rows = find_output(executor_.plan(), step, std::string(kEmbedding), {});
+  const OutputPlace rows = find_output(executor_.plan(), step, made_by(executor_).name, {});
   driver().check(
       driver().copy_to_host(flight.embeddings.data(), executor_.address_of(rows), rows.bytes(), executor_.stream()),
       "copying embeddings");

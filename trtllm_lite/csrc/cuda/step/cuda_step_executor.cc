@@ -4,9 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "cuda/step/cuda_encoder_steps.h"
 #include "cuda/step/rank_part.h"
-#include "engine/module.h"
 #include "ranks/failed_rank.h"
 #include "sample/slot.cuh"
 
@@ -83,8 +81,7 @@ CudaStepExecutor::~CudaStepExecutor() {
   synchronize();
 }
 
-std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  if (!generates(only_module(engine_.manifest()))) return std::make_unique<CudaEncoderSteps>(*this);
+std::unique_ptr<StepExecutor> CudaExecutor::make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) {
   CudaExecutor* const only[] = {this};
   auto steps = std::make_unique<CudaStepExecutor>(only, num_host_blocks);
   steps->capture_decode_steps(max_batch_size);

@@ -206,27 +206,22 @@ void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
   check_output(plan, kLastTokensOutput, TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 1);
 }
 
-void check_logits(const Plan& plan, const Manifest& manifest) {
-  const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
-  if (logits.shape[1].value != manifest.model.vocab_size) {
-    refuse_plan("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
-                                      " logits, found " + std::to_string(logits.shape[1].value));
-  }
-}
-
 void check_outputs(const Plan& plan, const Manifest& manifest) {
-  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, makes_logits = generates(only_module(manifest));
-  const bool samples = is_cuda && makes_logits;
+  const Module& module = only_module(manifest);
+  const std::int64_t vocab_size = manifest.model.vocab_size;
+  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, samples = is_cuda && generates(module);
   if (is_cuda) check_rank_table(plan, num_ranks(manifest.mapping));
   check_shared_tokens(plan, manifest);
   check_links(plan, manifest);
   if (!is_last_stage(manifest.mapping)) return;
-  if (makes_logits) {
-    check_logits(plan, manifest);
-  } else {
-    check_output(plan, std::string(kEmbedding), TensorKind::kArena, DType::kFloat32, Symbol::kNumSeqs, 2);
+  const FirstOutput first = first_output(module.kind);
+  const PlanTensor& rows =
+      check_output(plan, std::string(first.name), TensorKind::kArena, DType::kFloat32, first.rows, 2);
+  if (generates(module) && rows.shape[1].value != vocab_size) {
+    refuse_plan("outputs.logits", "expected rows of vocab_size = " + std::to_string(vocab_size) + " logits, found " +
+                                      std::to_string(rows.shape[1].value));
   }
-  if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
+  if (samples) check_sampling_outputs(plan, vocab_size);
   for (const auto& [name, index] : plan.outputs) {
     if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
   }

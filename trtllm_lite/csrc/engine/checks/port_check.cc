@@ -90,7 +90,7 @@ void check_ports(const Plan& plan, const Manifest& manifest) {
     if (made.size() != sent_by(plan).size()) refuse_plan("outputs", "expected those of the manifest's module");
     return;
   }
-  const std::string_view first = generates(module) ? kLogits : kEmbedding;
+  const std::string_view first = first_output(module.kind).name;
   if (made.empty() || made.front().name != first || is_cached(module.outputs.front())) {
     throw EngineError("manifest.modules: expected " + std::string(first) + " as the first output of the module");
   }
