@@ -57,16 +57,16 @@ def weight_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return value.const_value if value is not None and value.is_initializer() else None
 
 
-def small_constant(value: ir.Value | None) -> np.ndarray | None:
-    """The elements of a small constant (an initializer or a Constant node), or None."""
+def small_constant(value: ir.Value | None, max_size: int = _MAX_CONSTANT_SIZE) -> np.ndarray | None:
+    """The elements of a constant of up to ``max_size`` elements (an initializer or a Constant node), or None."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return tensor.numpy() if tensor is not None and tensor.size <= _MAX_CONSTANT_SIZE else None
+    return tensor.numpy() if tensor is not None and tensor.size <= max_size else None
 
 
 def scalar_constant(value: ir.Value | None) -> float | int | None:
-    """The only element of a constant, or None."""
-    array = small_constant(value)
-    return array.reshape(()).item() if array is not None and array.size == 1 else None
+    """The only element of a constant, or None; the elements of larger ones, which may be weights, are not read."""
+    array = small_constant(value, max_size=1)
+    return array.item() if array is not None and array.size == 1 else None
 
 
 def integers(value: ir.Value | None) -> list[int] | None:

@@ -1,7 +1,9 @@
 """GPU programs of encoders: which kernels they use, and that they compute what transformers computes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +16,14 @@ from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
-from trtllm_lite.builder.checkpoint import open_checkpoint
+from trtllm_lite.builder.checkpoint import checkpoint_of_shape, open_checkpoint
 from trtllm_lite.builder.cuda.planning import Lowered, lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
-from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert import convert_checkpoint, open_model_config
 from trtllm_lite.engine.format import ENGINE_FILE
+from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.network import Recipe, no_calibration, quantize_network
 
@@ -118,3 +121,24 @@ def test_engines_are_read_back(family: str, tmp_path: Path) -> None:
     memory = plan_memory(tmp_path / "checkpoint", target=targets, **LIMITS)
     assert memory.kv_cache == 0
     assert memory.weights == manifest.memory.weights
+
+
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_a_model_config_tells_the_programs_and_the_memory(family: str, tmp_path: Path) -> None:
+    """No weight is asked for, because there is none; all but the weights is as in an engine of a checkpoint."""
+    save_tiny_model(family, tmp_path / "model", **SHAPE)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    shape = open_model_config(tmp_path / "config.json")
+    checkpoint = checkpoint_of_shape(shape.config, shape.network)
+    assert plan_memory(checkpoint, target="sm_90", **LIMITS) == plan_memory(
+        tmp_path / "checkpoint", target="sm_90", **LIMITS
+    )
+    pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
+    options: dict[str, Any] = {"target": "sm_90", "strip_plan": True, **LIMITS}
+    build_engine(checkpoint, tmp_path / "of_shape", **options)
+    build_engine(tmp_path / "checkpoint", tmp_path / "of_weights", **options)
+    of_shape, of_weights = (read_engine(tmp_path / name) for name in ("of_shape", "of_weights"))
+    assert of_shape.plan == of_weights.plan
+    assert of_shape.manifest.memory == of_weights.manifest.memory
