@@ -34,6 +34,7 @@ from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineEr
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.triton.repository import write_repository
+from trtllm_lite.workflows.inspect import inspect_path
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
 # Texts contain no padding tokens, for which transformers has no positions.
@@ -242,6 +243,13 @@ def test_quantization_that_decoders_alone_have_is_refused(
     assert result.exit_code == 1
     assert re.search(message, result.output)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_checkpoint_shows_what_a_build_fuses(encoder_dir: Path, encoder: LLM, tmp_path: Path) -> None:
+    convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint", dtype="float32")
+    found = inspect_path(tmp_path / "checkpoint")
+    assert found.fusions == inspect_path(encoder.engine_dir).fusions
+    assert "pooling" in {item.pass_name for item in found.fusions}
 
 
 def test_triton_takes_no_encoder(encoder: LLM, tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.passes import PIPELINE
-from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
-from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.builder.pipeline import passes_of, run_passes
 from trtllm_lite.engine.inspect import Inspection, summarize
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -18,8 +16,7 @@ from trtllm_lite.quantize.network import quantized_as
 def inspect_checkpoint(path: Path) -> Inspection:
     """Describe a checkpoint directory without reading its weights. Raises EngineError, BuildError."""
     checkpoint = open_checkpoint(path)
-    longest = chosen_frequencies(checkpoint.config.max_position_embeddings)
-    _, fusions = run_passes(checkpoint.model, [longest, *PIPELINE])
+    _, fusions = run_passes(checkpoint.model, passes_of(checkpoint.kind, checkpoint.config.max_position_embeddings))
     return Inspection(
         kind="checkpoint",
         path=str(path),

@@ -18,7 +18,7 @@ from trtllm_lite.builder.verifier import violations
 from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, TEXT_ENCODER
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.module_kinds import module_kind
+from trtllm_lite.network.module_kinds import ModuleKind, module_kind
 from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, network_schemas
 
 _MAX_LISTED = 40
@@ -57,14 +57,22 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
     return model, fusions
 
 
+def passes_of(kind: ModuleKind, max_seq_len: int) -> tuple[GraphPass, ...]:
+    """The passes for all networks of a ``kind``, for engines of sequences of up to ``max_seq_len`` tokens."""
+    decoding = (chosen_frequencies(max_seq_len), *PIPELINE)
+    return {DECODER: decoding, DRAFTING_HEAD: decoding, TEXT_ENCODER: ENCODER_PIPELINE}[kind.name]
+
+
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """Return the network in operators of ``plugins/`` only; a decoder has a paged KV cache. Raises BuildError."""
-    return _FUSIONS[module_kind(network.graph).name](network, kv_cache_dtype, limits)
+    kind = module_kind(network.graph)
+    fuse = {DECODER: _fuse_decoder, DRAFTING_HEAD: _fuse_decoder, TEXT_ENCODER: _fuse_encoder}[kind.name]
+    return fuse(network, passes_of(kind, limits.max_seq_len), kv_cache_dtype, limits)
 
 
-def _fuse_decoder(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     projections: list[Projection] = []
-    passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
+    passes = list(usual)
     if limits.max_lora_rank:
         passes.append(lora_pass(projections_of(network), limits.max_lora_rank, projections))
     if limits.enable_prompt_embeds:
@@ -81,13 +89,10 @@ def _fuse_decoder(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -
     return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), adapted)
 
 
-def _fuse_encoder(network: ir.Model, kv_cache_dtype: str, _: BuildLimits) -> Fused:
-    model, fusions = run_passes(network, ENCODER_PIPELINE)
+def _fuse_encoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype: str, _: BuildLimits) -> Fused:
+    model, fusions = run_passes(network, usual)
     check_all_fused(model, fusions)
     return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
-
-
-_FUSIONS = {DECODER: _fuse_decoder, DRAFTING_HEAD: _fuse_decoder, TEXT_ENCODER: _fuse_encoder}
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
