@@ -347,6 +347,23 @@ def test_the_default_prompt_comes_before_texts(tmp_path: Path) -> None:
     assert np.abs(rows[0] - np.array(bare[0], np.float32)).max() > 1e-3
 
 
+def _check_inspection(engine: Path, embedding_size: int) -> None:
+    """What `inspect` tells of an encoder in the directory of the decoder's engine is what it tells of it alone."""
+    alone = inspect_path(engine / "text_encoder")
+    found = json.loads(CliRunner().invoke(cli, ["inspect", str(engine), "--json"]).output)["encoder"]
+    assert found == {
+        "kind": "text_encoder",
+        "architecture": "BertModel",
+        "embedding_size": embedding_size,
+        "weights": alone.memory["weights"],
+        "limits": alone.limits,
+    }
+    (line,) = re.findall("beside it: .*", CliRunner().invoke(cli, ["inspect", str(engine)]).output)
+    assert f"text_encoder BertModel, embedding_size {embedding_size}, weights" in line
+    assert f"({alone.memory['weights']:,} B)" in line
+    assert all(f"{name} {limit}" in line for name, limit in LIMITS.items())
+
+
 def test_an_encoder_lives_beside_a_decoder(tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "decoder")
     _save("bert", tmp_path / "encoder", POOLINGS["mean-normalized"])
@@ -356,8 +373,10 @@ def test_an_encoder_lives_beside_a_decoder(tmp_path: Path) -> None:
         tokens = llm.generate(text, params).outputs[0].token_ids
         assert not llm.embeds
     with LLM(tmp_path / "encoder", **LIMITS) as llm:
+        assert inspect_path(tmp_path / "engine").encoder is None
         llm.save(tmp_path / "engine" / "text_encoder")
         row = llm.embed(text)
+    _check_inspection(tmp_path / "engine", len(row))
     with LLM(tmp_path / "engine") as llm:
         assert llm.generates
         assert llm.embed([text, text])[1] == row
@@ -369,5 +388,6 @@ def test_an_encoder_lives_beside_a_decoder(tmp_path: Path) -> None:
         llm.embed(text)
     shutil.rmtree(tmp_path / "copy" / "text_encoder")
     shutil.copytree(tmp_path / "engine", tmp_path / "copy" / "text_encoder")
-    with pytest.raises(EngineError, match="text_encoder is the engine of a decoder"):
-        LLM(tmp_path / "copy")
+    for read in (LLM, inspect_path):
+        with pytest.raises(EngineError, match="text_encoder is the engine of a decoder"):
+            read(tmp_path / "copy")

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from trtllm_lite.common.vocabulary import FORMAT_VERSION, PLAN_VERSION
+from trtllm_lite.engine.beside import read_encoder_beside
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.contents import (
     FusionSummary,
@@ -35,12 +36,24 @@ _UNVERIFIED = "execution has not been verified on RTX hardware"
 
 
 @dataclass(frozen=True)
+class EncoderBeside:
+    """The encoder in a decoder's engine directory; ``kind`` is its module's, ``weights`` are bytes."""
+
+    kind: str
+    architecture: str
+    embedding_size: int
+    weights: int
+    limits: dict[str, int | str]
+
+
+@dataclass(frozen=True)
 class Inspection:
     """A description of an engine or checkpoint (``kind``); ``memory`` and ``file_bytes`` are in bytes.
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
-    CRC-32C that the manifest has of files; ``provenance`` is the unchecked content of the file beside the engine. For a
+    CRC-32C that the manifest has of files; ``provenance`` is the unchecked content of the file beside the engine,
+    and ``encoder`` describes the encoder in the engine's directory, if there is one. For a
     checkpoint ``limits``, ``expansions``, most of ``memory`` and all fields with defaults are empty,
     ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
     """
@@ -72,6 +85,7 @@ class Inspection:
     checksums: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     provenance: Provenance | None = None
+    encoder: EncoderBeside | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -91,7 +105,7 @@ def _qformat(qformat: str, weights: Sequence[WeightGroup]) -> str:
 
 
 def inspect_engine(path: Path) -> Inspection:
-    """Describe an engine directory or an engine file."""
+    """Describe an engine directory or an engine file. Raises EngineError as the readers do."""
     engine = read_engine(path)
     manifest, weights = engine.manifest, weight_groups(engine.plan)
     return Inspection(
@@ -122,6 +136,22 @@ def inspect_engine(path: Path) -> Inspection:
         checksums=manifest.files,
         versions=_versions(engine),
         provenance=provenance_of(engine),
+        encoder=_encoder_in(Path(path)),
+    )
+
+
+def _encoder_in(path: Path) -> EncoderBeside | None:
+    """The encoder in the engine directory ``path``; a file has nothing beside it."""
+    found = read_encoder_beside(path)
+    if found is None:
+        return None
+    manifest = found.manifest
+    return EncoderBeside(
+        kind=manifest.module.kind,
+        architecture=manifest.model.architecture,
+        embedding_size=manifest.module.outputs[0].size,
+        weights=manifest.memory.weights,
+        limits=_limits(manifest),
     )
 
 

@@ -18,7 +18,7 @@ from trtllm_lite.engine.contents import FusionSummary, counted_expansions
 from trtllm_lite.engine.manifest import Tactic
 
 if TYPE_CHECKING:
-    from trtllm_lite.engine.inspect import Inspection
+    from trtllm_lite.engine.inspect import EncoderBeside, Inspection
 
 
 def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> None:
@@ -28,6 +28,9 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
     console.print(Text(one_line(f"made by {found.producer}{made_for}")), soft_wrap=True)
     if found.qformat:
         console.print(Text(one_line(f"weights of linear layers: {found.qformat}")), soft_wrap=True)
+    if found.encoder is not None:
+        facts = ", ".join(f"{name} {as_text(value)}" for name, value in encoder_facts(found.encoder).items())
+        console.print(Text(one_line(f"beside it: {facts}")), soft_wrap=True)
     _print_table(console, "accuracy", {} if found.accuracy is None else asdict(found.accuracy))
     _print_table(console, "model", found.model)
     _print_table(console, "modules", ports_of(found))
@@ -50,6 +53,12 @@ def _weights_by_type(found: Inspection) -> dict[str, str]:
     for group in found.weights:
         sizes[group.dtype] += group.num_bytes
     return {dtype: exact_bytes(size) for dtype, size in sizes.most_common()}
+
+
+def encoder_facts(encoder: EncoderBeside) -> dict[str, Any]:
+    """What is shown of the encoder in the engine's directory."""
+    size, weights = encoder.embedding_size, exact_bytes(encoder.weights)
+    return {encoder.kind: encoder.architecture, "embedding_size": size, "weights": weights, **encoder.limits}
 
 
 def ports_of(found: Inspection) -> dict[str, str]:

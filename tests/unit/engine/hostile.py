@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.engine.samples import MANIFEST, MODEL, caches
+from tests.unit.engine.samples import plan as samples_plan
 from tests.unit.engine.test_outline import gpu_plan
+from trtllm_lite.common.vocabulary import TEXT_ENCODER
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine.manifest import Accuracy, CacheGroup, Fusion, Tactic, Target
 from trtllm_lite.engine.provenance import Material, write_provenance
@@ -53,4 +55,9 @@ def write_hostile(directory: Path) -> Path:
     (directory / "tokenizer.json").write_text("{}")
     options = {"build": {"max_batch_size": 2, "name": SCRIPT}}
     write_provenance(directory, options, [Material(IMAGE, {"sha256": CLOSING})], {"numpy": SCRIPT})
+    encoder = replace(
+        MANIFEST, model=replace(MODEL, architecture=SCRIPT), modules=(replace(MANIFEST.module, kind=TEXT_ENCODER),)
+    )
+    (directory / TEXT_ENCODER).mkdir()
+    write_engine(directory / TEXT_ENCODER / ENGINE_FILE, EngineContent((), samples_plan().to_json(), encoder.to_json()))
     return directory

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from trtllm_lite.engine.inspect import Inspection
-from trtllm_lite.engine.inspect_text import limits_of
+from trtllm_lite.engine.inspect_text import encoder_facts, limits_of
 from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
 from trtllm_lite.engine.page.graph import graph
 from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
@@ -17,6 +17,7 @@ def render_page(found: Inspection) -> str:
         Path(__file__).parent,
         found=found,
         limits=limits_of(found),
+        encoder={} if found.encoder is None else encoder_facts(found.encoder),
         tactics=tactic_rows(found),
         files=list(file_rows(found)),
         memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),

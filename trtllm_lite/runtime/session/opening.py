@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.common.host_memory import available_host_memory
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, STATE, TEXT_ENCODER
-from trtllm_lite.engine.format import ENGINE_FILE
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, STATE
+from trtllm_lite.engine.beside import read_encoder_beside
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
@@ -91,16 +91,14 @@ def open_model(
 def open_encoder_beside(engine_dir: Path, num_threads: int | None) -> Embedder | None:
     """Load the encoder in the directory ``text_encoder`` of a decoder's engine directory; None if there is none.
 
-    Raises the errors of :func:`open_model`.
+    Raises the errors of :func:`open_model`, and EngineError if that is the engine of a decoder.
     """
-    directory = engine_dir / TEXT_ENCODER
-    if not (directory / ENGINE_FILE).is_file():
+    found = read_encoder_beside(engine_dir)
+    if found is None:
         return None
-    model = open_model(directory, 0, RunnerOptions(num_threads=num_threads))
-    if isinstance(model, Embedder):
-        return model
-    model.close()
-    raise EngineError(f"{directory} is the engine of a decoder: there is room for that of an encoder alone")
+    model = open_model(found.path.parent, 0, RunnerOptions(num_threads=num_threads))
+    assert isinstance(model, Embedder)
+    return model
 
 
 def _open(
