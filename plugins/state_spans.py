@@ -7,25 +7,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StateSpan:
-    """The new tokens of a sequence, and the blocks of its state before and after them.
-
-    ``source`` is None for a sequence that begins: its state is zero.
-    """
+    """The new ``rows`` of a sequence, after ``past`` tokens, and the ``block`` of its state."""
 
     rows: slice
-    source: int | None
-    target: int
+    past: int
+    block: int
+
+    @property
+    def count(self) -> int:
+        """The number of new tokens."""
+        return self.rows.stop - self.rows.start
+
+    @property
+    def end(self) -> int:
+        """The position behind the last new token."""
+        return self.past + self.count
 
 
 def state_spans(
     cu_seqlens: Sequence[int], past_lens: Sequence[int], block_tables: Any, attributes: Mapping[str, Any]
 ) -> Iterator[StateSpan]:
     """Yield the span of each sequence that has new tokens; arguments are those of the operator."""
-    num_groups, tokens_per_state = len(block_tables) // len(past_lens), int(attributes["tokens_per_state"])
+    num_groups = len(block_tables) // len(past_lens)
     for sequence, past in enumerate(map(int, past_lens)):
         first, end = int(cu_seqlens[sequence]), int(cu_seqlens[sequence + 1])
-        if first == end:
-            continue
-        row = block_tables[sequence * num_groups + int(attributes["cache_group"])]
-        source = int(row[(past - 1) // tokens_per_state]) if past else None
-        yield StateSpan(slice(first, end), source, int(row[(past + end - first - 1) // tokens_per_state]))
+        if first < end:
+            row = block_tables[sequence * num_groups + int(attributes["cache_group"])]
+            yield StateSpan(slice(first, end), past, int(row[0]))

@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.tolerances import STATE_TOLERANCES, assert_close
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
+
 NUM_GROUPS, GROUP = 2, 1  # tables of each sequence, and the one that the operator reads
+TAKEN_BACK = 4  # the last tokens of a step that may be taken back
 _NO_BLOCK = 1 << 20  # of table entries that must not be read
 
 Arrays = list[np.ndarray | None]
@@ -25,32 +29,60 @@ class Operator:
     attributes: Mapping[str, Any]
     last: tuple[np.ndarray | None, ...] = ()
     folder: str = field(default="", compare=False)
+    layout: ReplayState | None = None  # of the state of a head, if it has a matrix
+
+    def parts(self, states: np.ndarray) -> dict[str, np.ndarray]:
+        """``states`` [blocks, …] by what they mean."""
+        if self.layout is None:
+            return {"inputs": states}
+        heads = states.reshape(-1, self.layout.size)
+        return dict(zip(("matrix", "keys", "updates", "decays", "length"), self.layout.views(heads), strict=True))
 
 
 def causal_conv(
-    channels: int, width: int, *, bias: bool = True, activation: str = "silu", dtype: type = np.float32, **places: int
+    channels: int,
+    width: int,
+    *,
+    bias: bool = True,
+    activation: str = "silu",
+    dtype: type = np.float32,
+    taken_back: int = TAKEN_BACK,
 ) -> Operator:
     """A CausalConv with random weights."""
     rng = np.random.default_rng([channels, width])
     weight = rng.standard_normal((channels, width), np.float32).astype(dtype)
     given = rng.standard_normal(channels, np.float32) if bias else None
-    attributes = {"activation": activation, **_of_states(**places)}
-    return Operator("CausalConv", (channels,), (channels, width - 1), (weight,), attributes, (given,), "causal_conv")
+    attributes = {"activation": activation, "cache_group": GROUP, "taken_back": taken_back}
+    state = (width - 1 + taken_back, channels)
+    return Operator("CausalConv", (channels,), state, (weight,), attributes, (given,), "causal_conv")
 
 
-def gated_delta_rule(key_heads: int, value_heads: int, key_dim: int, value_dim: int, **places: int) -> Operator:
-    """A GatedDeltaRule with heads that remember a few tokens, and others that remember hundreds."""
+def gated_delta_rule(
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    *,
+    by_row: bool = False,
+    taken_back: int = TAKEN_BACK,
+) -> Operator:
+    """A GatedDeltaRule with heads that remember a few tokens, and others that remember hundreds.
+
+    ``by_row``: a decay for each element of a key.
+    """
     rng = np.random.default_rng([key_heads, value_heads, key_dim, value_dim])
     a_log = np.linspace(np.log(1e-3), np.log(16), value_heads).astype(np.float32)
-    widths = (2 * key_heads * key_dim + value_heads * value_dim, value_heads, value_heads)
-    attributes = {"num_key_heads": key_heads, "scale": key_dim**-0.5, "norm_epsilon": 1e-6, **_of_states(**places)}
-    weights = (a_log, rng.standard_normal(value_heads, np.float32))
-    state = (value_heads, key_dim, value_dim)
-    return Operator("GatedDeltaRule", widths, state, weights, attributes, folder="gated_delta_rule")
-
-
-def _of_states(tokens_per_state: int = 16) -> dict[str, int]:
-    return {"cache_group": GROUP, "tokens_per_state": tokens_per_state}
+    layout = ReplayState(key_dim, value_dim, key_dim if by_row else 1, REPLAYED, taken_back)
+    decays = value_heads * layout.decays
+    widths = (2 * key_heads * key_dim + value_heads * value_dim, decays, value_heads)
+    attributes = {
+        **{"num_key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim, "decay_dim": layout.decays},
+        **{"scale": key_dim**-0.5, "norm_epsilon": 1e-6, "cache_group": GROUP},
+        **{"replay_tokens": REPLAYED, "taken_back": taken_back},
+    }
+    weights = (a_log, rng.standard_normal(decays, np.float32))
+    state = (value_heads, layout.size)
+    return Operator("GatedDeltaRule", widths, state, weights, attributes, (), "gated_delta_rule", layout)
 
 
 class Sequences:
@@ -59,18 +91,14 @@ class Sequences:
     def __init__(self, operator: Operator, lengths: Sequence[int], seed: int = 0, dtype: type = np.float32) -> None:
         """Make random rows; ``dtype`` is a type that holds them exactly."""
         rng = np.random.default_rng([seed, *lengths])
-        self.operator, self.per_state = operator, int(operator.attributes["tokens_per_state"])
+        self.operator = operator
         self.rows = [
             [(2 * rng.standard_normal((length, width))).astype(dtype).astype(np.float32) for width in operator.widths]
             for length in lengths
         ]
-        self.columns = max(-(-length // self.per_state) for length in lengths) + 1
-        counts = [-(-length // self.per_state) for length in lengths]
-        self.states = np.full((sum(counts) + 2, *operator.state), np.nan, np.float32)
-        order = rng.permutation(len(self.states))
-        self.tables = np.full((len(lengths), self.columns), _NO_BLOCK, np.int32)
-        for sequence, end in enumerate(np.cumsum(counts)):
-            self.tables[sequence, : counts[sequence]] = order[end - counts[sequence] : end]
+        self.states = np.full((len(lengths) + 2, *operator.state), np.nan, np.float32)
+        self.tables = np.full((len(lengths), 2), _NO_BLOCK, np.int32)
+        self.tables[:, 0] = rng.permutation(len(self.states))[: len(lengths)]
         self.done = [0] * len(lengths)
 
     def inputs(self, new_tokens: Sequence[tuple[int, int]]) -> Arrays:
@@ -81,9 +109,9 @@ class Sequences:
         ]
         starts = np.cumsum([0, *(count for _, count in new_tokens)]).astype(np.int32)
         past_lens = np.array([self.done[s] for s, _ in new_tokens], np.int32)
-        tables = np.full((len(new_tokens), NUM_GROUPS, self.columns), _NO_BLOCK, np.int32)
+        tables = np.full((len(new_tokens), NUM_GROUPS, 2), _NO_BLOCK, np.int32)
         tables[:, GROUP] = self.tables[[s for s, _ in new_tokens]]
-        places = [starts, past_lens, tables.reshape(-1, self.columns)]
+        places = [starts, past_lens, tables.reshape(-1, 2)]
         return [*rows, *self.operator.weights, self.states, *places, *self.operator.last]
 
     def step(self, new_tokens: Sequence[tuple[int, int]], run: Run) -> list[np.ndarray]:
@@ -98,23 +126,58 @@ class Sequences:
         np.testing.assert_array_equal(self.states[others], before[others])
         return np.split(y, np.cumsum([count for _, count in new_tokens])[:-1])
 
+    def take_back(self, sequence: int, count: int, seed: int) -> None:
+        """Take back the last ``count`` tokens of a sequence, and give it others in their place."""
+        self.done[sequence] -= count
+        rng = np.random.default_rng(seed)
+        for rows in self.rows[sequence]:
+            left = rows[self.done[sequence] :]
+            left[...] = left[rng.permutation(len(left))]
+
     def state_block(self, sequence: int) -> int:
-        """The block of a sequence's latest state."""
-        return int(self.tables[sequence, (self.done[sequence] - 1) // self.per_state])
-
-    def state(self, sequence: int) -> np.ndarray:
-        """A sequence's latest state."""
-        return self.states[self.state_block(sequence)]
+        """The block of a sequence's state."""
+        return int(self.tables[sequence, 0])
 
 
-def run_steps(
-    sequences: Sequences, steps: Sequence[Sequence[tuple[int, int]]], run: Run
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Run all steps; returns ``y`` and the last state of each sequence that has tokens."""
+def run_steps(sequences: Sequences, steps: Sequence[Sequence[tuple[int, int]]], run: Run) -> list[np.ndarray]:
+    """Run all steps; returns ``y`` of each sequence that has tokens."""
     parts: dict[int, list[np.ndarray]] = {}
     for new_tokens in steps:
         for (sequence, count), part in zip(new_tokens, sequences.step(new_tokens, run), strict=True):
             if count:
                 parts.setdefault(sequence, []).append(part)
-    order = sorted(parts)
-    return [np.concatenate(parts[sequence]) for sequence in order], [sequences.state(sequence) for sequence in order]
+    return [np.concatenate(parts[sequence]) for sequence in sorted(parts)]
+
+
+def check_states(operator: Operator, found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare states [blocks, …], of which elements that nobody wrote are NaN."""
+    for what, states in operator.parts(expected).items():
+        own, is_stored = operator.parts(found)[what], np.isfinite(states)
+        np.testing.assert_array_equal(np.isfinite(own), is_stored)
+        if is_stored.any() and states[is_stored].any():
+            assert_close(own[is_stored], states[is_stored], what=what, table=STATE_TOLERANCES)
+
+
+def check_tokens_are_taken_back(operator: Operator, run: Run, seed: int) -> None:
+    """Steps whose last tokens are taken back must leave no trace: results are those of the tokens that stay."""
+    rng = np.random.default_rng(seed)
+    most = TAKEN_BACK
+    lengths = [int(length) for length in rng.integers(1, 70, 3)]
+    sequences = Sequences(operator, [length + most for length in lengths], seed)
+    found: list[list[np.ndarray]] = [[] for _ in lengths]
+    for turn in range(1000):
+        left = [length - done for length, done in zip(lengths, sequences.done, strict=True)]
+        if not any(left):
+            break
+        counts = [int(rng.integers(0, rest + 1)) if rng.random() < 0.3 else min(1, rest) for rest in left]
+        drafts = [int(rng.integers(0, most + 1)) if count else 0 for count in counts]
+        tokens = [(s, count + wrong) for s, (count, wrong) in enumerate(zip(counts, drafts, strict=True))]
+        for (s, _), y, count, wrong in zip(tokens, sequences.step(tokens, run), counts, drafts, strict=True):
+            found[s].append(y[:count])
+            sequences.take_back(s, wrong, turn)
+    expected = Sequences(operator, [length + most for length in lengths], seed)
+    for s, rows in enumerate(sequences.rows):
+        expected.rows[s] = rows
+    whole = expected.step(list(enumerate(lengths)), run)
+    for parts, y in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts), y)

@@ -41,7 +41,8 @@ class Convolution {
         states_(args.outputs[causal_conv::kConvStateOut]),
         attributes_(causal_conv::attributes_of(args)),
         spans_(args.inputs[causal_conv::kCuSeqlens], args.inputs[causal_conv::kPastLens],
-               args.inputs[causal_conv::kBlockTables], attributes_.cache_group, attributes_.tokens_per_state),
+               args.inputs[causal_conv::kBlockTables], attributes_.cache_group),
+        slots_(args.inputs[causal_conv::kConvState].shape[1]),
         channels_(weight_.shape[0]),
         width_(weight_.shape[1]),
         history_(width_ - 1) {}
@@ -56,7 +57,7 @@ class Convolution {
       if (span.count == 0) continue;
       load_history(span, first, count, scratch);
       for (std::int64_t token = 0; token < span.count; ++token) convolve(span, token, first, count, *scratch);
-      store_history(span, first, count, *scratch);
+      store_inputs(span, first, count);
     }
   }
 
@@ -76,11 +77,16 @@ class Convolution {
     for (std::int64_t i = 0; i < count; ++i) scratch->bias[i] = bias_ ? bias_[first + i] : 0.0f;
   }
 
+  // The inputs of channel `first` and those after it in the state of a sequence, of the token at `position`.
+  float* stored(const StateSpan& span, std::int64_t position, std::int64_t first) const {
+    return state_in(states_, span.block) + position % slots_ * channels_ + first;
+  }
+
   void load_history(const StateSpan& span, std::int64_t first, std::int64_t count, ConvolutionScratch* scratch) const {
-    if (span.source < 0) {
-      for (std::int64_t i = 0; i < history_ * kBlock; ++i) scratch->history[i] = 0.0f;
-    } else {
-      transpose(state_in(states_, span.source) + first * history_, count, history_, scratch->history);
+    for (std::int64_t j = 0; j < history_; ++j) {
+      const std::int64_t position = span.past - history_ + j;
+      const float* from = position < 0 ? nullptr : stored(span, position, first);
+      for (std::int64_t i = 0; i < count; ++i) scratch->history[j * kBlock + i] = from ? from[i] : 0.0f;
     }
   }
 
@@ -106,12 +112,11 @@ class Convolution {
     }
   }
 
-  void store_history(const StateSpan& span, std::int64_t first, std::int64_t count,
-                     const ConvolutionScratch& scratch) const {
-    float* to = state_in(states_, span.target) + first * history_;
-    for (std::int64_t j = 0; j < history_; ++j) {
-      const float* from = input(span, span.count, history_ - j, first, scratch);
-      for (std::int64_t i = 0; i < count; ++i) to[i * history_ + j] = from[i];
+  void store_inputs(const StateSpan& span, std::int64_t first, std::int64_t count) const {
+    for (std::int64_t token = span.count > slots_ ? span.count - slots_ : 0; token < span.count; ++token) {
+      const float* from = x_ + (span.first + token) * channels_ + first;
+      float* to = stored(span, span.past + token, first);
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
     }
   }
 
@@ -122,7 +127,7 @@ class Convolution {
   const Tensor& states_;
   const causal_conv::Attributes attributes_;
   const StateSpans spans_;
-  const std::int64_t channels_, width_, history_;
+  const std::int64_t slots_, channels_, width_, history_;
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
 // CausalConv: a convolution of TL_WIDTH taps along each sequence, of each channel by itself, after the inputs that the
 // sequence's state has; x, weight and y have 16 bits, states and sums are float32.
 //
-// Bytes: 4 * channels a token, and 8 * history * channels a sequence. Floor: bytes / bandwidth; for few tokens latency,
+// Bytes: 8 * channels a token, and 4 * history * channels a sequence. Floor: bytes / bandwidth; for few tokens latency,
 // about 2 us. A thread has two channels of TL_TOKENS successive tokens, of as many sequences as these belong to, and
 // keeps the last inputs in registers. A block that starts within the first history tokens of a sequence leaves these to
 // the block that has the first token: only that one reads and writes the state.
 //
-// Launch: grid = (channels / 2 / threads, tokens / TL_TOKENS). Macros: TL_CHANNELS (even), TL_WIDTH, TL_TOKENS,
-// TL_ACTIVATION, TL_FP16, and those of state_span.cuh.
+// Launch: grid = (channels / 2 / threads, tokens / TL_TOKENS). Macros: TL_CHANNELS (even), TL_WIDTH, TL_SLOTS (places
+// of tokens in a state), TL_TOKENS, TL_ACTIVATION, TL_FP16, and those of state_span.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/sequence_of.cuh"
@@ -16,7 +16,7 @@
 namespace tl {
 
 constexpr int kPairs = TL_CHANNELS / 2, kHistory = TL_WIDTH - 1;
-static_assert(TL_CHANNELS % 2 == 0 && TL_WIDTH > 1);
+static_assert(TL_CHANNELS % 2 == 0 && TL_WIDTH > 1 && TL_SLOTS > kHistory);
 
 // The last inputs of two channels, the oldest first.
 struct History {
@@ -37,25 +37,23 @@ __device__ __forceinline__ int first_token(int token, const int* cu_seqlens, int
   return min_of(cu_seqlens[seq + 1], first + kHistory);
 }
 
-// Reads the state of a sequence, and writes the one after its new tokens. x: the channels of token 0.
+// Reads the last inputs before the new tokens of a sequence, and adds theirs to the state. x: the channels of token 0.
 __device__ __forceinline__ History exchange_state(const StatePlaces& places, const u32* x, StateSpan span, int pair) {
+  const auto stored = [&](int position) {
+    return places.state(span.block) + position % TL_SLOTS * TL_CHANNELS + 2 * pair;
+  };
   History before;
 #pragma unroll
-  for (int j = 0; j < kHistory; ++j) before.inputs[j] = make_float2(0.0f, 0.0f);
-  if (span.source >= 0) {
-    const float* from = places.state(span.source) + 2 * pair * kHistory;
-#pragma unroll
-    for (int j = 0; j < kHistory; ++j) before.inputs[j] = make_float2(from[j], from[kHistory + j]);
-  }
-  History after = before;
-  for (int i = span.count > kHistory ? span.count - kHistory : 0; i < span.count; ++i) {
-    after.push(unpack2(x[static_cast<u64>(span.first + i) * kPairs]));
-  }
-  float* to = places.state(span.target) + 2 * pair * kHistory;
-#pragma unroll
   for (int j = 0; j < kHistory; ++j) {
-    to[j] = after.inputs[j].x;
-    to[kHistory + j] = after.inputs[j].y;
+    const int position = span.past - kHistory + j;
+    const float* const from = position < 0 ? nullptr : stored(position);
+    before.inputs[j] = from ? make_float2(from[0], from[1]) : make_float2(0.0f, 0.0f);
+  }
+  for (int i = span.count > TL_SLOTS ? span.count - TL_SLOTS : 0; i < span.count; ++i) {
+    const float2 input = unpack2(x[static_cast<u64>(span.first + i) * kPairs]);
+    float* const to = stored(span.past + i);
+    to[0] = input.x;
+    to[1] = input.y;
   }
   return before;
 }

@@ -22,6 +22,7 @@ def lower(op: Lowering) -> list[Command]:
     defines = {"TL_CHANNELS": features(x), "TL_WIDTH": width, "TL_TOKENS": tokens, "TL_FP16": DTYPE_FLAGS[x.dtype]}
     places, weights = StatePlaces.of(op, "conv_state"), (weight, op.optional_vector("bias"))
     defines |= {"TL_ACTIVATION": ACTIVATION_FLAGS[op.attribute("activation")], **places.defines()}
+    defines["TL_SLOTS"] = width - 1 + op.attribute("taken_back")
     specialised = kernel("causal_conv/cuda.cuh", "causal_conv", _THREADS, 0, defines)
     extents = (symbol("num_seqs"), symbol("num_tokens"))
     grid = (-(-features(x) // (2 * _THREADS)), symbol("num_tokens", 1, tokens))

@@ -18,27 +18,20 @@ class StatePlaces:
     block_tables: Buffer  # [sequences * cache groups, columns]
     num_groups: int
     group: int
-    tokens_per_state: int
     block_bytes: int
 
     @classmethod
     def of(cls, op: Lowering, states: str) -> StatePlaces:
-        """Take the operands of ``op``. Raises BuildError if its kernel cannot find or hold the states."""
-        if op.max_draft_len:
-            op.refuse(
-                f"max_draft_len is {op.max_draft_len}, and the GPU kernels of recurrent layers know no state after a "
-                "draft token: build with --max_draft_len 0"
-            )
+        """Take the operands of ``op``."""
         buffer = op.cache(states, *(extent for extent in op.extents(states)[1:] if isinstance(extent, int)))
         num_groups = op.rows("slots").shape[0]
         assert isinstance(num_groups, int)
         starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
-        numbers = (op.attribute("cache_group"), op.attribute("tokens_per_state"), op.block_bytes)
-        return cls(buffer, starts, past_lens, tables, num_groups, *numbers)
+        return cls(buffer, starts, past_lens, tables, num_groups, op.attribute("cache_group"), op.block_bytes)
 
     def defines(self) -> dict[str, int]:
         """Macros of ``state_span.cuh``."""
-        return {"TL_BLOCK_BYTES": self.block_bytes, "TL_TOKENS_PER_STATE": self.tokens_per_state}
+        return {"TL_BLOCK_BYTES": self.block_bytes}
 
     def arguments(self) -> tuple[Argument, ...]:
         """The states, and what the kernel makes its ``StatePlaces`` of."""

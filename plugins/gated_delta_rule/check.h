@@ -1,4 +1,4 @@
-// Checks calls of GatedDeltaRule for what its schema cannot express: key heads divide value heads.
+// Checks calls of GatedDeltaRule for what its schema cannot express.
 #pragma once
 
 #include <span>
@@ -11,8 +11,12 @@ namespace tl {
 namespace gated_delta_rule {
 
 inline std::string check(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> values) {
-  const std::int64_t key_heads = attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr}).num_key_heads;
-  const std::int64_t value_heads = inputs[kRecurrentState]->shape[1].value;
+  const Attributes attributes = attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr});
+  const std::int64_t key_heads = attributes.num_key_heads, value_heads = inputs[kRecurrentState]->shape[1].value;
+  if (attributes.decay_dim != 1 && attributes.decay_dim != attributes.key_dim) {
+    return "decay_dim: expected 1 or key_dim, " + std::to_string(attributes.key_dim) + ", found " +
+           std::to_string(attributes.decay_dim);
+  }
   if (key_heads >= 1 && value_heads % key_heads == 0) return "";
   return "num_key_heads: expected a divisor of " + std::to_string(value_heads) + " value heads, found " +
          std::to_string(key_heads);

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
+from ..cuda.replay import replay_defines
 from ..cuda.state_places import StatePlaces
-from ..launch import DTYPE_FLAGS, Command, kernel, launch, symbol
+from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
-_THREADS, _COLUMNS = 128, 32  # of a block
+_MAX_COLUMNS = 128  # of a block at a time, four threads each
 _MAX_KEY_DIM = 256  # a block's columns are in registers
 
 
 def lower(op: Lowering) -> list[Command]:
-    """Launch one kernel with a block for each sequence, head, and some columns of the head's state."""
+    """Launch one kernel with a block for each head of a sequence."""
     y, rows = op.new("y"), tuple(op.rows(name) for name in ("qkv", "a", "b"))
-    heads, key_dim, value_dim = (extent for extent in op.extents("recurrent_state")[1:] if isinstance(extent, int))
+    key_dim, value_dim = op.attribute("key_dim"), op.attribute("value_dim")
+    heads = features(y) // value_dim
     if key_dim > _MAX_KEY_DIM:
         op.refuse(f"its keys have {key_dim} elements, expected at most {_MAX_KEY_DIM}: build for --target cpu")
-    defines = {"TL_KEY_HEADS": op.attribute("num_key_heads"), "TL_VALUE_HEADS": heads, "TL_KEY_DIM": key_dim}
+    defines = {"TL_KEY_HEADS": op.attribute("num_key_heads"), "TL_VALUE_HEADS": heads, **replay_defines(op)}
     places, of_heads = StatePlaces.of(op, "recurrent_state"), (op.vector("a_log"), op.vector("dt_bias"))
-    defines |= {"TL_VALUE_DIM": value_dim, "TL_FP16": DTYPE_FLAGS[y.dtype], **places.defines()}
-    specialised = kernel("gated_delta_rule/cuda.cuh", "gated_delta_rule", _THREADS, 0, defines)
+    defines |= {"TL_FP16": DTYPE_FLAGS[y.dtype], **places.defines()}
+    threads = 4 * min(-(-value_dim // 8) * 8, _MAX_COLUMNS)
+    specialised = kernel("gated_delta_rule/cuda.cuh", "gated_delta_rule", threads, 0, defines)
     numbers = (op.attribute("scale"), op.attribute("norm_epsilon"))
-    grid = (-(-value_dim // _COLUMNS), heads, symbol("num_seqs"))
-    return [launch(specialised, grid, y, *places.arguments(), *rows, *of_heads, *numbers)]
+    return [launch(specialised, (heads, symbol("num_seqs"), 1), y, *places.arguments(), *rows, *of_heads, *numbers)]

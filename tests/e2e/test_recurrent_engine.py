@@ -190,7 +190,6 @@ def test_what_states_cannot_do_is_refused(case: Case, tmp_path: Path) -> None:
         runner.generate([[1, 2, 3]], max_new_tokens=2, num_beams=2)
     for options, message in (
         ({"target": "sm_89", "backend": "tensorrt"}, "the target is tensorrt: build with --backend native"),
-        ({"max_draft_len": 2}, "max_draft_len is 2, and a state cannot be taken back"),
         ({"tp_size": 2}, "tp_size is 2 and pp_size 1: build for one rank"),
     ):
         with pytest.raises(BuildError, match=rf"has 2 recurrent layers \(layers\.0, layers\.1\), and {message}"):
@@ -238,9 +237,9 @@ DAMAGES: dict[str, tuple[Callable[[TinyEngine], None], str]] = {
     "overlap": (_overlap, "expected caches of state that do not overlap"),
     "too few blocks": (lambda e: e.manifest["kv_cache"]["groups"][1].update(blocks=1), "expected states in 1 blocks"),
     "keys in a state": (_attend_to_a_state, "PagedAttention|key_cache"),
-    "states of short sequences": (
-        lambda e: e.instruction("GatedDeltaRule")["attributes"].update(tokens_per_state=16),
-        "expected operators with states of at least 352 tokens",
+    "no room for drafts": (
+        lambda e: e.manifest["limits"].update(max_draft_len=3),
+        "expected operators with states that 4 tokens can be taken back from",
     ),
     "a window of states": (lambda e: e.manifest["kv_cache"]["groups"][1].update(window=5), "if and only if the kind"),
     "states first": (lambda e: e.manifest["kv_cache"]["groups"].reverse(), "one group of states at most, after others"),

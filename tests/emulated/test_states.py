@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.state_checks import check_divided, check_gated_rms_norm, check_state_steps
+from tests.gpu.state_checks import StateKernel, check_divided, check_gated_rms_norm, check_state_steps
 from tests.rounds import rounds
-from tests.state_batch import Operator, causal_conv, gated_delta_rule
+from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule
 
 LENGTHS = [13, 42, 70]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
@@ -26,12 +26,23 @@ def test_causal_conv(channels: int, width: int, decode: bool, dtype: torch.dtype
     check_state_steps(operator, LENGTHS, STEPS, dtype, Emulator(), decode=decode)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 72)])
-def test_gated_delta_rule(sizes: tuple[int, int, int, int]) -> None:
-    check_state_steps(gated_delta_rule(*sizes), LENGTHS, STEPS, torch.bfloat16, Emulator())
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 136)])
+def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_row: bool) -> None:
+    check_state_steps(gated_delta_rule(*sizes, by_row=by_row), LENGTHS, STEPS, torch.bfloat16, Emulator())
 
 
-@pytest.mark.parametrize("operator", [causal_conv(8, 5, tokens_per_state=5), gated_delta_rule(1, 2, 24, 40)])
+OPERATORS = [causal_conv(8, 5), gated_delta_rule(1, 2, 24, 40), gated_delta_rule(1, 1, 8, 8, by_row=True)]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@given(seed=st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=rounds(8))
+def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
+    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, Emulator()), seed)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @given(counts=st.lists(COUNTS, min_size=1, max_size=4))
 @settings(deadline=None, max_examples=rounds(20))
 def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator, counts: list[list[int]]) -> None:

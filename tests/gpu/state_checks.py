@@ -12,9 +12,7 @@ from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.launches import Prepared
 from tests.gpu.memory import Memory
-from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, run_steps
-from tests.tolerances import STATE_TOLERANCES
-from tests.tolerances import assert_close as assert_close_arrays
+from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_states, run_steps
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
 from trtllm_lite.plugins.launch import Buffer
@@ -44,7 +42,7 @@ class StateKernel:
 class _Lowering:
     """The part of ``plugins/cuda/lowering.py`` that operators with a recurrent state ask for; buffers are tensors."""
 
-    name, max_draft_len = "op", 0
+    name = "op"
     GAP = 8  # elements between the states of a layer, where those of other layers may be
 
     def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
@@ -67,8 +65,8 @@ class _Lowering:
         return self._buffer(operand, self._dtype)
 
     def new(self, output: str) -> Buffer:
-        heads = self.arrays[self.state_name].shape[1:]
-        width = heads[0] * heads[2] if len(heads) == 3 else heads[0]  # value heads of their size, or channels
+        heads, channels = self.arrays[self.state_name].shape[1:]
+        width = heads * int(self._attributes["value_dim"]) if "value_dim" in self._attributes else channels
         tensor = torch.full((len(self.arrays[self.rows_names[0]]), width), POISON, dtype=self._dtype)
         self.buffers[output] = self.memory(output, tensor.to(self._device))
         return self.buffers[output]
@@ -131,9 +129,7 @@ def check_state_steps(
         y, states = reference(sequences.inputs(new_tokens), operator.attributes)
         found = np.concatenate(sequences.step(new_tokens, kernel))
         assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), dtype)
-        is_stored = np.isfinite(states)
-        assert np.array_equal(np.isfinite(sequences.states), is_stored)
-        assert_close_arrays(sequences.states[is_stored], states[is_stored], what="states", table=STATE_TOLERANCES)
+        check_states(operator, sequences.states, states)
 
 
 def check_divided(
@@ -145,8 +141,7 @@ def check_divided(
     whole = run_steps(rounded(operator, lengths, dtype), [list(enumerate(lengths))], kernel)
     parts = run_steps(rounded(operator, lengths, dtype), steps, kernel)
     for expected, found in zip(whole, parts, strict=True):
-        for of_whole, of_parts in zip(expected, found, strict=True):
-            assert np.array_equal(of_parts, of_whole)
+        assert np.array_equal(found, expected)
 
 
 def check_gated_rms_norm(rows: int, groups: int, size: int, dtype: torch.dtype, machine: Machine) -> None:

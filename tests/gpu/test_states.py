@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.state_checks import check_divided, check_gated_rms_norm, check_state_steps
-from tests.state_batch import Operator, causal_conv, gated_delta_rule
+from tests.gpu.state_checks import StateKernel, check_divided, check_gated_rms_norm, check_state_steps
+from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule
 
 LENGTHS = [13, 420, 700]
 STEPS = [[(0, 7), (1, 400), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 500), (1, 20), (0, 5)], [(2, 198)]]
@@ -15,6 +15,7 @@ OPERATORS = [
     causal_conv(264, 4, activation="none", dtype=np.float16),
     gated_delta_rule(16, 32, 128, 128),
     gated_delta_rule(3, 6, 24, 40),
+    gated_delta_rule(8, 8, 128, 128, by_row=True),
 ]
 
 
@@ -29,6 +30,12 @@ def test_steps(operator: Operator) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator) -> None:
     check_divided(operator, STEPS_OF_FEW, torch.float16, GPU)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
+    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, GPU), seed)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 129])

@@ -140,7 +140,7 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
     if op == "LatentAttention":
         bound["y_features"] = bound["num_heads"] * bound["value_dim"]
     if op == "GatedDeltaRule":
-        bound["y_features"] = bound["value_heads"] * bound["value_dim"]
+        bound["y_features"] = bound["value_heads"] * int(attributes["value_dim"])
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
         bound["tallied"] = int(attributes["local_experts"]) + 3

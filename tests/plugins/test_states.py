@@ -13,10 +13,22 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, reference, run
 from tests.plugins.test_bounds import run_guarded
 from tests.rounds import rounds
-from tests.state_batch import Arrays, Operator, Run, Sequences, causal_conv, gated_delta_rule, run_steps
+from tests.state_batch import (
+    Arrays,
+    Operator,
+    Run,
+    Sequences,
+    causal_conv,
+    check_states,
+    check_tokens_are_taken_back,
+    gated_delta_rule,
+    run_steps,
+)
 from tests.tolerances import KERNEL_TOLERANCES, STATE_TOLERANCES, assert_close
 from trtllm_lite import _testing
 from trtllm_lite.errors import EngineError
+from trtllm_lite.plugins.gated_delta_rule.reference import Replay
+from trtllm_lite.plugins.state_spans import StateSpan
 
 ISA = _testing.supported_isas()[0]
 LENGTHS = [13, 42, 90]
@@ -42,9 +54,7 @@ def check_steps(operator: Operator, isa: str) -> None:
         y, states = expected.values()
         found = np.concatenate(sequences.step(new_tokens, kernel(operator, isa)))
         assert_close(found, y, what="results", table=STATE_TOLERANCES)
-        is_stored = np.isfinite(states)
-        np.testing.assert_array_equal(np.isfinite(sequences.states), is_stored)
-        assert_close(sequences.states[is_stored], states[is_stored], what="states", table=STATE_TOLERANCES)
+        check_states(operator, sequences.states, states)
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
@@ -55,9 +65,20 @@ def test_causal_conv(isa: str, dtype: str, channels: int, width: int) -> None:
         check_steps(causal_conv(channels, width, bias=bias, activation=activation, dtype=WEIGHT_DTYPES[dtype]), isa)
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("sizes", RULES)
-def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int]) -> None:
-    check_steps(gated_delta_rule(*sizes), isa)
+def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int], by_row: bool) -> None:
+    check_steps(gated_delta_rule(*sizes, by_row=by_row), isa)
+
+
+OPERATORS = [causal_conv(40, 5), gated_delta_rule(3, 6, 24, 40), gated_delta_rule(1, 2, 24, 40, by_row=True)]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@given(seed=st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=rounds(60))
+def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
+    check_tokens_are_taken_back(operator, kernel(operator, ISA, 2), seed)
 
 
 @st.composite
@@ -68,7 +89,7 @@ def divisions(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
     return [draw(st.permutations(list(enumerate(step)))) for step in steps]
 
 
-@pytest.mark.parametrize("operator", [causal_conv(40, 5, tokens_per_state=5), gated_delta_rule(3, 6, 24, 40)])
+@pytest.mark.parametrize("operator", OPERATORS)
 @given(steps=divisions())
 @settings(deadline=None, max_examples=rounds(100))
 def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator, steps: list) -> None:
@@ -76,8 +97,7 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator,
     whole = run_steps(Sequences(operator, lengths), [list(enumerate(lengths))], kernel(operator, ISA, 1))
     parts = run_steps(Sequences(operator, lengths), steps, kernel(operator, ISA, 3))
     for expected, found in zip(whole, parts, strict=True):
-        for of_whole, of_parts in zip(expected, found, strict=True):
-            assert_same_bits(of_parts, of_whole)
+        assert_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("operator", [causal_conv(40, 4), gated_delta_rule(1, 2, 24, 40)])
@@ -89,7 +109,7 @@ def test_a_row_of_nan_stays_in_its_sequence(isa: str, operator: Operator) -> Non
     assert np.isnan(made[1][3:7]).all()
     for sequence in (0, 2):
         assert_same_bits(made[sequence], expected[sequence])
-        assert_same_bits(dirty.state(sequence), clean.state(sequence))
+        assert_same_bits(dirty.states[dirty.state_block(sequence)], clean.states[clean.state_block(sequence)])
 
 
 def test_gates_far_from_zero(isa: str) -> None:
@@ -117,7 +137,7 @@ def test_the_delta_rule_of_transformers(isa: str, tokens: int) -> None:
     operator = gated_delta_rule(2, 6, 24, 40)
     sequences = Sequences(operator, [tokens + 9])
     sequences.step([(0, 9)], kernel(operator, isa))
-    before = sequences.state(0).copy()
+    before = _matrix(operator, sequences)
     qkv, a, b = (torch.from_numpy(part[9:]).double() for part in sequences.rows[0])
     query, key, value = qkv.split([48, 48, 240], 1)
     query, key = (part.view(1, tokens, 2, 24).repeat_interleave(3, 2) for part in (query, key))
@@ -133,7 +153,15 @@ def test_the_delta_rule_of_transformers(isa: str, tokens: int) -> None:
     )
     (found,) = sequences.step([(0, tokens)], kernel(operator, isa))
     assert_close(found, y.reshape(tokens, -1).numpy(), what="results", table=STATE_TOLERANCES)
-    assert_close(sequences.state(0), state[0].numpy(), what="states", table=STATE_TOLERANCES)
+    assert_close(_matrix(operator, sequences), state[0].numpy(), what="states", table=STATE_TOLERANCES)
+
+
+def _matrix(operator: Operator, sequences: Sequences) -> np.ndarray:
+    """The matrices of the first sequence with all its tokens, float32 [heads, key_dim, value_dim]."""
+    assert operator.layout is not None
+    past = sequences.done[0]
+    replay = Replay(operator.layout, sequences.states[sequences.state_block(0)], StateSpan(slice(0, 0), past, 0))
+    return replay.matrix.astype(np.float32)
 
 
 @pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 1), (5, 3, 40), (33, 4, 128), (70, 2, 65)])
@@ -155,9 +183,9 @@ def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int) -> None:
 
 
 def test_nothing_is_touched_behind_operands(isa: str) -> None:
-    for operator in (causal_conv(21, 4, tokens_per_state=4), gated_delta_rule(1, 2, 7, 21, tokens_per_state=4)):
+    for operator in (causal_conv(21, 4), gated_delta_rule(1, 2, 7, 21)):
         sequences = Sequences(operator, [19, 6])
-        sequences.states = sequences.states[: sequences.tables[sequences.tables < 99].max() + 1]
+        sequences.states = sequences.states[: sequences.tables[:, 0].max() + 1]
         sequences.step([(0, 2), (1, 6)], kernel(operator, isa))
         run_guarded(operator.name, sequences.inputs([(0, 17)]), dict(operator.attributes), "row_major", isa)
     x = np.ones((3, 21), np.float32)

@@ -52,8 +52,6 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     if states:
         _check_alike(states, owners)
         groups = (*groups, CacheGroup(STATE, STATE, 0, tuple(cache for kept in states for cache in kept)))
-        for node in (node for kept in states for node in owners[kept]):
-            node.attributes["tokens_per_state"] = ir.AttrInt64("tokens_per_state", max_seq_len)
     for number, group in enumerate(groups):
         for node in (node for kept in group.by_layer.values() for node in owners[kept]):
             node.attributes["cache_group"] = ir.AttrInt64("cache_group", number)

@@ -13,6 +13,7 @@ from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, Pa
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
+from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, TEXT_ENCODER
@@ -79,6 +80,7 @@ def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype:
         passes.append(TAKE_TOKEN_ROWS)
     model, fusions = run_passes(network, passes)
     check_all_fused(model, fusions)
+    make_room_for_drafts(model.graph, limits.max_draft_len)
     groups = assign_cache_groups(model.graph, limits.max_seq_len)
     if has_features(model.graph) and (len(groups) > 1 or groups[0].window):
         raise BuildError(

@@ -8,19 +8,23 @@ from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at
 from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.causal_conv.reference import reference as convolve
 from trtllm_lite.plugins.gated_delta_rule.reference import reference as apply_delta_rule
+from trtllm_lite.plugins.replay import ReplayState
+
+# The attributes of operators with a replayed state, and their macros.
+_REPLAY = {
+    "key_dim": "KEY_DIM",
+    "value_dim": "VALUE_DIM",
+    "decay_dim": "DECAY_DIM",
+    "replay_tokens": "REPLAYED",
+    "taken_back": "TAKEN_BACK",
+}
 
 
-def _places(macros: Macros, pointers: tuple[Pointer, Pointer, Pointer], num_seqs: int, stride: int) -> list[np.ndarray]:
-    """``cu_seqlens``, ``past_lens``, and a table for each sequence as far as the kernel reads it."""
+def _places(pointers: tuple[Pointer, Pointer, Pointer], num_seqs: int, stride: int) -> list[np.ndarray]:
+    """``cu_seqlens``, ``past_lens``, and the first entry of each sequence's table."""
     starts, past_lens = at(pointers[0], np.int32, num_seqs + 1), at(pointers[1], np.int32, num_seqs)
-    last = past_lens + np.maximum(np.diff(starts), 1) - 1
-    columns = int(last.max()) // macros["TL_TOKENS_PER_STATE"] + 1
     entries = pointers[2].view(np.int32)
-    tables = np.full((num_seqs, columns), -1, np.int32)
-    for seq in range(num_seqs):
-        row = entries[seq * stride : seq * stride + columns]
-        tables[seq, : len(row)] = row
-    return [starts, past_lens, tables]
+    return [starts, past_lens, np.array([[entries[seq * stride]] for seq in range(num_seqs)], np.int32)]
 
 
 class _States:
@@ -45,10 +49,6 @@ class _States:
                 view[...] = state
 
 
-def _of_states(macros: Macros, **more: Any) -> dict[str, Any]:
-    return {"cache_group": 0, "tokens_per_state": macros["TL_TOKENS_PER_STATE"], **more}
-
-
 @kernel
 def causal_conv(
     macros: Macros,
@@ -68,12 +68,12 @@ def causal_conv(
     half, channels, width = half_type(macros), macros["TL_CHANNELS"], macros["TL_WIDTH"]
     assert grid[0] * 256 >= channels
     assert grid[1] * macros["TL_TOKENS"] >= num_tokens
-    *places, blocks = _places(macros, (cu_seqlens, past_lens, tables), num_seqs, stride)
-    cache = _States(macros, states, blocks, channels, width - 1)
+    *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
+    cache = _States(macros, states, blocks, macros["TL_SLOTS"], channels)
     rows, taps = at(x, half, num_tokens, channels).astype(np.float32), at(weight, half, channels, width)
     given = None if bias is None else at(bias, np.float32, channels)
     inputs = [rows, taps, cache.all, *places, cache.tables, given]
-    sums, after = convolve(inputs, _of_states(macros, activation="none"))
+    sums, after = convolve(inputs, {"activation": "none", "cache_group": 0})
     cache.store(after)
     at(y, half, num_tokens, channels)[...] = activated(macros, sums.astype(np.float64))
 
@@ -96,17 +96,18 @@ def gated_delta_rule(
     scale: float,
     epsilon: float,
 ) -> None:
-    key_heads, heads, key_dim, value_dim = (
-        macros[f"TL_{name}"] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")
-    )
-    assert grid[:2] == (-(-value_dim // 32), heads)
-    *places, blocks = _places(macros, (cu_seqlens, past_lens, tables), grid[2], stride)
-    cache = _States(macros, states, blocks, heads, key_dim, value_dim)
+    key_heads, heads = macros["TL_KEY_HEADS"], macros["TL_VALUE_HEADS"]
+    layout = ReplayState(*(macros[f"TL_{name}"] for name in _REPLAY.values()))
+    key_dim, value_dim, decays = layout.key_dim, layout.value_dim, heads * layout.decays
+    assert grid[:1] == (heads,)
+    *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
+    cache = _States(macros, states, blocks, heads, layout.size)
     count, half = int(places[0][-1]), half_type(macros)
-    widths = (2 * key_heads * key_dim + heads * value_dim, heads, heads)
+    widths = (2 * key_heads * key_dim + heads * value_dim, decays, heads)
     rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
-    weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias)]
-    attributes = _of_states(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
+    weights = [at(a_log, np.float32, heads), at(dt_bias, np.float32, decays)]
+    attributes: dict[str, Any] = {name: macros[f"TL_{macro}"] for name, macro in _REPLAY.items()}
+    attributes |= {"num_key_heads": key_heads, "scale": scale, "norm_epsilon": epsilon, "cache_group": 0}
     results, after = apply_delta_rule([*rows, *weights, cache.all, *places, cache.tables], attributes)
     cache.store(after)
     at(y, half, count, heads * value_dim)[...] = results

@@ -16,6 +16,7 @@ from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.passes import PIPELINE
+from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.functions import FUNCTIONS
@@ -50,8 +51,13 @@ def test_operands_keep_shapes_and_storage(tmp_path: Path) -> None:
     conv, rule, norm = (nodes_of(model.graph, op_type, DOMAIN)[1] for op_type in FUSED)
     weight = operands(conv)["weight"]
     assert (dims(weight), weight.dtype) == ((124, 4), ir.DataType.BFLOAT16)
-    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("silu", ("num_blocks", 124, 3))
-    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 6, 10, 14)
+    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("silu", ("num_blocks", 4, 124))
+    size = 10 * 14 + 17 * (10 + 14 + 1) + 1  # with room for the tokens that are replayed, and one that is taken back
+    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 6, size)
+    make_room_for_drafts(model.graph, 5)
+    assert dims(operands(conv)["conv_state"]) == dims(conv.outputs[1]) == ("num_blocks", 9, 124)
+    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 6, size + 5 * (10 + 14 + 1))
+    assert attribute(conv, "taken_back") == attribute(rule, "taken_back") == 6
     assert attribute(rule, "num_key_heads") == 2
     assert attribute(rule, "scale") == pytest.approx(10**-0.5)
     assert operands(norm)["x"] is rule.outputs[0]
@@ -74,9 +80,6 @@ def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
     fused, fusions = run_passes(network)
     check_all_fused(fused, fusions)
     state = Sequences(Shape(layers=3, kv_heads=2, head_dim=20, vocab=VOCAB_SIZE), num_seqs=3)
-    for node in fused.graph:
-        if "tokens_per_state" in node.attributes:  # all states of a sequence in its first block
-            node.attributes["tokens_per_state"] = ir.AttrInt64("tokens_per_state", 1 << 20)
     for value in fused.graph.inputs:
         if str(value.name).startswith(("conv_state.", "recurrent_state.")):
             shape = [state.num_blocks, *(dims(value) or ())[1:]]

@@ -73,7 +73,8 @@ ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "T
 NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
 HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
-STATES: dict[str, int | str] = {"TL_TOKENS_PER_STATE": 64, "TL_BLOCK_BYTES": 65536}
+STATES: dict[str, int | str] = {"TL_BLOCK_BYTES": 65536}
+REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
 LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32, "TL_BLOCK_BYTES": 61 * 36_864}
 KERNELS: dict[str, dict[str, int | str]] = {
@@ -83,12 +84,12 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "causal_conv/cuda.cuh": {
-        **{"TL_CHANNELS": 8192, "TL_WIDTH": 4, "TL_TOKENS": 32, "TL_ACTIVATION": 1, **STATES},
+        **{"TL_CHANNELS": 8192, "TL_WIDTH": 4, "TL_SLOTS": 8, "TL_TOKENS": 32, "TL_ACTIVATION": 1, **STATES},
     },
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_delta_rule/cuda.cuh": {
-        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, **STATES},
+        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
     },
     "gated_rms_norm/cuda.cuh": {"TL_FEATURES": 4096, "TL_GROUP": 128, "TL_THREADS": 256},
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},

@@ -45,7 +45,7 @@ class Model {
         if (auto* s = pick()) write(*s);
         break;
       case 6:
-        if (auto* s = pick(); s != nullptr && cache_.geometry().can_take_back()) fork(*s);
+        if (auto* s = pick(); s != nullptr && cache_.geometry().can_fork()) fork(*s);
         break;
       case 7:
         if (auto* s = pick()) std::holds_alternative<KvSequence>(s->handle) ? swap_out(*s) : swap_in(*s);

@@ -37,7 +37,9 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
             yield Decision(site(conv), False, str(mismatch))
             continue
         operands = {"x": match.x, "weight": _matrix(graph, conv, match.weight), "bias": match.bias}
-        insert_recurrent(graph, match.last, "CausalConv", operands, match.state, {"activation": match.activation})
+        channels, width = dims(operands["weight"]) or ()
+        attributes = {"activation": match.activation}
+        insert_recurrent(graph, match.last, "CausalConv", operands, match.state, (width, channels), attributes)
         yield Decision(site(conv), True)
 
 

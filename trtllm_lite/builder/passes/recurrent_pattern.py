@@ -1,21 +1,22 @@
 """What the passes for recurrent layers share: the states that a layer keeps, and the operators that change them.
 
-The states past_conv.i and past_recurrent.i become conv_state.i and recurrent_state.i, one to a block. The attributes
-``cache_group`` and ``tokens_per_state`` of the operators are set when cache groups are assigned.
+The states past_conv.i and past_recurrent.i become conv_state.i and recurrent_state.i, one to a block. The operators'
+``cache_group`` is set when cache groups are assigned, and their ``taken_back`` by ``make_room_for_drafts``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import dims, fused_node, value_of
+from trtllm_lite.builder.graph import Dim, attribute, dims, fused_node, operands, value_of
 from trtllm_lite.builder.passes.attention_pattern import expect, is_packing, layer_of
 from trtllm_lite.builder.passes.paged_attention import NUM_BLOCKS, add_shared_inputs
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, PADDED_ROWS
+from trtllm_lite.plugins.schema import all_schemas
 
 _FLOAT = ir.DataType.FLOAT
-_UNASSIGNED = {"cache_group": 0, "tokens_per_state": 1}
+_UNASSIGNED = {"cache_group": 0, "taken_back": 1}
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,15 @@ def insert_recurrent(
     op_type: str,
     operands: Mapping[str, ir.Value | None],
     state: State,
+    form: Sequence[Dim | None],
     attributes: Mapping[str, int | float | str],
 ) -> ir.Value:
     """Insert an operator in place of the node ``before``; returns its packed rows, which replace that one's output.
 
-    Its state takes the place of an input and an output of the network.
+    Its state, of the shape ``form`` if one token can be taken back, takes the place of an input and an output of the
+    network.
     """
-    number, shape = layer_of(state.past), [NUM_BLOCKS, *(dims(state.past) or ())[1:]]
+    number, shape = layer_of(state.past), [NUM_BLOCKS, *form]
     past, present = (value_of(f"{kind}.{number}", _FLOAT, shape) for kind in (state.kind, f"{state.kind}_out"))
     padded = before.outputs[0]
     y = value_of(f"{padded.name}.packed", _FLOAT, [NUM_TOKENS, *(dims(padded) or ())[2:]])
@@ -58,6 +61,28 @@ def insert_recurrent(
     graph.outputs[graph.outputs.index(state.present)] = present
     _replace_padded(graph, padded, y)
     return y
+
+
+def make_room_for_drafts(graph: ir.Graph, max_draft_len: int) -> None:
+    """Let the states of all layers hold so many draft tokens besides a token that may be taken back."""
+    for node in graph:
+        if "taken_back" not in node.attributes:
+            continue
+        node.attributes["taken_back"] = ir.AttrInt64("taken_back", 1 + max_draft_len)
+        (kept,) = (operands(node)[argument.name] for argument in all_schemas()[node.op_type].caches)
+        extents = list(dims(kept) or ())
+        by_token = extents[axis := 2 if "replay_tokens" in node.attributes else 1]
+        assert isinstance(by_token, int)
+        extents[axis] = by_token + max_draft_len * _elements_of_token(node)
+        for value in (kept, node.outputs[1]):
+            value.shape = ir.Shape(extents)
+
+
+def _elements_of_token(node: ir.Node) -> int:
+    """By how much the extent of a state grows for each token that may be taken back."""
+    if "replay_tokens" not in node.attributes:
+        return 1
+    return sum(int(attribute(node, name)) for name in ("key_dim", "value_dim", "decay_dim"))
 
 
 def _replace_padded(graph: ir.Graph, padded: ir.Value, packed: ir.Value) -> None:

@@ -26,8 +26,8 @@ class CacheKind {
   // Whether an entry sums up all tokens so far, so that each step reads it and writes it anew. Another sequence that
   // begins with the same tokens goes on from a copy that was kept in time, while full blocks can be shared.
   virtual bool sums_up() const = 0;
-  // Whether the last tokens can be taken back, as wrong drafts are.
-  virtual bool can_take_back() const = 0;
+  // Whether a sequence can go on in two ways that share what it has so far.
+  virtual bool can_fork() const = 0;
   // Whether a sequence needs more entries the longer it is.
   virtual bool grows() const = 0;
   // Whether sequences give back blocks while they run, each at its own time.
@@ -55,7 +55,7 @@ class FullCache final : public CacheKind {
   int entry(int position) const override { return position / tokens_per_block_; }
   int num_writable(int num_entries) const override { return num_entries * tokens_per_block_; }
   bool sums_up() const override { return false; }
-  bool can_take_back() const override { return true; }
+  bool can_fork() const override { return true; }
   bool grows() const override { return true; }
   bool gives_back() const override { return false; }
   int first_needed(int) const override { return 0; }
@@ -83,7 +83,7 @@ class WindowCache final : public CacheKind {
   int entry(int position) const override { return all_.entry(position); }
   int num_writable(int num_entries) const override { return all_.num_writable(num_entries); }
   bool sums_up() const override { return false; }
-  bool can_take_back() const override { return true; }
+  bool can_fork() const override { return true; }
   bool grows() const override { return true; }
   bool gives_back() const override { return true; }
   int first_needed(int position) const override { return std::max(position - window_ + 1, 0) / tokens_per_block_; }
@@ -110,7 +110,7 @@ class StateCache final : public CacheKind {
   int entry(int) const override { return 0; }
   int num_writable(int num_entries) const override { return num_entries > 0 ? std::numeric_limits<int>::max() : 0; }
   bool sums_up() const override { return true; }
-  bool can_take_back() const override { return false; }
+  bool can_fork() const override { return false; }
   bool grows() const override { return false; }
   bool gives_back() const override { return false; }
   int first_needed(int) const override { return 0; }

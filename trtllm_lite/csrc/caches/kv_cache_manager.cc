@@ -66,7 +66,7 @@ KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, i
 }
 
 KvSequence KvCacheManager::fork(const KvSequence& parent) {
-  if (!geometry_.can_take_back()) throw std::logic_error("KV cache: a sequence with a state cannot be forked");
+  if (!geometry_.can_fork()) throw std::logic_error("KV cache: a sequence with a state cannot be forked");
   const std::uint32_t id = new_sequence(false);
   Sequence& from = sequences_[parent.id_];
   Sequence& to = sequences_[id];

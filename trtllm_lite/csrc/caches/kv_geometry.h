@@ -40,7 +40,7 @@ class KvGeometry {
     }
     gives_back_ = std::ranges::any_of(groups_, [](const Group& group) { return group.kind->gives_back(); });
     has_states_ = std::ranges::any_of(groups_, [](const Group& group) { return group.kind->sums_up(); });
-    can_take_back_ = std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_take_back(); });
+    can_fork_ = std::ranges::all_of(groups_, [](const Group& group) { return group.kind->can_fork(); });
     num_growing_ =
         static_cast<int>(std::ranges::count_if(groups_, [](const Group& group) { return group.kind->grows(); }));
     if (std::ranges::count_if(groups, [](const CacheSpec& group) { return group.blocks > 1; }) > 1) {
@@ -58,7 +58,7 @@ class KvGeometry {
   // Whether the entries of any group sum up all tokens so far.
   bool has_states() const { return has_states_; }
   // Whether the last tokens of a sequence can be taken back.
-  bool can_take_back() const { return can_take_back_; }
+  bool can_fork() const { return can_fork_; }
   // The number of groups of which a sequence needs more blocks the longer it is.
   int num_growing_groups() const { return num_growing_; }
   // Whether sequences give back blocks of any group while they run.
@@ -125,7 +125,7 @@ class KvGeometry {
   int tokens_per_block_ = 1;
   std::vector<Group> groups_{{make_cache_kind({}, 1, 1), 1}};
   int run_ = 1, num_growing_ = 1;
-  bool gives_back_ = false, has_states_ = false, can_take_back_ = true;
+  bool gives_back_ = false, has_states_ = false, can_fork_ = true;
 };
 
 }  // namespace tl

@@ -7,11 +7,12 @@
 
 namespace tl::TL_ISA {
 
-// The new tokens of a sequence, `count` of them from row `first` on, and the blocks of its state before and after them.
-// A sequence that begins has no `source`, which is -1: its state is zero. Without new tokens nothing is read or
-// written.
+// The new tokens of a sequence, `count` of them from row `first` on, after `past` tokens, and the block of its state.
+// Without new tokens nothing is read or written.
 struct StateSpan {
-  std::int64_t first, count, source, target;
+  std::int64_t first, count, past, block;
+
+  std::int64_t end() const { return past + count; }
 };
 
 // The state of a layer in the run of blocks that begins with `block`.
@@ -19,34 +20,29 @@ inline float* state_in(const Tensor& cache, std::int64_t block) {
   return cache.as<float>() + block * (cache.block_bytes / std::int64_t{sizeof(float)});
 }
 
-// What locates states: the step inputs of the operator, and its attributes.
+// What locates states: the step inputs of the operator.
 class StateSpans {
  public:
-  StateSpans(const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& block_tables, std::int64_t cache_group,
-             std::int64_t tokens_per_state)
+  StateSpans(const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& block_tables, std::int64_t cache_group)
       : starts_(cu_seqlens.as<const std::int32_t>()),
         past_lens_(past_lens.as<const std::int32_t>()),
         num_seqs_(past_lens.shape[0]),
-        row_size_(block_tables.shape[1]),
-        num_groups_(block_tables.shape[0] / past_lens.shape[0]),
-        tokens_per_state_(tokens_per_state),
-        rows_(block_tables.as<const std::int32_t>() + cache_group * row_size_) {}
+        stride_(block_tables.shape[0] / past_lens.shape[0] * block_tables.shape[1]),
+        blocks_(block_tables.as<const std::int32_t>() + cache_group * block_tables.shape[1]) {}
 
   std::int64_t num_seqs() const { return num_seqs_; }
 
   StateSpan of(std::int64_t seq) const {
-    const std::int64_t first = starts_[seq], count = starts_[seq + 1] - first, past = past_lens_[seq];
-    if (count == 0) return {first, 0, -1, -1};
-    const std::int32_t* row = rows_ + seq * num_groups_ * row_size_;
-    const std::int64_t source = past > 0 ? row[(past - 1) / tokens_per_state_] : -1;
-    return {first, count, source, row[(past + count - 1) / tokens_per_state_]};
+    const std::int64_t first = starts_[seq], count = starts_[seq + 1] - first;
+    if (count == 0) return {first, 0, 0, -1};
+    return {first, count, past_lens_[seq], blocks_[seq * stride_]};
   }
 
  private:
   const std::int32_t* starts_;
   const std::int32_t* past_lens_;
-  std::int64_t num_seqs_, row_size_, num_groups_, tokens_per_state_;
-  const std::int32_t* rows_;
+  std::int64_t num_seqs_, stride_;
+  const std::int32_t* blocks_;
 };
 
 }  // namespace tl::TL_ISA

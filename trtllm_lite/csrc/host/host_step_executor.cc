@@ -19,7 +19,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
-      masks_(rows_, cache_geometry(executor.engine().manifest()).can_take_back()),
+      masks_(rows_, !cache_geometry(executor.engine().manifest()).has_states()),
       geometry_(cache_geometry(executor.engine().manifest())),
       blocks_(executor.num_slots(), geometry_.num_groups()),
       // At least one byte, because an empty mapping is an error.

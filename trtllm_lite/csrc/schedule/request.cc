@@ -48,7 +48,7 @@ void check_stop_conditions(const RequestSpec& spec, int vocab_size) {
 void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
   check_range("num_beams", spec.num_beams, 1, limits.max_batch_size,
               "each beam takes a place in the batch; search with fewer or raise max_batch_size");
-  check(limits.geometry.can_take_back(), "requests without num_beams, because beams would need states of their own",
+  check(limits.geometry.can_fork(), "requests without num_beams, because beams would need states of their own",
         std::to_string(spec.num_beams) + " beams for a model with recurrent layers", "leave num_beams out");
   check(spec.stop_sequences.empty(), "no stop sequences in a beam search", std::to_string(spec.stop_sequences.size()),
         "leave them out or pass stop_token_ids");

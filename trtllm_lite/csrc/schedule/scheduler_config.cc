@@ -18,8 +18,6 @@ SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& ca
   const KvGeometry geometry = with_steps_of(cache, config.max_num_tokens).geometry();
   check(config.max_draft_len >= 0 && config.max_draft_len <= kMaxDrafts,
         "max_draft_len (" + std::to_string(config.max_draft_len) + ") must be 0 to " + std::to_string(kMaxDrafts));
-  check(config.max_draft_len == 0 || geometry.can_take_back(),
-        "max_draft_len must be 0, because states of recurrent layers cannot be taken back");
   const int num_needed = geometry.most_blocks(config.max_seq_len - 1, config.max_seq_len - 1);
   check(num_slots >= config.max_batch_size,
         "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);

@@ -20,7 +20,7 @@ TokenMasks::TokenMasks(const CudaExecutor& executor, const RowSampler& rows)
       rows_(rows),
       num_words_(mask_words(rows.vocab_size())),
       may_be_late_(executor.engine().manifest().mapping.pp_size == 1 &&
-                   cache_geometry(executor.engine().manifest()).can_take_back()) {}
+                   !cache_geometry(executor.engine().manifest()).has_states()) {}
 
 void TokenMasks::reserve(Staging& staging) {
   if (staging.words.size() > 0) return;

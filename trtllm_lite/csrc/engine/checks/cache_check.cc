@@ -154,12 +154,12 @@ void check_group_of(const CallInstruction& call, const Plan& plan, const Manifes
   }
   if (!has_group) return;
   const CacheGroup& group = groups[static_cast<std::size_t>(number)];
-  const bool takes_states = call.attributes.contains("tokens_per_state");
-  const bool keeps_one = takes_states && attribute("tokens_per_state") >= manifest.limits.max_seq_len;
-  if (takes_states != is_state(group) || takes_states != keeps_one) {
-    refuse_plan("programs", "expected operators with states of at least " +
-                                std::to_string(manifest.limits.max_seq_len) +
-                                " tokens in cache groups of that kind alone, found another in " + group.name);
+  const bool takes_states = call.attributes.contains("taken_back");
+  const bool holds_drafts = takes_states && attribute("taken_back") > manifest.limits.max_draft_len;
+  if (takes_states != is_state(group) || takes_states != holds_drafts) {
+    refuse_plan("programs", "expected operators with states that " + std::to_string(manifest.limits.max_draft_len + 1) +
+                                " tokens can be taken back from in cache groups of that kind alone, found another in " +
+                                group.name);
   }
   if (group.window == 0 || (window > 0 && window <= group.window)) return;
   refuse_plan("programs", "expected a layer of cache group " + std::to_string(number) +
