@@ -1,21 +1,25 @@
 """LoRA adapters of requests, against PEFT's merged models in transformers."""
 
+import copy
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from tests.models import GROUP_SIZE, quantize_linear_layers, save_tiny_model
 from tests.tolerances import assert_close
-from trtllm_lite import LLM, KvCacheConfig, LoRARequest, SamplingParams
+from trtllm_lite import LLM, KvCacheConfig, LoRARequest, SamplingParams, SchedulerConfig
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
@@ -74,9 +78,9 @@ def lora_llm(model_dir: Path) -> Iterator[LLM]:
         yield llm
 
 
-def continuation(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+def continuation(model: PreTrainedModel, prompt: list[int], length: int = GREEDY.max_tokens) -> list[int]:
     with torch.inference_mode():
-        ids = model.generate(torch.tensor([prompt]), max_new_tokens=GREEDY.max_tokens, do_sample=False, eos_token_id=-1)
+        ids = model.generate(torch.tensor([prompt]), max_new_tokens=length, do_sample=False, eos_token_id=-1)
     return ids[0, len(prompt) :].tolist()
 
 
@@ -225,12 +229,87 @@ MODULES = {
     "deepseek_v2": ["q_proj", "kv_a_proj_with_mqa", "o_proj"],
     "deepseek_v3": ["q_a_proj", "q_b_proj"],
     "granitemoe": ["shared_mlp.input_linear", "shared_mlp.output_linear"],
+    "qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"],
 }
 
 
 @pytest.mark.parametrize("family", MODULES)
 def test_modules_are_those_of_the_family(family: str, tmp_path: Path) -> None:
     assert_equals_peft(save_tiny_model(family, tmp_path / "model"), MODULES[family], tmp_path)
+
+
+@pytest.mark.parametrize("module", ["in_proj_qkvz", "in_proj_ba", "out_proj"])
+def test_recurrent_layers_are_adapted_one_projection_at_a_time(module: str, tmp_path: Path) -> None:
+    assert_equals_peft(save_tiny_model("qwen3_next", tmp_path / "model"), [module], tmp_path)
+
+
+def test_adapters_keep_states_of_their_own(tmp_path: Path) -> None:
+    """Prefixes, chunks and preemption: requests of one adapter go on from states that the same adapter has made."""
+    model = save_tiny_model("qwen3_next", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
+    sizes = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "tokens_per_block": 16}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_lora_rank=8, **sizes)
+    changed = with_adapter(copy.deepcopy(model), 6, r=4, lora_alpha=9, target_modules=MODULES["qwen3_next"])
+    changed.save_pretrained(str(tmp_path / "adapter"))
+    lora = LoRARequest("changed", 1, str(tmp_path / "adapter"))
+    models = {None: model, lora: changed.merge_and_unload()}
+    prompts = [[*range(3, 60), *prompt] for prompt in random_prompts(8, 6, longest=30)]
+    loras, params = [lora, None, lora] * 2, replace(GREEDY, max_tokens=40)
+    expected = [continuation(models[request], prompt, 40) for prompt, request in zip(prompts, loras, strict=True)]
+    small = {"kv_cache_config": KvCacheConfig(max_tokens=128, host_cache_size=1 << 22)}
+    small["scheduler_config"] = SchedulerConfig(capacity_scheduler_policy="MAX_UTILIZATION")
+    for options in ({}, small):
+        with LLM(tmp_path / "engine", max_num_tokens=40, **options) as llm:
+            for _ in range(2):
+                outputs = llm.generate(prompts, params, lora_request=loras, use_tqdm=False)
+                assert [output.outputs[0].token_ids for output in outputs] == expected
+            stats = llm.get_stats()
+        if options:
+            assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
+        else:
+            assert all(output.metrics.num_cached_tokens >= 48 for output in outputs)
+
+
+def test_an_expert_that_all_tokens_share_is_adapted(tmp_path: Path) -> None:
+    """PEFT takes these names for those of the other experts, so that this adapter is written and merged by hand."""
+    model = save_tiny_model("qwen3_next", tmp_path / "model")
+    found = {name: one for name, one in model.named_modules() if re.search(r"\.shared_expert\.\w+_proj$", name)}
+    generator = torch.Generator().manual_seed(12)
+    matrices = {
+        name: (torch.randn(3, one.in_features, generator=generator), torch.randn(one.out_features, 3) * 0.1)
+        for name, one in found.items()
+    }
+    write_adapter(tmp_path / "adapter", matrices)
+    (prompt,) = random_prompts(13, 1)
+    with LLM(tmp_path / "model", max_lora_rank=8, **LIMITS) as llm:
+        output = llm.generate(prompt, GREEDY, lora_request=LoRARequest("shared", 1, str(tmp_path / "adapter")))
+    assert output.outputs[0].token_ids != continuation(model, prompt)
+    with torch.no_grad():
+        for name, (a, b) in matrices.items():
+            found[name].weight += b @ a
+    assert output.outputs[0].token_ids == continuation(model, prompt)
+
+
+@pytest.mark.parametrize("module", ["linear_attn.conv1d", "mlp.shared_expert_gate", "mlp.experts"])
+def test_modules_that_no_projection_belongs_to_are_named(module: str, tmp_path: Path) -> None:
+    save_tiny_model("qwen3_next", tmp_path / "model")
+    write_adapter(tmp_path / "adapter", {f"model.layers.0.{module}": (torch.ones(3, 60), torch.ones(60, 3))})
+    with LLM(tmp_path / "model", max_lora_rank=8, **LIMITS) as llm:
+        named = rf"changes 'model\.layers\.0\.{re.escape(module)}', and this engine lets adapters change .*in_proj_qkvz"
+        with pytest.raises(EngineError, match=named):
+            llm.generate([5], GREEDY, lora_request=LoRARequest("other", 1, str(tmp_path / "adapter")))
+
+
+def write_adapter(directory: Path, matrices: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Write an adapter of rank and alpha 3 with these matrices A and B of modules."""
+    directory.mkdir()
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 3}))
+    tensors = {
+        f"base_model.model.{module}.lora_{which}.weight": matrix
+        for module, pair in matrices.items()
+        for which, matrix in zip("AB", pair, strict=True)
+    }
+    save_file(tensors, directory / "adapter_model.safetensors")
 
 
 def assert_equals_peft(model: PreTrainedModel, modules: str | list[str], directory: Path, **built: object) -> None:

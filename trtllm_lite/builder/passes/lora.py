@@ -98,9 +98,11 @@ def lora_pass(projections: Mapping[str, Projection], max_rank: int, found: list[
 
 def _parts(product: str, projections: Mapping[str, Projection]) -> list[Projection]:
     """The projections that a product computes, in the order of its outputs; none unless adapters may change all."""
+    if product in projections:
+        return [projections[product]]
     layer, _, last = product.rpartition(".")
-    names = [f"{layer}.{part}" for part in _MERGED.get(last, (last,))]
-    return [projections[name] for name in names] if projections.keys() >= set(names) else []
+    names = [f"{layer}.{part}" for part in _MERGED.get(last, ())]
+    return [projections[name] for name in names if projections.keys() >= set(names)]
 
 
 def _add(graph: ir.Graph, product: ir.Node, parts: list[Projection], first: int, max_rank: int) -> None:
