@@ -17,6 +17,7 @@ DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
 PLUGIN_ROOT = Path(__file__).parent
 MAX_TEXT_LENGTH = 1024
+_MOST_KINDS = 2  # of heads
 TEXT_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789_ "
 
 
@@ -41,6 +42,8 @@ class Argument:
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
     this one wants scales (``DType.scaled``).
+    ``heads`` says what the last axis holds, part after part: of all heads of a kind, which is one of the operator's
+    ``heads``, the features of each (``value_heads * value_dim``). Axes whose extent is a number of heads need none.
     """
 
     name: str
@@ -58,6 +61,12 @@ class Argument:
     below: str | None = None
     present_with: str | None = None
     scaled_by: str | None = None
+    heads: tuple[str, ...] = ()
+
+    @property
+    def is_row(self) -> bool:
+        """Whether this holds rows of activations that operators make; a weight may take their place."""
+        return not (self.cache or self.step_input or self.state or self.constant or self.checked or self.alias)
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,12 @@ class Schema:
     integers, names, ``+``, ``-``, ``*`` and ``%``. A constraint with a symbol that only absent operands have is not
     checked. ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils. All ranks compute
     a ``collective`` together: plans of CPUs have instructions of its folder's name instead of calls.
+
+    Ranks divide an operator by ``heads`` or by ``channels`` (builder/sharding/by_schema.py). ``heads`` names one or two
+    extents or attributes that are numbers of heads. The operator treats each head of the first kind by itself, together
+    with the one of the second kind that serves it and equally many successive others. ``channels`` names an extent
+    whose elements the operator treats each by itself, or in groups: the constraints that name it hold where a rank's
+    part begins and ends as well.
     """
 
     name: str
@@ -93,6 +108,8 @@ class Schema:
     constraints: tuple[str, ...] = ()
     check: bool = False
     collective: bool = False
+    heads: tuple[str, ...] = ()
+    channels: str | None = None
 
     @property
     def keeps_state(self) -> bool:
@@ -128,11 +145,11 @@ class Schema:
 def _argument(entry: dict) -> Argument:
     entry = dict(entry)
     dtypes = tuple(entry.pop("dtypes"))
-    layouts = tuple(entry.pop("layouts", ("row_major",)))
+    layouts, heads = (tuple(entry.pop(key, value)) for key, value in (("layouts", ("row_major",)), ("heads", ())))
     unknown = (set(dtypes) - DTYPES.keys()) | (set(layouts) - set(LAYOUTS))
     if unknown:
         raise ValueError(f"argument {entry['name']}: unknown dtype or layout {sorted(unknown)}")
-    return Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
+    return Argument(dtypes=dtypes, layouts=layouts, heads=heads, shape=tuple(entry.pop("shape")), **entry)
 
 
 _ROWS = {given.name for given in STEP_INPUTS if given.rows}  # step inputs of activations
@@ -194,10 +211,30 @@ def load_schema(path: Path) -> Schema:
         constraints=tuple(raw.pop("constraints", ())),
         check=raw.pop("check", False),
         collective=raw.pop("collective", False),
+        heads=tuple(raw.pop("heads", ())),
+        channels=raw.pop("channels", None),
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")
+    _check_division(schema)
     return schema
+
+
+def _check_division(schema: Schema) -> None:
+    """Raise ValueError if the schema says how ranks divide the operator, and names what it does not have."""
+    arguments = (*schema.inputs, *schema.outputs)
+    extents = {axis for argument in arguments for axis in argument.shape if isinstance(axis, str)}
+    names = extents | {attribute.name for attribute in schema.attributes}
+    named = {*schema.heads, *([] if schema.channels is None else [schema.channels])}
+    if len(schema.heads) > _MOST_KINDS or (schema.heads and schema.channels) or not named <= names:
+        raise ValueError(f"{schema.name}: expected heads of one or two kinds, or channels, found {sorted(named)}")
+    for argument in arguments:
+        parts = [part.partition(" * ") for part in argument.heads]
+        if not all(kind in schema.heads and each in extents for kind, _, each in parts):
+            raise ValueError(
+                f"argument {argument.name}: expected heads like 'value_heads * value_dim', of a kind in "
+                f"{schema.heads}, found {argument.heads}"
+            )
 
 
 @cache

@@ -46,8 +46,10 @@ def _choosing(checkpoint: Checkpoint, pair: tuple[int, int]) -> Checkpoint:
 def _check(checkpoint: Checkpoint, directory: Path, tp_size: int, moe_ep_size: int) -> None:
     build_engine(checkpoint, directory / "one", **LIMITS)
     build_engine(checkpoint, directory / "many", tp_size=tp_size, moe_ep_size=moe_ep_size, **LIMITS)
-    groups = len(read_engine(directory / "one").manifest.kv_cache.groups)
-    one, many = (two_steps(opened(directory / name), groups) for name in ("one", "many"))
+    one, many = (
+        two_steps(opened(directory / name), read_engine(directory / name).manifest.kv_cache.groups)
+        for name in ("one", "many")
+    )
     for expected, found in zip(one, many, strict=True):
         assert_close(found, expected)
 

@@ -30,7 +30,7 @@ def engines_of(directory: Path) -> list[Any]:
 
 
 def steps_of(directory: Path) -> list[np.ndarray]:
-    groups = len(read_engine(directory).manifest.kv_cache.groups)
+    groups = read_engine(directory).manifest.kv_cache.groups
     return two_steps(_core.open_executor(engines_of(directory)), groups)
 
 

@@ -1,6 +1,7 @@
 """Engines of several ranks, on CPUs with a thread for each rank, compute what an engine of one rank computes."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
 from trtllm_lite.builder import build_engine, least_tp_size, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.cli import cli
+from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.format import ENGINE_FILES
+from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.plan import CollectiveInstruction
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.verification import check_engine
@@ -44,11 +47,17 @@ def opened(directory: Path, **options: Any) -> Any:
     return _core.open_executor(ranks, **options)
 
 
-def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
-    """The logits of a step with three prompts, and of a step that continues them."""
+def two_steps(executor: Any, groups: Sequence[CacheGroup] = ()) -> list[np.ndarray]:
+    """The logits of a step with three prompts, and of a step that continues them; no ``groups``: there is one."""
     generator = np.random.default_rng(0)
     lens, found = np.array([7, 19, 1], np.int32), []
-    tables = np.arange(9 * num_groups, dtype=np.int32).reshape(3 * num_groups, 3)
+    tables = np.zeros((3 * max(len(groups), 1), 3), np.int32)
+    next_block = 0
+    for row, group in enumerate([*groups] * 3 or [None] * 3):
+        if group is not None and group.kind == STATE:  # a run of blocks, which the first entry stands for
+            tables[row], next_block = next_block, next_block + group.blocks
+        else:
+            tables[row], next_block = np.arange(next_block, next_block + 3), next_block + 3
     for past, new in ((np.zeros(3, np.int32), lens), (lens, np.array([1, 3, 20], np.int32))):
         tokens = generator.integers(0, VOCAB_SIZE, new.sum()).astype(np.int32)
         last = (np.cumsum(new) - 1).astype(np.int32)
@@ -56,24 +65,23 @@ def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
     return found
 
 
-@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *MOE_FAMILIES])
+@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES])
 def of_one_rank(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Checkpoint, int, list[np.ndarray]]:
-    """A checkpoint of each family, its cache groups, and the results of a one-rank engine in two steps."""
+) -> tuple[Checkpoint, list[np.ndarray]]:
+    """A checkpoint of each family, and the results of a one-rank engine in two steps."""
     directory = tmp_path_factory.mktemp(request.param)
     checkpoint = checkpoint_of(request.param, directory)
     manifest = build_engine(checkpoint, directory / "engine", **LIMITS)
-    groups = len(manifest.kv_cache.groups)
-    return checkpoint, groups, two_steps(opened(directory / "engine"), groups)
+    return checkpoint, two_steps(opened(directory / "engine"), manifest.kv_cache.groups)
 
 
 @pytest.mark.parametrize("tp_size", [2, 6])
 def test_ranks_compute_what_one_computes(
-    of_one_rank: tuple[Checkpoint, int, list[np.ndarray]], tp_size: int, tmp_path: Path
+    of_one_rank: tuple[Checkpoint, list[np.ndarray]], tp_size: int, tmp_path: Path
 ) -> None:
-    checkpoint, groups, expected = of_one_rank
-    build_engine(checkpoint, tmp_path / "engine", tp_size=tp_size, **LIMITS)
+    checkpoint, expected = of_one_rank
+    groups = build_engine(checkpoint, tmp_path / "engine", tp_size=tp_size, **LIMITS).kv_cache.groups
     for one, many in zip(expected, two_steps(opened(tmp_path / "engine"), groups), strict=True):
         assert_close(many, one)
 

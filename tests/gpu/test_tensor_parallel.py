@@ -42,6 +42,12 @@ OF_TWO = pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}, BY_NCCL
 OWN_SHAPES = {
     "qwen3": {"head_dim": 16},
     "qwen3_moe": {"head_dim": 16, "num_experts": 8, "moe_intermediate_size": 64},
+    # All experts are chosen, so that rounding changes no choice. Each rank has 8 value heads.
+    "qwen3_next": {
+        **{"head_dim": 32, "partial_rotary_factor": 0.5, "linear_num_value_heads": 16, "linear_key_head_dim": 16},
+        **{"linear_value_head_dim": 24, "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 64},
+        "shared_expert_intermediate_size": 64,
+    },
 }
 PARAMS = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 WITH_LOGITS = replace(PARAMS, return_context_logits=True, return_generation_logits=True)
@@ -68,7 +74,7 @@ def tokens(output: Any) -> list[int]:
 
 @OF_TWO
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_next"])
 def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for directory in made(tmp_path, family, dtype, {}, two, gather_context_logits=True):

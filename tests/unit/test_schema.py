@@ -74,6 +74,14 @@ def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
         ('["int32"]\nshape = ["num_seqs"]\nstep_input = "past_lens"', _CACHE, "steps: expected a cache of a kind in"),
         ('["int32"]\nshape = ["num_seqs"]\nstep_input = "past_lens"', _STATES, "unless it is a cache of states"),
         ('name = "Count"', 'name = "Count"\nkernel = "cuda"', r"unknown keys \['kernel'\]"),
+        (
+            'name = "Count"',
+            'name = "Count"\nheads = ["num_heads"]',
+            r"Count: expected heads of one or two kinds, or chan",
+        ),
+        ('name = "Count"', 'name = "Count"\nchannels = "width"', r"or channels, found \['width'\]"),
+        ('name = "Count"', 'name = "Count"\nheads = ["num_seqs"]\nchannels = "num_slots"', "or channels, found"),
+        ('doc = "sums"', 'doc = "sums"\nheads = ["num_seqs * num_slots"]', "argument counts: expected heads like"),
         ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
     ],
 )
@@ -87,6 +95,19 @@ def test_a_cache_of_states_has_one_for_each_block() -> None:
     (states,) = all_schemas()["GatedDeltaRule"].caches
     assert (states.cache, states.shape[0]) == ("state", "num_blocks")
     assert all_schemas()["GatedDeltaRule"].caches_layer
+
+
+def test_schemas_say_how_ranks_divide_operators() -> None:
+    rule, conv = all_schemas()["GatedDeltaRule"], all_schemas()["CausalConv"]
+    assert (rule.heads, rule.channels, conv.heads, conv.channels) == (
+        ("value_heads", "num_key_heads"),
+        None,
+        (),
+        "channels",
+    )
+    assert rule.inputs[0].heads == (*["num_key_heads * key_dim"] * 2, "value_heads * value_dim")
+    rows = {argument.name for argument in (*rule.inputs, *rule.outputs) if argument.is_row}
+    assert rows == {"qkv", "a", "b", "a_log", "dt_bias", "y"}
 
 
 def test_networks_have_no_operators_that_keep_state() -> None:

@@ -33,11 +33,20 @@ def broken_constraints(
             for symbol, extent in zip(argument.shape, shape, strict=True)
             if isinstance(symbol, str) and isinstance(extent, int)
         }
+    return broken_among(schema, names)
+
+
+def broken_among(schema: Schema, names: Mapping[str, int | float], of: str | None = None) -> list[str]:
+    """Return the constraints that do not hold for ``names``, each with its values; only those with the name ``of``.
+
+    Constraints with other names are skipped.
+    """
     broken = []
     for constraint in schema.constraints:
         comparison = ast.parse(constraint, mode="eval").body
         used = _names_in(comparison)
-        if all(name in names for name in used) and not _holds(comparison, names):
+        is_meant = of is None or of in used
+        if is_meant and all(name in names for name in used) and not _holds(comparison, names):
             broken.append(f"{constraint} ({', '.join(f'{name} is {names[name]}' for name in used)})")
     return broken
 

@@ -16,10 +16,9 @@ def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
     found = [f"layers.{number}" for number, kind in layer_kinds(graph) if kind in WITH_STATES]
     if not found:
         return
-    ranks = limits.tp_size * limits.pp_size
     wrong = {
         f"the target is {target}: build with --backend native for cpu or a GPU": target == "tensorrt",
-        f"tp_size is {limits.tp_size} and pp_size {limits.pp_size}: build for one rank": ranks > 1,
+        f"pp_size is {limits.pp_size}: build for one stage": limits.pp_size > 1,
         "it has features for a draft head: convert it without --draft_model_dir": has_features(graph),
     }
     problems = [problem for problem, is_wrong in wrong.items() if is_wrong]

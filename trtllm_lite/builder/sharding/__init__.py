@@ -1,20 +1,21 @@
 """Divides a fused network among ranks (tensor parallelism, Megatron-LM, arXiv 1909.08053).
 
 A product whose result only another product reads (query, key and value; gate and up) computes some of its output
-features on each rank, for attention whole heads. The next product takes those as its input features, and an AllReduce
-adds up the ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values,
-and takes its heads after the norm. In a mixture of experts each of ``moe_ep_size`` EP ranks has some of the experts
-(expert parallelism, arXiv 2006.16668), whose features are divided among the ranks with this EP rank; all ranks route
-all rows, each computes its own experts, and the AllReduce adds up their results as well. Each rank has some rows of the
-vocabulary in the embedding and the LM head; an AllGather joins the ranks' logits. Every rank computes all other
-operators, such as norms, in full. All ranks have the same plan, and weights of the same shapes.
+features on each rank, for attention and recurrent layers whole heads. The next product takes those as its input
+features, and an AllReduce adds up the ranks' results. If a norm covers all query heads together, every rank computes
+all queries, keys and values, and takes its heads after the norm. In a mixture of experts each of ``moe_ep_size`` EP
+ranks has some of the experts (expert parallelism, arXiv 2006.16668), whose features are divided among the ranks with
+this EP rank; all ranks route all rows, each computes its own experts, and the AllReduce adds up their results as well.
+Each rank has some rows of the vocabulary in the embedding and the LM head; an AllGather joins the ranks' logits. Every
+rank computes all other operators, such as norms, in full. All ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Callable
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.sharding import attention, experts, latent_attention, products, vocabulary
+from trtllm_lite.builder.cache_groups import caches_layer
+from trtllm_lite.builder.sharding import attention, by_schema, experts, latent_attention, products, vocabulary
 from trtllm_lite.builder.sharding.rank import Rank
 from trtllm_lite.builder.sharding.shared_sources import SharedSources
 
@@ -49,15 +50,18 @@ _RULES: dict[str, Callable[[Rank, ir.Node], None]] = {
     "GroupedLinear": experts.share_inputs,
     "Linear": _share_outer,
 }
-"""Rules by which operators are divided; operators without one treat each feature by itself, or read whole rows."""
+"""Rules by which operators are divided; schemas say it of others, or they treat each feature by itself, or read whole
+rows."""
 
 
 def _rewrite(rank: Rank) -> None:
     inner = products.inner(rank)
     for node in list(rank.graph):
         if node in inner:
-            products.share_outputs(rank, node)
+            products.cut_outputs(rank, node, inner[node])
         elif node.op_type in _RULES:
             _RULES[node.op_type](rank, node)
+        elif caches_layer(node) or (rank.has_part_of_inputs(node) and by_schema.is_divided(node)):
+            by_schema.share(rank, node)
         elif rank.has_part_of_inputs(node):
             products.follow(rank, node)

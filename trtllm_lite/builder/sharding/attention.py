@@ -26,7 +26,7 @@ def share(rank: Rank, node: ir.Node) -> None:
         rank.cut(given["sinks"], -1, [rank.own(num_heads)])
     if "stored" in made:
         raise rank.refusal(node, "what it stores is an output of the network")
-    rank.mark(made["y"], num_heads * head_dim)
+    rank.mark(made["y"], [rank.own(num_heads * head_dim)])
 
 
 def heads(rank: Rank, attention: ir.Node) -> list[Range]:
@@ -35,16 +35,22 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
     num_kv_heads, head_dim = _kv_shape(rank, attention)
     if num_heads % rank.tp_size:
         raise uneven_heads(rank, attention, f"{num_heads} query heads cannot be split", num_heads, num_kv_heads)
-    if not _shares_out(num_kv_heads, rank.tp_size):
+    own_kv = heads_that_serve(rank, num_kv_heads)
+    if own_kv is None:
         problem = f"{num_kv_heads} key/value heads cannot be split or repeated"
         raise uneven_heads(rank, attention, problem, num_heads, num_kv_heads)
-    kv_heads = _own_kv_heads(rank, num_kv_heads)
-    first_kv = rank.number * num_kv_heads // rank.tp_size
-    first, last = rank.own(num_heads // rank.tp_size)
-    ranges = [(first, last)]
+    ranges = [rank.own(num_heads // rank.tp_size)]
     for behind in (num_heads, num_heads + num_kv_heads):
-        ranges.append((behind + first_kv, behind + first_kv + kv_heads))
+        ranges.append((behind + own_kv[0], behind + own_kv[1]))
     return [(start * head_dim, stop * head_dim) for start, stop in ranges]
+
+
+def heads_that_serve(rank: Rank, count: int) -> Range | None:
+    """The heads among ``count``, each for several successive ones, that serve the rank's; None if they do not divide."""
+    if not _shares_out(count, rank.tp_size):
+        return None
+    first = rank.number * count // rank.tp_size
+    return first, first + _own_kv_heads(rank, count)
 
 
 def norms_all_heads(attention: ir.Node) -> bool:

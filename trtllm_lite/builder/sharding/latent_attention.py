@@ -15,7 +15,7 @@ def share(rank: Rank, node: ir.Node) -> None:
     count = num_heads // rank.tp_size
     for name in ("key_up", "value_up"):
         rank.cut(given[name], 0, [rank.own(count)])
-    rank.mark(results(node)["y"], count * value_dim)
+    rank.mark(results(node)["y"], [rank.own(count * value_dim)])
 
 
 def heads(rank: Rank, attention: ir.Node) -> list[Range]:

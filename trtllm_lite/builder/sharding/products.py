@@ -1,12 +1,12 @@
 """Divides products: by their outputs, or by their inputs, with Rowwise operators between the two kinds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.cache_groups import caches_layer
-from trtllm_lite.builder.graph import attribute, dims, fused_by, operands, results
-from trtllm_lite.builder.sharding import attention, latent_attention
+from trtllm_lite.builder.graph import attribute, dims, features_of, operands, results
+from trtllm_lite.builder.sharding import attention, by_schema, latent_attention
 from trtllm_lite.builder.sharding.rank import Range, Rank, even_part
 from trtllm_lite.network.tensors import extents, zeros
 from trtllm_lite.quantize.formats import matrix_of
@@ -16,51 +16,70 @@ PADDED_TO = 8
 _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat each feature of a row by itself
 
 
-def inner(rank: Rank) -> set[ir.Node]:
-    """The products whose results only other products read, possibly through operators that treat each feature alone."""
-    found: set[ir.Node] = set()
+def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
+    """The products of whose outputs the rank computes some, and which: those whose results attention and recurrent
+    layers read, or only other products, possibly through operators that treat each feature alone.
+
+    A product whose outputs are divided has all inputs on every rank.
+    """
+    found: dict[ir.Node, list[Range]] = {}
     for node in rank.graph:
-        if node.op_type == "PagedAttention" and not attention.norms_all_heads(node):
-            found.add(_product_before(rank, node, "qkv"))
-        if node.op_type == "LatentAttention":
-            found.add(_product_before(rank, node, "query"))
-        if node.op_type == "Linear":
-            origins = _origins(operands(node)["x"])
-            if all(_is(origin, "Linear", "GatedLinear") or (origin and caches_layer(origin)) for origin in origins):
-                found |= {origin for origin in origins if origin and _is(origin, "Linear", "GatedLinear")}
+        for value, ranges in _of_heads(rank, node):
+            _divide(rank, node, _origins(value), ranges, found)
+    for node in reversed([node for node in rank.graph if node.op_type == "Linear"]):
+        origins = _origins(operands(node)["x"])
+        in_parts = all(_is_product(origin) or (origin and caches_layer(origin)) for origin in origins)
+        if node not in found and in_parts:
+            _divide(rank, node, filter(_is_product, origins), _part_of(rank, operands(node)["x"], origins), found)
     return found
 
 
-def _product_before(rank: Rank, node: ir.Node, operand: str) -> ir.Node:
-    product = fused_by(operands(node)[operand], "Linear")
-    if product is None:
-        raise rank.refusal(node, "its queries, keys and values do not come straight from one product")
-    return product
+def _of_heads(rank: Rank, node: ir.Node) -> list[tuple[ir.Value, list[Range]]]:
+    """What ``node`` reads of heads that the ranks divide, with the features of the rank's heads."""
+    given = operands(node)
+    if node.op_type == "PagedAttention":
+        return [] if attention.norms_all_heads(node) else [(given["qkv"], attention.heads(rank, node))]
+    if node.op_type == "LatentAttention":
+        return [(given["query"], latent_attention.heads(rank, node))]
+    return by_schema.rows_of_heads(rank, node)
+
+
+def _divide(
+    rank: Rank,
+    reader: ir.Node,
+    products: Iterable[ir.Node | None],
+    ranges: list[Range],
+    found: dict[ir.Node, list[Range]],
+) -> None:
+    """Give the rank the outputs ``ranges`` of ``products``, which ``reader`` needs."""
+    for product in products:
+        if product is None or not _is_product(product):
+            raise rank.refusal(reader, "what it reads does not come straight from a product")
+        if found.setdefault(product, ranges) != ranges:
+            raise rank.refusal(product, "operators that read it need different features")
+
+
+def _part_of(rank: Rank, x: ir.Value, origins: Iterable[ir.Node | None]) -> list[Range]:
+    """The rank's features of ``x``: those of its heads if attention or a recurrent layer makes some of them."""
+    if any(origin and caches_layer(origin) for origin in origins):
+        return [rank.own(features_of(x) // rank.tp_size)]
+    return [even_part(features_of(x), rank.tp_size, rank.number, PADDED_TO)]
 
 
 def _origins(value: ir.Value) -> set[ir.Node | None]:
     """The nodes whose features become ``value`` through operators that treat each feature alone."""
     node = value.producer()
-    if node is None or node.op_type not in _ROW_WISE:
+    if node is None:
         return {node}
-    rows = [found for name, found in operands(node).items() if name.startswith("x")]
-    return set().union(*map(_origins, rows))
-
-
-def _is(node: ir.Node | None, *op_types: str) -> bool:
-    return node is not None and node.op_type in op_types
-
-
-def share_outputs(rank: Rank, node: ir.Node) -> None:
-    """Give the rank some of the outputs of ``node``, in whole heads if attention reads them."""
-    readers = {use.node.op_type: use.node for use in node.outputs[0].uses()}
-    if "PagedAttention" in readers:
-        cut_outputs(rank, node, attention.heads(rank, readers["PagedAttention"]))
-    elif "LatentAttention" in readers:
-        cut_outputs(rank, node, latent_attention.heads(rank, readers["LatentAttention"]))
+    if node.op_type in _ROW_WISE:
+        rows = [found for name, found in operands(node).items() if name.startswith("x")]
     else:
-        features = matrix_of(operands(node)).shape[-2]
-        cut_outputs(rank, node, [even_part(features, rank.tp_size, rank.number, PADDED_TO)])
+        rows = by_schema.rows_of_channels(node)
+    return set().union(*map(_origins, rows)) if rows else {node}
+
+
+def _is_product(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type in ("Linear", "GatedLinear")
 
 
 def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
@@ -70,7 +89,7 @@ def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
         rank.cut(value, -2, ranges)
     if "bias" in given:
         rank.cut(given["bias"], -1, ranges)
-    rank.mark(node.outputs[0], sum(stop - start for start, stop in ranges))
+    rank.mark(node.outputs[0], ranges)
 
 
 def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
@@ -113,14 +132,13 @@ def follow(rank: Rank, node: ir.Node) -> None:
     """Let ``node`` compute the rank's features from the rank's part of its inputs."""
     if node.op_type not in _ROW_WISE:
         raise rank.refusal(node, f"{node.op_type} reads features that the ranks split")
-    (features,) = {(dims(value) or ())[-1] for value in node.inputs if value is not None and rank.has_part_of(value)}
-    assert isinstance(features, int)
+    ranges = rank.part_of_inputs(node)
     if node.op_type == "Rowwise":
         for name, value in operands(node).items():
             if name.startswith("x") and not rank.has_part_of(value):
                 raise rank.refusal(node, "it reads features that the ranks split, and others that they do not")
             if name.startswith("v"):
-                rank.cut(value, -1, [rank.own(features)])
+                rank.cut(value, -1, ranges)
     for name, value in results(node).items():
         if name == "y":
-            rank.mark(value, features)
+            rank.mark(value, ranges)

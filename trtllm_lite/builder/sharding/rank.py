@@ -21,8 +21,8 @@ class Rank:
     def __init__(self, graph: ir.Graph, number: int, tp_size: int, moe_tp_size: int, sources: SharedSources) -> None:
         self.graph, self.number, self.tp_size, self.moe_tp_size = graph, number, tp_size, moe_tp_size
         self._sources = sources
-        self._parted: set[ir.Value] = set()  # values of which the rank has only some features
-        self._whole: dict[ir.Value, tuple[int | str | None, ...]] = {}  # shapes of reshaped values in the whole network
+        self._parts: dict[ir.Value, Sequence[Range]] = {}  # the features that the rank has, if not all
+        self._whole: dict[ir.Value, tuple[int | str | None, ...]] = {}  # shapes in the whole network, where they differ
         self._cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
 
     def own(self, count: int) -> Range:
@@ -31,11 +31,22 @@ class Rank:
 
     def has_part_of(self, value: ir.Value) -> bool:
         """Whether the rank has only some of the value's features."""
-        return value in self._parted
+        return value in self._parts
 
     def has_part_of_inputs(self, node: ir.Node) -> bool:
         """Whether the rank has only some features of an input of ``node``."""
-        return any(value in self._parted for value in node.inputs if value is not None)
+        return any(value in self._parts for value in node.inputs if value is not None)
+
+    def part_of(self, value: ir.Value) -> Sequence[Range] | None:
+        """The features that the rank has of ``value``; None if it has all."""
+        return self._parts.get(value)
+
+    def part_of_inputs(self, node: ir.Node) -> Sequence[Range]:
+        """The features that the rank has of the inputs of ``node``, which are the same of each input in parts."""
+        parts = [self._parts[value] for value in node.inputs if value in self._parts]
+        if any(part != parts[0] for part in parts):
+            raise self.refusal(node, "it reads inputs of which the ranks have different features")
+        return parts[0]
 
     def whole_dims(self, value: ir.Value) -> tuple[int | str | None, ...]:
         """The shape that ``value`` has in the whole network."""
@@ -43,13 +54,13 @@ class Rank:
 
     def reshape(self, value: ir.Value, shape: Sequence[int | str | None]) -> None:
         """Give ``value``, which several operators may read, the shape that it has on the rank."""
-        self._whole[value] = self.whole_dims(value)
+        self._whole.setdefault(value, dims(value) or ())
         value.shape = ir.Shape(shape)
 
-    def mark(self, value: ir.Value, features: int) -> None:
-        """Record that the rank has ``features`` features of ``value``."""
-        value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
-        self._parted.add(value)
+    def mark(self, value: ir.Value, ranges: Sequence[Range]) -> None:
+        """Record that the rank has the features ``ranges`` of ``value``."""
+        self.reshape(value, [*(dims(value) or ())[:-1], sum(stop - start for start, stop in ranges)])
+        self._parts[value] = ranges
 
     def cut(self, value: ir.Value, axis: int, ranges: Sequence[Range]) -> None:
         """Keep ``ranges`` of a weight; a weight that several operators read is cut once along an axis."""
@@ -76,7 +87,8 @@ class Rank:
 
     def replace(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         """Replace the tensor of the weight ``value``."""
-        value.const_value, value.shape = tensor, ir.Shape(extents(tensor))
+        value.const_value = tensor
+        self.reshape(value, extents(tensor))
 
     def meet(self, node: ir.Node, op_type: str, features: int | None = None) -> None:
         """Insert the collective ``op_type`` over all ranks' results of ``node``, whose readers then read its output.
@@ -87,7 +99,7 @@ class Rank:
         shape = list(dims(value) or ())
         whole = value_of(f"{value.name}.whole", ir.DataType.FLOAT, [*shape[:-1], features or shape[-1]])
         replace_value(value, whole)
-        self._parted.discard(value)
+        self._parts.pop(value, None)
         name = f"{node.name}.{'all_reduce' if op_type == 'AllReduce' else 'all_gather'}"
         self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
 

@@ -115,11 +115,10 @@ void check_encoder(const Manifest& manifest) {
 void check_target_of_states(const Manifest& manifest) {
   const auto is_state = [](const CacheGroup& group) { return group.kind == CacheKindName::kState; };
   if (std::ranges::none_of(manifest.kv_cache.groups, is_state)) return;
-  const bool is_plain = num_ranks(manifest.mapping) == 1 && manifest.limits.max_draft_len == 0;
-  if (manifest.target.kind != TargetKind::kTensorrt && is_plain) return;
+  if (manifest.target.kind != TargetKind::kTensorrt && manifest.limits.max_draft_len == 0) return;
   throw EngineError(
-      "manifest.target: expected an engine of one rank without draft tokens, for a CPU or a GPU, because the model "
-      "has recurrent layers, found another");
+      "manifest.target: expected an engine without draft tokens, for a CPU or a GPU, because the model has recurrent "
+      "layers, found another");
 }
 
 // Checks an output: its kind, dtype and first extent, and that it has `rank` axes of which the others are integers.

@@ -1,0 +1,145 @@
+"""Divides operators as their schemas say: by heads, or by channels that are treated each by itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.constraints import broken_among
+from trtllm_lite.builder.graph import attribute, weight_tensor
+from trtllm_lite.builder.sharding.attention import heads_that_serve, uneven_heads
+from trtllm_lite.builder.sharding.rank import Range, Rank
+from trtllm_lite.plugins.schema import Argument, all_schemas
+
+
+def is_divided(node: ir.Node) -> bool:
+    """Whether the schema says how ranks divide ``node``."""
+    schema = all_schemas()[node.op_type]
+    return bool(schema.heads or schema.channels)
+
+
+def rows_of_heads(rank: Rank, node: ir.Node) -> list[tuple[ir.Value, list[Range]]]:
+    """The rows that ``node`` reads, with the features of the rank's heads; none unless ``node`` is divided by heads."""
+    if not all_schemas()[node.op_type].heads:
+        return []
+    names, heads = _whole_extents(rank, node), _own_heads(rank, node)
+    return [(value, _features(argument, names, heads)) for argument, value in _rows(node)]
+
+
+def rows_of_channels(node: ir.Node) -> list[ir.Value]:
+    """The rows of which ``node`` treats each feature alone, or in groups."""
+    return [] if all_schemas()[node.op_type].channels is None else [value for _, value in _rows(node)]
+
+
+def share(rank: Rank, node: ir.Node) -> None:
+    """Give the rank its heads or channels of ``node``, the rows of which are divided already."""
+    schema = all_schemas()[node.op_type]
+    names, parts = _whole_extents(rank, node), _parts(rank, node)
+    for argument, value in _rows(node):
+        if list(rank.part_of(value) or ()) != _features(argument, names, parts):
+            raise rank.refusal(node, f"the ranks have other features of {argument.name} than it needs")
+    for argument, value in _arguments(node):
+        _cut(rank, argument, value, parts)
+    for argument, value in zip(schema.outputs, node.outputs, strict=False):
+        if argument.is_row and value.name:
+            rank.mark(value, _features(argument, names, parts))
+    own = {name: _count(parts[name]) for name in schema.heads if name in node.attributes}
+    node.attributes.update({name: ir.AttrInt64(name, count) for name, count in own.items()})
+
+
+def _parts(rank: Rank, node: ir.Node) -> dict[str, list[Range]]:
+    """The rank's heads of each kind, or its channels, by the name that the schema gives them."""
+    schema = all_schemas()[node.op_type]
+    if schema.heads:
+        return _own_heads(rank, node)
+    if schema.channels is None:
+        raise rank.refusal(node, f"the schema of {node.op_type} does not say how ranks divide it")
+    if not rank.has_part_of_inputs(node):
+        raise rank.refusal(node, "what it reads is not divided")
+    _check_bounds(rank, node)
+    return {schema.channels: list(rank.part_of_inputs(node))}
+
+
+def _own_heads(rank: Rank, node: ir.Node) -> dict[str, list[Range]]:
+    """The rank's heads of each kind. Raises BuildError if they cannot be divided."""
+    kinds, names = all_schemas()[node.op_type].heads, _whole_extents(rank, node)
+    first, second = names[kinds[0]], names[kinds[-1]]
+    serving = heads_that_serve(rank, second)
+    if first % rank.tp_size:
+        raise uneven_heads(rank, node, f"{first} {_words(kinds[0])} cannot be split", first, second)
+    if serving is None:
+        raise uneven_heads(rank, node, f"{second} {_words(kinds[-1])} cannot be split or repeated", first, second)
+    return {kinds[-1]: [serving], kinds[0]: [rank.own(first // rank.tp_size)]}
+
+
+def _words(kind: str) -> str:
+    return kind.removeprefix("num_").replace("_", " ")
+
+
+def _features(argument: Argument, names: Mapping[str, int], parts: Mapping[str, Sequence[Range]]) -> list[Range]:
+    """The rank's elements of the last axis of ``argument``."""
+    if not argument.heads:
+        return list(parts[str(argument.shape[-1])])
+    found, begin = [], 0
+    for part in argument.heads:
+        kind, _, each = part.partition(" * ")
+        found += [(begin + start * names[each], begin + stop * names[each]) for start, stop in parts[kind]]
+        begin += names[kind] * names[each]
+    return found
+
+
+def _cut(rank: Rank, argument: Argument, value: ir.Value, parts: Mapping[str, Sequence[Range]]) -> None:
+    """Keep the rank's elements of a weight, or give a cache the shape that it has on the rank."""
+    for axis, symbol in enumerate(argument.shape):
+        if symbol not in parts:
+            continue
+        if weight_tensor(value) is not None:
+            rank.cut(value, axis, parts[str(symbol)])
+        elif not argument.is_row:
+            shape = list(rank.whole_dims(value))
+            shape[axis] = _count(parts[str(symbol)])
+            rank.reshape(value, shape)
+
+
+def _check_bounds(rank: Rank, node: ir.Node) -> None:
+    """Raise BuildError if the rank's channels begin or end where the schema's constraints allow no end."""
+    schema, names = all_schemas()[node.op_type], _whole_extents(rank, node)
+    assert schema.channels is not None
+    for bound in {bound for part in rank.part_of_inputs(node) for bound in part}:
+        broken = broken_among(schema, {**names, schema.channels: bound}, schema.channels)
+        if broken:
+            raise rank.refusal(node, f"the rank's features would begin or end at {bound}, against {broken[0]}")
+
+
+def _whole_extents(rank: Rank, node: ir.Node) -> dict[str, int]:
+    """The extents and integer attributes of ``node`` in the whole network, by name."""
+    attributes = {given.name: attribute(node, given.name) for given in all_schemas()[node.op_type].attributes}
+    names = {name: value for name, value in attributes.items() if isinstance(value, int)}
+    for argument, value in _arguments(node):
+        axes = zip(argument.shape, rank.whole_dims(value), strict=True)
+        names |= {axis: extent for axis, extent in axes if isinstance(axis, str) and isinstance(extent, int)}
+    return names
+
+
+def _arguments(node: ir.Node) -> Iterator[tuple[Argument, ir.Value]]:
+    """The inputs and outputs that ``node`` has."""
+    schema = all_schemas()[node.op_type]
+    for arguments, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
+        for argument, value in zip(arguments, values, strict=False):
+            if value is not None and value.name:
+                yield argument, value
+
+
+def _rows(node: ir.Node) -> list[tuple[Argument, ir.Value]]:
+    """The rows of activations that ``node`` reads, and of which a rank has some features."""
+    schema = all_schemas()[node.op_type]
+    inputs = zip(schema.inputs, node.inputs, strict=False)
+    return [
+        (argument, value)
+        for argument, value in inputs
+        if value is not None and weight_tensor(value) is None and argument.is_row
+        if argument.heads or argument.shape[-1] in (*schema.heads, schema.channels)
+    ]
+
+
+def _count(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for start, stop in ranges)
