@@ -172,7 +172,7 @@ def serving_floor(
     for engine in stages:
         cache = engine.manifest.kv_cache
         of_states = 2 * cache.state_bytes * sum(request.output_len - 1 for request in requests)
-        reading = (attended * cache.bytes_per_block / cache.tokens_per_block + of_states) / ceilings.bandwidth
+        reading = (attended * cache.token_bytes + of_states) / ceilings.bandwidth
         prompts = sum(prompt_flops_of(engine, request.prompt_len) for request in requests)
         products = steps * _products_floor(engine, batch / groups, ceilings, share_read)
         of_stages.append(prompts / ceilings.flops + products + reading)
@@ -260,5 +260,5 @@ def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
     """
     cache = engine.manifest.kv_cache
     context = shape.input_len + shape.output_len / 2
-    of_tokens = context * cache.bytes_per_block / cache.tokens_per_block
+    of_tokens = context * cache.token_bytes
     return round(shape.batch_size * (of_tokens + 2 * cache.state_bytes))

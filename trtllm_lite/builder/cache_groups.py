@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, operands
 from trtllm_lite.common.vocabulary import STATE
+from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -92,29 +93,35 @@ def layers_of(graph: ir.Graph) -> list[tuple[ir.Node, ...]]:
 class BlockLayout:
     """Where a block holds what layers keep: ``offsets`` in bytes by the names of the plan's tensors.
 
-    The blocks of a cache are ``num_bytes`` apart. States lie side by side in runs of ``blocks_of_states`` blocks.
+    The blocks of a cache are ``num_bytes`` apart. States lie side by side in runs of blocks.
     """
 
     offsets: Mapping[str, int]
     num_bytes: int
-    blocks_of_states: int
 
 
 def block_layout(groups: Sequence[CacheGroup], tokens_per_block: int) -> BlockLayout:
     """Lay out what the layers of ``groups`` keep: the caches of a layer lie side by side, from its place on.
 
-    Features, which another engine may read, have blocks of their own.
+    A pipeline stage without attention has blocks as large as its states need. Features, which another engine may read,
+    have blocks of their own.
     """
-    attention = [list(group.by_layer.values()) for group in groups if group.kind != STATE]
-    places = _place_bytes(attention)
-    offsets = dict[str, int]()
-    for layers in attention:
-        for begin, kept in zip(accumulate(places, initial=0), layers, strict=False):
+    offsets, begins = dict[str, int](), [0, *accumulate(_places(groups))]
+    for group in groups:
+        if group.kind == STATE:
+            offsets |= _side_by_side(group.caches, 0, 1)
+            continue
+        for begin, kept in zip(begins, group.by_layer.values(), strict=False):
             offsets |= _side_by_side(kept, begin, tokens_per_block)
-    states = [cache for group in groups if group.kind == STATE for cache in group.caches]
-    offsets |= _side_by_side(states, 0, 1)
-    num_bytes, of_states = tokens_per_block * sum(places), sum(cache.num_bytes for cache in states)
-    return BlockLayout(offsets, num_bytes, -(-of_states // num_bytes) if num_bytes else 0)
+    if begins[-1]:
+        return BlockLayout(offsets, tokens_per_block * begins[-1])
+    sizes = [-(-group.num_bytes // group.blocks) for group in groups if group.kind == STATE]
+    return BlockLayout(offsets, align(sum(sizes)))
+
+
+def _places(groups: Iterable[CacheGroup]) -> list[int]:
+    """The bytes of a token in each place of a block."""
+    return _place_bytes([[*group.by_layer.values()] for group in groups if group.kind != STATE])
 
 
 def _side_by_side(caches: Sequence[Cache], begin: int, num_tokens: int) -> dict[str, int]:
@@ -124,11 +131,15 @@ def _side_by_side(caches: Sequence[Cache], begin: int, num_tokens: int) -> dict[
 
 
 def as_stored(
-    groups: Sequence[CacheGroup], tokens_per_block: int, dtype_of: Callable[[str], str]
+    groups: Sequence[CacheGroup],
+    tokens_per_block: int,
+    dtype_of: Callable[[str], str],
+    of_stages: Sequence[Sequence[CacheGroup]] = (),
 ) -> tuple[CacheGroup, ...]:
     """Return ``groups`` with the types in which a backend stores what they keep, and with the blocks of states.
 
     ``dtype_of`` maps the type that keys, values or latents have in the graph to that in which they are stored.
+    ``of_stages`` are the groups of all stages of a pipeline, whose states take equally many blocks.
     """
 
     def stored(group: CacheGroup) -> CacheGroup:
@@ -136,9 +147,19 @@ def as_stored(
             return group
         return replace(group, caches=tuple(replace(cache, dtype=dtype_of(cache.dtype)) for cache in group.caches))
 
-    typed = tuple(map(stored, groups))
-    blocks = block_layout(typed, tokens_per_block).blocks_of_states
-    return tuple(replace(group, blocks=blocks) if group.kind == STATE else group for group in typed)
+    blocks = _blocks_of_states([[*map(stored, of_stage)] for of_stage in (of_stages or [groups])], tokens_per_block)
+    return tuple(replace(group, blocks=blocks) if group.kind == STATE else stored(group) for group in groups)
+
+
+def _blocks_of_states(stages: Sequence[Sequence[CacheGroup]], tokens_per_block: int) -> int:
+    """The blocks that states take, enough in each of ``stages``.
+
+    A stage without attention is counted with blocks as large as the largest of other stages.
+    """
+    of_block = [tokens_per_block * sum(_places(groups)) for groups in stages]
+    of_states = [sum(group.num_bytes for group in groups if group.kind == STATE) for groups in stages]
+    largest = max(*of_block, 1)  # an encoder keeps nothing
+    return max(-(-states // (num_bytes or largest)) for states, num_bytes in zip(of_states, of_block, strict=True))
 
 
 def groups_of_rank(groups: Sequence[CacheGroup], graph: ir.Graph) -> tuple[CacheGroup, ...]:

@@ -29,6 +29,7 @@ _FLAGS = ("gather_context_logits", "deterministic", "enable_prompt_embeds")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 _MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
 _MOST["moe_ep_size"] = MAX_TP_SIZE
+_OF_NETWORK = ("cache_groups", "groups_of_stages")
 
 
 class GivenLimits(TypedDict, total=False):
@@ -60,12 +61,13 @@ class BuildLimits:
     per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for bit
     independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. With
     ``enable_prompt_embeds`` tokens of prompts may be rows of embeddings instead of ids. ``cache_groups`` are set when
-    the network is known. ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none.
-    Each of ``pp_size`` stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of
-    every such layer. The devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as
-    many groups as devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage
-    exchange data: ``AUTO`` uses kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without
-    peer access.
+    the network is known; in a pipeline they are those of a stage, and ``groups_of_stages`` those of all.
+    ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
+    stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
+    devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as many groups as
+    devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses
+    kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without peer
+    access.
     """
 
     max_batch_size: int = 8
@@ -83,6 +85,7 @@ class BuildLimits:
     moe_ep_size: int = 1
     allreduce_strategy: str = ALLREDUCE_STRATEGIES[0]
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", "full", 0, ()),)
+    groups_of_stages: tuple[tuple[CacheGroup, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -92,7 +95,7 @@ class BuildLimits:
             elif field.name == "allreduce_strategy":
                 expected = " or ".join(ALLREDUCE_STRATEGIES)
                 _require(value in ALLREDUCE_STRATEGIES, f"{field.name} is {shown(value)}: expected {expected}")
-            elif field.name != "cache_groups" and (field.name != "max_num_tokens" or value is not None):
+            elif field.name not in _OF_NETWORK and (field.name != "max_num_tokens" or value is not None):
                 _check_extent(field.name, value)
         _require(
             self.max_input_len <= self.max_seq_len,

@@ -68,7 +68,9 @@ def ranks_of(job: BuildJob) -> list[list[BuildJob]]:
 
     Raises BuildError if the network cannot be divided.
     """
-    return [_parts_of(stage) for stage in stages_of(job)]
+    stages = [_parts_of(stage) for stage in stages_of(job)]
+    groups = tuple(first.limits.cache_groups for first, *_ in stages)
+    return [[replace(rank, limits=replace(rank.limits, groups_of_stages=groups)) for rank in ranks] for ranks in stages]
 
 
 def stages_of(job: BuildJob) -> list[BuildJob]:

@@ -18,7 +18,6 @@ def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
         return
     wrong = {
         f"the target is {target}: build with --backend native for cpu or a GPU": target == "tensorrt",
-        f"pp_size is {limits.pp_size}: build for one stage": limits.pp_size > 1,
         "it has features for a draft head: convert it without --draft_model_dir": has_features(graph),
     }
     problems = [problem for problem, is_wrong in wrong.items() if is_wrong]

@@ -27,7 +27,7 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
-from trtllm_lite.common.vocabulary import STEP_INPUTS, num_bytes
+from trtllm_lite.common.vocabulary import STATE, STEP_INPUTS, num_bytes
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -85,7 +85,7 @@ class _Network:
         for node in self.nodes:
             if self._is_repeated(node):
                 self.repeated |= set(node.outputs)
-        self.num_attention = [0, *accumulate(map(caches_layer, self.nodes))]
+        self.num_caching = [0, *accumulate(map(caches_layer, self.nodes))]
         self.bytes_before = [0, *accumulate(map(decode_bytes, self.nodes))]
         self.crossing = cache(self._crossing)
 
@@ -115,9 +115,9 @@ class _Network:
         return total
 
     def cuts(self) -> list[int]:
-        """The places where the fewest bytes cross, with attention on both sides."""
-        total = self.num_attention[-1]
-        inner = [cut for cut in range(1, len(self.nodes)) if 0 < self.num_attention[cut] < total]
+        """The places where the fewest bytes cross, with layers that keep something on both sides."""
+        total = self.num_caching[-1]
+        inner = [cut for cut in range(1, len(self.nodes)) if 0 < self.num_caching[cut] < total]
         costs = {cut: cost for cut in inner if (cost := self.crossing_bytes(cut)) is not None}
         return [cut for cut, cost in costs.items() if cost == min(costs.values())]
 
@@ -142,7 +142,7 @@ def _choose_cuts(network: _Network, pp_size: int) -> list[int]:
             options = [
                 (max(largest, network.bytes_before[end] - network.bytes_before[begin]), [*cuts, end])
                 for begin, (largest, cuts) in best.items()
-                if network.num_attention[begin] < network.num_attention[end]
+                if network.num_caching[begin] < network.num_caching[end]
             ]
             if options:
                 further[end] = min(options)
@@ -157,9 +157,11 @@ def _too_many(network: _Network, pp_size: int) -> BuildError:
     cuts = network.cuts()
     places = [str(network.nodes[cut - 1].name) for cut in cuts]
     more = [f"and {len(places) - _MOST_NAMED} more"] if len(places) > _MOST_NAMED else []
-    most = 1 + len({network.num_attention[cut] for cut in cuts})
+    most = 1 + len({network.num_caching[cut] for cut in cuts})
+    has_states = any(caches_of(nodes)[0] == STATE for nodes in layers_of(network.graph))
+    kinds = "attention or states" if has_states else "attention"
     return BuildError(
-        f"pp_size is {pp_size}, and this network can be cut into at most {most} stages with attention, behind "
+        f"pp_size is {pp_size}, and this network can be cut into at most {most} stages with {kinds}, behind "
         f"{', '.join([*places[:_MOST_NAMED], *more]) or 'no operator'}: pass --pp_size {most} or less"
     )
 

@@ -51,7 +51,9 @@ class GroupUse:
         return self.kind, self.window, self.blocks
 
     def describe(self) -> str:
-        """A description: window, layers, types, bytes of a token, blocks, bytes."""
+        """A description: window, layers (a stage may have none), types, bytes of a token, blocks, bytes."""
+        if not self.num_layers:
+            return f"no layers of {self.name}: {counted(self.num_blocks, 'block')}, {format_bytes(self.num_bytes)}"
         if self.kind == STATE:
             return (
                 f"{counted(self.num_layers, 'layer')} with states, {' and '.join(self.dtypes)}: "
@@ -113,7 +115,7 @@ def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
 
     attention = [group for group in kv_cache.groups if group.kind != STATE]
     several = len(attention) > 1  # a model of one group has no idle bytes, and may keep features, which are in blocks
-    of_token = kv_cache.bytes_per_block // kv_cache.tokens_per_block
+    of_token = kv_cache.token_bytes
     groups = tuple(
         GroupUse(
             group.name,

@@ -141,6 +141,11 @@ class KvCache:
         return max((len(group.layers) for group in self.groups if group.kind != STATE), default=0)
 
     @property
+    def token_bytes(self) -> int:
+        """The bytes of a block for each of its tokens; 0 in a stage that keeps states alone."""
+        return self.bytes_per_block // self.tokens_per_block if self.num_layers else 0
+
+    @property
     def dtype(self) -> str:
         """The type of keys and values, or latents; several types are joined by ``and``, and an encoder has ``none``."""
         dtypes = dict.fromkeys(cache.dtype for group in self.groups if group.kind != STATE for cache in group.caches)

@@ -10,6 +10,7 @@ from tests.unit.builder.networks import VARIANTS, Shape, network
 from trtllm_lite.builder.cache_groups import as_stored, assign_cache_groups, block_layout
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -103,10 +104,26 @@ def test_kinds_and_types_lie_in_one_block() -> None:
         **{"key_cache.0": 0, "value_cache.0": TOKENS * 32, "key_cache.1": 0, "value_cache.1": TOKENS * 16},
         **{"conv_state.2": 0, "conv_state.3": 3 * 90 * 4},
     }
-    assert layout.blocks_of_states == 3  # for 2400 bytes
+    assert [group.blocks for group in as_stored(groups, TOKENS, str)] == [1, 1, 3]  # for 2400 bytes
     half = as_stored(groups, TOKENS, lambda _: "float16")
     assert [group.blocks for group in half] == [1, 1, 2]
     assert {cache.dtype for group in half[:2] for cache in group.caches} == {"float16"}
+
+
+def test_states_take_as_many_blocks_as_the_stage_needs_that_needs_most() -> None:
+    def stage(attention: int, *states: int) -> tuple[CacheGroup, ...]:
+        kept = tuple(Cache(layer, "key_cache", "float32", (1, 8)) for layer in range(attention))
+        own = tuple(Cache(number, "conv_state", "float32", (size,)) for number, size in enumerate(states))
+        return CacheGroup("full", "full", 0, kept), CacheGroup("state", "state", 0, own)
+
+    stages = (stage(1, 300), stage(2, 700), stage(0, 300, 1000), stage(3))
+    of_block = TOKENS * 8 * 4
+    blocks = {as_stored(groups, TOKENS, str, stages)[1].blocks for groups in stages}
+    assert blocks == {4}  # for 5200 bytes of the third, in blocks as large as the fourth's
+    layouts = [block_layout(as_stored(groups, TOKENS, str, stages), TOKENS) for groups in stages]
+    assert [layout.num_bytes for layout in layouts] == [of_block, 2 * of_block, align(-(-5200 // 4)), 3 * of_block]
+    assert layouts[2].offsets == {"conv_state.0": 0, "conv_state.1": 1200}
+    assert as_stored((), TOKENS, str, ((),)) == ()
 
 
 def test_schemas_mark_all_inputs_in_blocks() -> None:

@@ -85,7 +85,9 @@ def _as_stored(job: BuildJob) -> BuildJob:
             f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))}, fp8 and int8"
         )
     plain = plain_dtype(job.key_cache_dtype, dtype)
-    groups = as_stored(
-        limits.cache_groups, limits.tokens_per_block, lambda in_graph: plain if in_graph == FLOAT32 else in_graph
-    )
+
+    def stored(in_graph: str) -> str:
+        return plain if in_graph == FLOAT32 else in_graph
+
+    groups = as_stored(limits.cache_groups, limits.tokens_per_block, stored, limits.groups_of_stages)
     return replace(job, limits=replace(limits, cache_groups=groups))

@@ -73,8 +73,9 @@ class Operands:
                 "convert again with --dtype bfloat16"
             )
         self.dtype = dtype
-        groups = as_stored(limits.cache_groups, limits.tokens_per_block, self._cache_dtype)
-        self.block: BlockLayout = block_layout(groups, limits.tokens_per_block)
+        tokens = limits.tokens_per_block
+        groups = as_stored(limits.cache_groups, tokens, self._cache_dtype, limits.groups_of_stages)
+        self.block: BlockLayout = block_layout(groups, tokens)
         self.limits = replace(limits, cache_groups=groups)
         self.symbols = symbols(self.limits)
         self.weights: dict[Buffer, Weight] = {}

@@ -57,8 +57,11 @@ bool counts_alike(const Engine& one, const Engine& other) {
   const KvCache &own = one.manifest().kv_cache, &its = other.manifest().kv_cache;
   const bool same_limits = a.max_batch_size == b.max_batch_size && a.max_seq_len == b.max_seq_len &&
                            a.max_num_tokens == b.max_num_tokens && a.max_draft_len == b.max_draft_len;
+  const auto same_tables = [](const CacheGroup& left, const CacheGroup& right) {
+    return left.kind == right.kind && left.window == right.window && left.blocks == right.blocks;
+  };
   return same_limits && own.tokens_per_block == its.tokens_per_block && own.num_blocks == its.num_blocks &&
-         std::ranges::equal(own.groups, its.groups, {}, &CacheGroup::window, &CacheGroup::window);
+         std::ranges::equal(own.groups, its.groups, same_tables);
 }
 
 void check_link(const Engine& sender, const Engine& receiver) {

@@ -51,10 +51,11 @@ std::int64_t sum_of(const std::vector<ByteSpan>& spans) {
   return sum;
 }
 
-// Checks that states which end at byte `end` of a run of blocks take as many blocks as the manifest says.
-void check_run(const CacheGroup& group, std::int64_t end, std::int64_t bytes_per_block) {
+// Checks that states which end at byte `end` of a run of blocks take as many blocks as the manifest says. In a pipeline
+// all stages have runs of equally many blocks, which the states of a stage need not fill.
+void check_run(const CacheGroup& group, std::int64_t end, std::int64_t bytes_per_block, bool is_whole) {
   const std::int64_t blocks = (end + bytes_per_block - 1) / bytes_per_block;
-  if (blocks == group.blocks) return;
+  if (blocks == group.blocks || (blocks < group.blocks && !is_whole)) return;
   refuse_plan("tensors", "expected states in " + std::to_string(group.blocks) +
                              " blocks, as the manifest says, found " + std::to_string(blocks));
 }
@@ -92,8 +93,11 @@ KeptCaches kept_caches(const KvCache& cache) {
 
 void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   if (cache.groups.empty()) refuse_groups("expected one or more, found none");
-  const auto has_caches = [](const CacheGroup& group) { return !is_state(group) && !group.caches.empty(); };
-  for (const CacheGroup& group : cache.groups) check_group(group, mapping.pp_size == 1);
+  const bool is_whole = mapping.pp_size == 1;  // a pipeline stage may have states alone
+  const auto has_caches = [&](const CacheGroup& group) {
+    return !group.caches.empty() && !(is_whole && is_state(group));
+  };
+  for (const CacheGroup& group : cache.groups) check_group(group, is_whole);
   if (std::ranges::none_of(cache.groups, has_caches) || std::min(cache.num_blocks, cache.bytes_per_block) == 0) {
     throw EngineError("manifest.kv_cache: expected layers with attention, and one or more blocks of one or more bytes");
   }
@@ -105,6 +109,7 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
 void check_caches(const Plan& plan, const Manifest& manifest, const KeptCaches& kept) {
   const KvCache& config = manifest.kv_cache;
   const bool in_blocks = manifest.target.kind != TargetKind::kTensorrt;  // TensorRT has memory of its own for each
+  const bool is_whole = manifest.mapping.pp_size == 1;
   std::vector<std::vector<ByteSpan>> spans(config.groups.size());
   for (const PlanTensor& tensor : plan.tensors) {
     if (tensor.kind != TensorKind::kCache || tensor.name == kFeatures) continue;
@@ -120,13 +125,14 @@ void check_caches(const Plan& plan, const Manifest& manifest, const KeptCaches& 
     }
     const std::int64_t end = in_blocks ? end_of(spans[number], group) : sum_of(spans[number]);
     if (is_state(group)) {
-      check_run(group, end, config.bytes_per_block);
+      check_run(group, end, config.bytes_per_block, is_whole);
     } else {
       bytes_per_block = std::max(bytes_per_block, end);
     }
   }
   bytes_per_block += check_features(plan, manifest);
-  if (bytes_per_block == config.bytes_per_block) return;
+  const bool has_states_alone = bytes_per_block == 0 && !is_whole;  // check_run has checked the size of their blocks
+  if (bytes_per_block == config.bytes_per_block || has_states_alone) return;
   refuse_plan("tensors", "expected KV caches of " + std::to_string(config.bytes_per_block) +
                              " bytes a block in all, as the manifest says, found " + std::to_string(bytes_per_block));
 }

@@ -27,7 +27,8 @@ KeptCaches kept_caches(const KvCache& cache);
 void check_cache_groups(const KvCache& cache, const RankMapping& mapping);
 
 // Throws EngineError unless the plan has all caches of `kept`, and no two of a group overlap in a block (or, if they
-// are states, in a run of blocks), which they fill to the manifest's end. Tensors have passed check_tensors.
+// are states, in a run of blocks), which they fill to the manifest's end. A pipeline stage may leave room in its runs.
+// Tensors have passed check_tensors.
 void check_caches(const Plan& plan, const Manifest& manifest, const KeptCaches& kept);
 
 // Throws EngineError unless the caches of a call are those of its cache group, and the group's tables cover its window,
