@@ -230,7 +230,7 @@ def _check_division(schema: Schema) -> None:
         raise ValueError(f"{schema.name}: expected heads of one or two kinds, or channels, found {sorted(named)}")
     for argument in arguments:
         parts = [part.partition(" * ") for part in argument.heads]
-        if not all(kind in schema.heads and each in extents for kind, _, each in parts):
+        if not all(kind in schema.heads and each in names for kind, _, each in parts):
             raise ValueError(
                 f"argument {argument.name}: expected heads like 'value_heads * value_dim', of a kind in "
                 f"{schema.heads}, found {argument.heads}"

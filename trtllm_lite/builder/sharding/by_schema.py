@@ -38,7 +38,7 @@ def share(rank: Rank, node: ir.Node) -> None:
         if list(rank.part_of(value) or ()) != _features(argument, names, parts):
             raise rank.refusal(node, f"the ranks have other features of {argument.name} than it needs")
     for argument, value in _arguments(node):
-        _cut(rank, argument, value, parts)
+        _cut(rank, argument, value, names, parts)
     for argument, value in zip(schema.outputs, node.outputs, strict=False):
         if argument.is_row and value.name:
             rank.mark(value, _features(argument, names, parts))
@@ -87,8 +87,17 @@ def _features(argument: Argument, names: Mapping[str, int], parts: Mapping[str, 
     return found
 
 
-def _cut(rank: Rank, argument: Argument, value: ir.Value, parts: Mapping[str, Sequence[Range]]) -> None:
+def _cut(
+    rank: Rank,
+    argument: Argument,
+    value: ir.Value,
+    names: Mapping[str, int],
+    parts: Mapping[str, Sequence[Range]],
+) -> None:
     """Keep the rank's elements of a weight, or give a cache the shape that it has on the rank."""
+    if argument.heads and weight_tensor(value) is not None:
+        rank.cut(value, -1, _features(argument, names, parts))
+        return
     for axis, symbol in enumerate(argument.shape):
         if symbol not in parts:
             continue
