@@ -25,7 +25,11 @@ MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
-HYBRID_FAMILIES = ("qwen3_next",)  # decoders with recurrent layers, read from Hugging Face checkpoints
+HYBRID_FAMILIES = (
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+)  # decoders with recurrent layers, read from Hugging Face checkpoints
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
@@ -49,6 +53,16 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
+}
+# The config keys of models with Gated DeltaNet, and of experts beside a shared one.
+_DELTA: dict[str, Any] = {
+    **{"head_dim": 20, "partial_rotary_factor": 0.4, "layer_types": ["linear_attention"] * 2 + ["full_attention"]},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 10, "linear_value_head_dim": 14},
+    "max_position_embeddings": 512,
+}
+_SHARED_EXPERT: dict[str, Any] = {
+    **{"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+    "shared_expert_intermediate_size": 53,
 }
 # The config keys of each family besides _SHAPE, or in place of its keys if the family has other names.
 _FAMILY: dict[str, dict[str, Any]] = {
@@ -156,14 +170,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
         "tie_word_embeddings": True,
     },
-    "qwen3_next": {
-        **{"head_dim": 20, "partial_rotary_factor": 0.4, "layer_types": ["linear_attention"] * 2 + ["full_attention"]},
-        **{"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 10},
-        **{"linear_value_head_dim": 14, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
-        **{"shared_expert_intermediate_size": 53, "max_position_embeddings": 512},
-    },
+    "qwen3_next": {**_DELTA, **_SHARED_EXPERT},
+    "qwen3_5": _DELTA,
+    "qwen3_5_moe": {**_DELTA, **_SHARED_EXPERT},
 }
-_MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"}
+_MODEL_TYPES = {
+    **{"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"},
+    **{family: f"{family}_text" for family in ("qwen3_5", "qwen3_5_moe")},
+}
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}
@@ -173,6 +187,7 @@ _SHAPES = {
     "starcoder2": _LAYER_NORM_SHAPE,
     "cohere": _LAYER_NORM_SHAPE,
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
+    "qwen3_5_moe": {key: value for key, value in _SHAPE.items() if key != "intermediate_size"},
     "bert": _ENCODER_SHAPE,
     "roberta": _ENCODER_SHAPE,
     "mpnet": _ENCODER_SHAPE,

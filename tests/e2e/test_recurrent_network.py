@@ -35,6 +35,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen3_next-recurrent-alone": ("qwen3_next", {"layer_types": ["linear_attention"] * 3}),
+    "qwen3_5": ("qwen3_5", {}),
+    "qwen3_5-by-interval-tied": (
+        "qwen3_5",
+        {"layer_types": None, "num_hidden_layers": 5, "full_attention_interval": 2, "tie_word_embeddings": True},
+    ),
+    "qwen3_5-one-value-head-each-biased": (
+        "qwen3_5",
+        {
+            **{"linear_num_key_heads": 3, "linear_num_value_heads": 3, "attention_bias": True},
+            **{"linear_conv_kernel_dim": 2, "mamba_ssm_dtype": "bfloat16", "mtp_num_hidden_layers": 1},
+        },
+    ),
+    "qwen3_5-recurrent-alone": ("qwen3_5", {"layer_types": ["linear_attention"] * 3, "linear_num_value_heads": 10}),
+    "qwen3_5_moe": ("qwen3_5_moe", {}),
+    "qwen3_5_moe-one-expert-odd-heads": (
+        "qwen3_5_moe",
+        {"num_experts_per_tok": 1, "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_value_head_dim": 7},
+    ),
 }
 # Lengths around the chunks of 64 tokens in which transformers computes recurrent layers, and one of several chunks.
 LENGTHS = (1, 63, 64, 65, 300)
@@ -57,6 +75,8 @@ def _sequences(model: PreTrainedModel, batch: int, length: int) -> NDArray[np.in
     gap = 0.0
     while gap < LEAST_GAP:
         sequences = np.random.default_rng().integers(0, VOCAB_SIZE, (batch, length))
+        if not hasattr(model.config, "num_experts_per_tok"):
+            return sequences
         with torch.no_grad():
             scores = model.model(torch.tensor(sequences), use_cache=False, output_router_logits=True).router_logits
         top_k = model.config.num_experts_per_tok

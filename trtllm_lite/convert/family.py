@@ -4,7 +4,7 @@ import difflib
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
@@ -92,7 +92,8 @@ class Family:
     ``name``. A family that ``drafts`` consists of draft heads for models of other families, whose model_type they have.
     ``predictor`` is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is the
     key of config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as
-    text alone.
+    text alone. ``layouts`` maps keys that ``read_model`` reads and no config.json has to patterns: such a key is true
+    if the name of a tensor of the source fits its pattern.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Family:
     drafts: bool = False
     predictor: "Family | None" = None
     drafting_layers: str = ""
+    layouts: Mapping[str, str] = field(default_factory=dict)
     gguf: Gguf | None = None
     multimodal: Multimodal | None = None
 
@@ -112,6 +114,11 @@ class Family:
     def all_architectures(self) -> tuple[str, ...]:
         """Class names of the family's models, and of multimodal models with such a text model."""
         return (*self.architectures, *(self.multimodal.architectures if self.multimodal else ()))
+
+    def config_of(self, config: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
+        """The ``config`` of a source, with what the names of its ``tensors`` say about their layout."""
+        shown = {key: any(re.fullmatch(pattern, name) for name in tensors) for key, pattern in self.layouts.items()}
+        return {**config, **shown}
 
     def ignores(self, tensor: str) -> bool:
         """Whether ``tensor`` may be dropped."""

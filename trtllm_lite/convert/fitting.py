@@ -67,7 +67,7 @@ def unsupported(architectures: Sequence[str], source: Source | None = None) -> C
 
 
 def _fit(family: Family, source: Source) -> Fit | None:
-    fields = ConfigFields(source.config)
+    fields = ConfigFields(family.config_of(source.config, source.tensors))
     model = family.read_model(fields)
     if model.sizes.num_hidden_layers > len(source.tensors):
         return None

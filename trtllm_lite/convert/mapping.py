@@ -226,7 +226,7 @@ def read_model(source: Source) -> tuple[str, Family, Model]:
 
 
 def _read(source: Source, family: Family) -> Model:
-    fields = ConfigFields(source.config)
+    fields = ConfigFields(family.config_of(source.config, source.tensors))
     model = family.read_model(fields)
     fields.finish()
     if isinstance(model, Encoder):

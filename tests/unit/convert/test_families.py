@@ -68,6 +68,8 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
         ("roberta", {"roberta.embeddings.position_ids": torch.arange(130)[None]}),
         ("mpnet", {"mpnet.embeddings.position_ids": torch.arange(130)[None]}),
         ("qwen3_next", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.mlp.gate.weight": torch.ones(7, 60)}),
+        ("qwen3_5", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.self_attn.q_norm.weight": torch.ones(20)}),
+        ("qwen3_5_moe", {"mtp.norm.weight": torch.ones(60)}),
     ],
 )
 def test_masks_positions_and_drafting_layers_that_files_hold_are_dropped(
@@ -276,6 +278,29 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("qwen3_next", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim: expected an integer in 2..64, found 1"),
         ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act: expected 'silu', found 'gelu', which is not supported"),
         ("qwen3_next", {"use_sliding_window": True}, "use_sliding_window: expected False, found True"),
+        (
+            "qwen3_5",
+            {"layer_types": ["full_attention"] * 4},
+            r"layer_types: expected 3 times full_attention or linear_attention, found \['full",
+        ),
+        ("qwen3_5", {"layer_types": "linear_attention"}, "layer_types: expected 3 times .*, found 'linear_attention'"),
+        (
+            "qwen3_5",
+            {"mamba_ssm_dtype": "int8"},
+            "mamba_ssm_dtype: expected 'float32' or 'bfloat16' or 'float16', found 'int8'",
+        ),
+        ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate: expected True, found False"),
+        ("qwen3_5", {"output_gate_type": "sigmoid"}, "output_gate_type: expected 'swish' or 'silu', found 'sigmoid'"),
+        ("qwen3_5", {"mtp_num_hidden_layers": "one"}, "mtp_num_hidden_layers: expected an integer in 0"),
+        ("qwen3_5", {"linear_num_value_heads": 7}, r"linear_num_value_heads: expected a multiple of .* \(2\), found 7"),
+        ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act: expected 'silu', found 'gelu', which is not supported"),
+        ("qwen3_5_moe", {"norm_topk_prob": False}, "norm_topk_prob: expected True, found False"),
+        (
+            "qwen3_5_moe",
+            {"num_experts_per_tok": 8},
+            r"num_experts_per_tok: expected at most num_experts \(7\), found 8",
+        ),
+        ("qwen3_5_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not mapped"),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, found True"),
         ("deepseek_v2", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: expected 1, found 2"),

@@ -53,6 +53,8 @@ PARAMETERS = {
     "olmoe-1b-7b-0924": 6_919_161_856,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen3-next-80b-a3b": 79_674_391_296,  # without the draft layer
+    "qwen3.6-27b": 26_895_998_464,  # without the vision model and the draft layer
+    "qwen3.5-35b-a3b": 34_660_610_688,  # without the vision model and the draft layer
     "granite-3.0-1b-a400m": 1_334_628_352,
     "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,

@@ -24,8 +24,14 @@ DELTA_TENSOR_NAMES: Mapping[str, str] = {
     "gated_norm": f"{_LINEAR}.norm",
     "delta_out_proj": f"{_LINEAR}.out_proj",
 }
+# The same with a matrix for each projection, except that one matrix makes queries, keys and values.
+APART_TENSOR_NAMES: Mapping[str, str] = {
+    **{f"{role}_proj": f"{_LINEAR}.in_proj_{role}" for role in ("qkv", "z", "b", "a")},
+    **{role: name for role, name in DELTA_TENSOR_NAMES.items() if role not in ("qkvz_proj", "ba_proj")},
+}
 _LAYER_TYPES = ("full_attention", "linear_attention")
 _MAX_WIDTH = 64  # of the convolution; models have 4
+_STATE_DTYPES = ("float32", "bfloat16", "float16")  # which checkpoints propose for states; engines have float32
 
 
 @dataclass(frozen=True)
@@ -50,29 +56,52 @@ class DeltaParts:
             expected = f"expected a multiple of linear_num_key_heads ({heads.num_key_heads})"
             config.problem("linear_num_value_heads", f"{expected}, found {heads.num_value_heads}")
             heads = replace(heads, num_value_heads=heads.num_key_heads)
+        config.expect("mamba_ssm_dtype", *_STATE_DTYPES)
         width = config.integer("linear_conv_kernel_dim", 4, minimum=2, maximum=_MAX_WIDTH)
         return cls(parts, heads, width, config.number("rms_norm_eps", 1e-6))
 
     def block(self, tensors: Tensors) -> GatedDeltaNet:
         """Make the block whose projections are fused: of each key head queries, keys, values and gates; b and a."""
+        qkv, gate = self._split_qkvz(tensors)
         heads, hidden = self.heads, self.parts.sizes.hidden_size
         of_key_head = heads.num_value_heads // heads.num_key_heads
-        values = of_key_head * heads.value_dim
-        fused = tensors.weight("qkvz_proj", heads.num_key_heads * 2 * (heads.key_dim + values), hidden)
-        *qkv, gate = fused.split_heads(heads.num_key_heads, heads.key_dim, heads.key_dim, values, values)
         fused = tensors.weight("ba_proj", 2 * heads.num_value_heads, hidden)
         b, a = fused.split_heads(heads.num_key_heads, of_key_head, of_key_head)
+        return self._made_of(tensors, qkv, gate, a=Linear(a), b=Linear(b))
+
+    def block_apart(self, tensors: Tensors) -> GatedDeltaNet:
+        """Make the block with a matrix for each projection (APART_TENSOR_NAMES)."""
+        heads, hidden = self.heads.num_value_heads, self.parts.sizes.hidden_size
+        a, b = (tensors.linear(role, heads, hidden) for role in ("a_proj", "b_proj"))
+        return self._made_of(tensors, *self._qkv_and_gate(tensors), a, b)
+
+    def _split_qkvz(self, tensors: Tensors) -> tuple[Linear, Linear]:
+        heads = self.heads
+        values = heads.num_value_heads // heads.num_key_heads * heads.value_dim
+        rows = heads.num_key_heads * 2 * (heads.key_dim + values)
+        fused = tensors.weight("qkvz_proj", rows, self.parts.sizes.hidden_size)
+        *qkv, gate = fused.split_heads(heads.num_key_heads, heads.key_dim, heads.key_dim, values, values)
+        return Linear(Concat(tuple(qkv))), Linear(gate)
+
+    def _qkv_and_gate(self, tensors: Tensors) -> tuple[Linear, Linear]:
+        hidden = self.parts.sizes.hidden_size
+        rows = {"qkv_proj": sum(self.heads.parts), "z_proj": self.heads.parts[2]}
+        qkv, gate = (tensors.linear(role, count, hidden) for role, count in rows.items())
+        return qkv, gate
+
+    def _made_of(self, tensors: Tensors, qkv: Linear, gate: Linear, a: Linear, b: Linear) -> GatedDeltaNet:
+        heads = self.heads
         weight = tensors.weight("conv", sum(heads.parts), 1, self.width)
         return GatedDeltaNet(
-            qkv=Linear(Concat(tuple(qkv))),
-            gate=Linear(gate),
-            a=Linear(a),
-            b=Linear(b),
+            qkv=qkv,
+            gate=gate,
+            a=a,
+            b=b,
             convolution=CausalConvolution(weight, ACTIVATIONS["silu"]),
             a_log=tensors.plain("a_log", heads.num_value_heads),
             dt_bias=tensors.plain("dt_bias", heads.num_value_heads),
             norm=RmsNorm(tensors.weight("gated_norm", heads.value_dim), self.epsilon),
-            output=tensors.linear("delta_out_proj", hidden, heads.parts[2]),
+            output=tensors.linear("delta_out_proj", self.parts.sizes.hidden_size, heads.parts[2]),
             heads=heads,
         )
 

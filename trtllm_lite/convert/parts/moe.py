@@ -1,6 +1,6 @@
 """Makes mixtures of experts from the keys and tensor names that most families with experts use."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trtllm_lite.convert.fields.config import ConfigFields
@@ -11,7 +11,7 @@ from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
 from trtllm_lite.network.several_matrices import RowsOfMatrices
-from trtllm_lite.network.weight_expression import Concat
+from trtllm_lite.network.weight_expression import Concat, SourceTensor
 
 MAX_EXPERTS = 1 << 17  # experts of all layers together; the largest models have some ten thousand
 
@@ -91,12 +91,19 @@ class MoeParts:
 
     def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """Make the mixture of experts of one layer from two tensors: gate and up of all experts, and their down."""
+        return self._of_two(tensors, tensors.weight, shared)
+
+    def stacked_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """Like :meth:`fused_moe`, from tensors whose names have no suffix."""
+        return self._of_two(tensors, tensors.plain, shared)
+
+    def _of_two(self, tensors: Tensors, named: Callable[..., SourceTensor], shared: SharedExpert | None) -> Moe:
         hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
-        both = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
-        gate, up = map(RowsOfMatrices, both)
-        down = RowsOfMatrices(tensors.weight("experts_down_proj", count, hidden, inner))
-        experts = Experts(count, gate, up, down, self.parts.activation)
-        return Moe(self._router(tensors), experts, shared)
+        gate, up = map(
+            RowsOfMatrices, named("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
+        )
+        down = RowsOfMatrices(named("experts_down_proj", count, hidden, inner))
+        return Moe(self._router(tensors), Experts(count, gate, up, down, self.parts.activation), shared)
 
     def transposed_moe(self, tensors: Tensors, shared: SharedExpert) -> Moe:
         """Like :meth:`fused_moe`, from matrices [in, out]; each expert's input is multiplied by its share."""

@@ -1,0 +1,80 @@
+"""Makes the layers of Qwen's models with Gated DeltaNet: recurrent layers, and attention whose output has a gate."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from trtllm_lite.common.vocabulary import RECURRENT
+from trtllm_lite.convert.family import ROTARY_BUFFERS
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.gated_delta_net import DeltaParts, read_recurrent_layers
+from trtllm_lite.convert.parts.usual import LlamaParts, one_plus_rms_norm
+from trtllm_lite.convert.sources.source_tensors import Tensors
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.gated_delta_net import DeltaHeads, GatedDeltaNet
+from trtllm_lite.network.layers import Block, Layer
+
+_HEADS = DeltaHeads(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128)
+# Keys of RoPE by three positions, for images and videos; a text's token has three equal positions.
+_OF_POSITIONS = frozenset({"mrope_section", "mrope_interleaved"})
+# Keys of multimodal configs beside the text model's.
+MEDIA_KEYS = ("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+# Among them are those of the layer with which published models draft (MTP); networks are made without that layer.
+UNUSED_TENSORS = (*ROTARY_BUFFERS, r"mtp\..*")
+
+
+@dataclass(frozen=True)
+class QwenHybrid:
+    """The parts of a model, whose layers are ``recurrent`` or have attention, with ``bias`` or without."""
+
+    parts: LlamaParts
+    delta: DeltaParts
+    recurrent: list[bool]
+    bias: bool
+
+    @classmethod
+    def read(cls, config: ConfigFields, names: Mapping[str, str], by_axes: bool = False) -> "QwenHybrid":
+        """Read the config; every fourth layer has attention unless ``layer_types`` says otherwise.
+
+        With ``by_axes`` the config may say how RoPE shares the elements of heads out among three positions of a token.
+        """
+        others = _OF_POSITIONS if by_axes else frozenset()
+        parts = LlamaParts.read(config, names, head_dim=256, rope=RopeDefaults(part=0.25, others=others))
+        parts = replace(parts, norm=one_plus_rms_norm(config))
+        for key, value in (("hidden_act", "silu"), ("use_sliding_window", False)):
+            config.expect(key, value)
+        recurrent = read_recurrent_layers(config, parts.sizes.num_hidden_layers)
+        return cls(parts, DeltaParts.read(config, parts, _HEADS), recurrent, config.flag("attention_bias"))
+
+    def decoder(
+        self, config: ConfigFields, mixer: Callable[[Tensors], GatedDeltaNet], mlp: Callable[[Tensors, int], Block]
+    ) -> Decoder:
+        """The decoder whose recurrent layers have the block that ``mixer`` makes; ``mlp`` also takes their number."""
+
+        def layer(tensors: Tensors, number: int) -> Layer:
+            block = mlp(tensors, number)
+            if self.recurrent[number]:
+                return replace(self.parts.pre_norm_layer(tensors, mixer(tensors), block), name=RECURRENT)
+            return self.parts.pre_norm_layer(tensors, self._attention(tensors), block)
+
+        return self.parts.decoder(config, self.parts.layers(layer))
+
+    def _attention(self, tensors: Tensors) -> Attention:
+        """Attention with a gate, which is fused with the queries: of each head first its query, then its gate."""
+        parts, heads, hidden = self.parts, self.parts.sizes.heads, self.parts.sizes.hidden_size
+        fused = tensors.linear("q_proj", 2 * heads.num_heads * heads.head_dim, hidden, self.bias)
+        query, gate = fused.split_heads(heads.num_heads, heads.head_dim, heads.head_dim)
+        norms = parts.head_norm(tensors, "q_norm"), parts.head_norm(tensors, "k_norm")
+        projections = parts.projections(tensors, self.bias, self.bias)._replace(query=query)
+        return replace(parts.attention(projections, 0, *norms), gate=gate)
+
+
+def check_later_keys(config: ConfigFields) -> None:
+    """Refuse other values of the keys that configs have from Qwen3.5 on than those that every published model has.
+
+    ``output_gate_type`` names the activation of the gates of recurrent layers.
+    """
+    config.expect("attn_output_gate", True)
+    config.expect("output_gate_type", "swish", "silu")
+    config.integer("mtp_num_hidden_layers", 0, minimum=0)
