@@ -8,7 +8,7 @@ from trtllm_lite.common.printable import one_line
 from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, all_families, find_model_type, nearest_by_name
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.matching import Mismatch, compare
+from trtllm_lite.convert.matching import Mismatch, compare, ranges
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.convert.sources.source_tensors import TOKEN_LISTS
@@ -19,6 +19,8 @@ from trtllm_lite.network.graph import Network
 from trtllm_lite.network.model import Model, network_of
 
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
+_STORED_LAYER = re.compile(r"(?:^|.*?\.)(?:layers|blk)\.(\d{1,9})\.")
+_LAYER_KINDS = ("layer_types", "full_attention_interval")  # keys that say of which kind each layer is
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,22 @@ def informative(source: Source, family: Family, model: Model) -> dict[str, Tenso
         return layer is not None and int(layer[1]) in behind
 
     return {name: info for name, info in source.tensors.items() if not family.ignores(name) and not drafts(name)}
+
+
+def misnamed_kinds(source: Source, mismatch: Mismatch) -> str:
+    """The key of the config that might tell the kinds of layers wrongly, and for which layers; empty if none does.
+
+    Such a layer lacks tensors that it should have, and has others.
+    """
+    missing, unused = (
+        {int(layer[1]) for name in names if (layer := _STORED_LAYER.match(name))}
+        for names in (mismatch.missing, mismatch.unused)
+    )
+    key = next((key for key in _LAYER_KINDS if source.config.get(key) is not None), "")
+    if not key or not missing & unused:
+        return ""
+    layers = ranges(sorted(missing & unused))
+    return f"{key}: expected kinds of layers that have the tensors of the source, found others for the layers {layers}"
 
 
 def check_types(source: Source, tensors: Mapping[str, TensorInfo]) -> None:

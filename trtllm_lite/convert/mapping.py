@@ -20,6 +20,7 @@ from trtllm_lite.convert.fitting import (
     check_types,
     compare_tensors,
     informative,
+    misnamed_kinds,
     named_for,
     nearest_fit,
     unsupported,
@@ -168,9 +169,10 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
         )
     mismatch = compare_tensors(source, family, model, network)
     if mismatch.count:
-        other, hint = nearest_fit(source), ""
+        other, kinds = nearest_fit(source), misnamed_kinds(source, mismatch)
+        hint = f"\n  {kinds}" if kinds else ""
         if other is not None and other.mismatch.count < mismatch.count:
-            hint = f"\n  nearest family: {other.family.name} ({other.mismatch.count} tensors differ)"
+            hint += f"\n  nearest family: {other.family.name} ({other.mismatch.count} tensors differ)"
         raise ConvertError(
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"

@@ -74,10 +74,10 @@ def _fold(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
         match = pattern.match(name)
         around, numbers = ((match[1], match[3]), [int(match[2])]) if match else ((name, ""), [])
         folded.setdefault(around, []).extend(numbers)
-    return [f"{head}{_ranges(sorted(numbers))}{tail}" if numbers else head for (head, tail), numbers in folded.items()]
+    return [f"{head}{ranges(sorted(numbers))}{tail}" if numbers else head for (head, tail), numbers in folded.items()]
 
 
-def _ranges(numbers: list[int]) -> str:
+def ranges(numbers: list[int]) -> str:
     """Ascending numbers as ``3`` or ``{0-2,5}``."""
     if len(numbers) == 1:
         return str(numbers[0])

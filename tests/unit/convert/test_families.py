@@ -86,6 +86,25 @@ def test_masks_positions_and_drafting_layers_that_files_hold_are_dropped(
     assert (tmp_path / "old/weights.safetensors").read_bytes() == (tmp_path / "new/weights.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["linear_attention", "full_attention", "linear_attention"]}, r"layer_types: .* \{1-2\}"),
+        ({"layer_types": None, "full_attention_interval": 2}, r"full_attention_interval: .* layers \{1-2\}"),
+    ],
+)
+def test_kinds_of_layers_that_the_tensors_contradict_are_named(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    save_tiny_model(family, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ConvertError, match=f"{message}"):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(count: int, tmp_path: Path) -> None:
     save_tiny_model("deepseek_v3", tmp_path / "model")
