@@ -42,6 +42,21 @@ _POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_DELTA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.in_proj_qkvz": "ssm_in",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.dt": "ssm_dt",
+    "linear_attn.A": "ssm_a",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
+_DELTA_ARCHITECTURES = ("qwen3next", "qwen35", "qwen35moe")
 _OWN_NAMES: dict[str, dict[str, str]] = {
     "gpt2": {
         "transformer.wte": "token_embd",
@@ -87,6 +102,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.Wi": "ffn_up",
         "mlp.Wo": "ffn_down",
     },
+    **dict.fromkeys(_DELTA_ARCHITECTURES, _DELTA),
     "chatglm": {"mlp.gate_up_proj": "ffn_up"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",
@@ -141,6 +157,7 @@ _ARCHITECTURES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    **{"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"},
     "granitemoeshared": "granitemoe",
     "modernbert": "modern-bert",
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
@@ -158,12 +175,14 @@ def write_gguf(
     whole_heads: bool = False,
     architecture: str | None = None,
     fuses_qkv: bool = False,
+    fuses_gates: bool = False,
 ) -> Path:
     """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
 
     ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` one matrix makes
     keys and values from latents, as in files of 2024. ``architecture`` replaces the model's own. With
-    ``fuses_qkv`` queries, keys and values of a layer are one tensor.
+    ``fuses_qkv`` queries, keys and values of a layer are one tensor. With ``fuses_gates`` those of Qwen3-Next's
+    recurrent layers are one tensor with gates, as in the first files.
     """
     architecture = architecture or _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -172,7 +191,10 @@ def write_gguf(
         if value is not None:
             _add(writer, key, value)
     fused: dict[str, list[np.ndarray]] = {}
-    for name, tensor in _by_head(_apart(model.state_dict().items()), model.config, whole_heads):
+    tensors = _by_head(_apart(model.state_dict().items()), model.config, whole_heads)
+    if architecture in _DELTA_ARCHITECTURES:
+        tensors = _recurrent(tensors, model.config, fuses_gates)
+    for name, tensor in tensors:
         if name.startswith("pooler."):  # llama.cpp leaves the pooler out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -185,6 +207,8 @@ def write_gguf(
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
+            rows = rows + 1
+        if architecture in _DELTA_ARCHITECTURES and stem.endswith("norm") and not stem.endswith("ssm_norm"):
             rows = rows + 1
         if architecture in _INTERLEAVED and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
@@ -200,6 +224,9 @@ def write_gguf(
             if len(parts) == 3:
                 writer.add_tensor(f"{stem[:-1]}qkv.{suffix}", np.concatenate(parts), raw_dtype=kind)
             continue
+        if stem.endswith("ssm_a"):
+            writer.add_tensor(stem, -np.exp(rows))
+            continue
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
     for name, array in (extra or {}).items():
         writer.add_tensor(name, array)
@@ -214,10 +241,12 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
     """``model`` with the matrices in ``kinds`` rounded, in place, as the file stores them."""
     with torch.no_grad():
         for name, parameter in _apart(model.named_parameters()):
+            if parameter.ndim == 1:
+                continue
             architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
             stem, suffix = _gguf_name(name, architecture)
             kind = kinds.get(stem.split(".")[-1], "F32") if suffix == "weight" else "F32"
-            if parameter.ndim > 1 and kind != "F32":
+            if kind != "F32":
                 kind_id = gguf.GGMLQuantizationType[kind]
                 raw = gguf.quants.quantize(np.ascontiguousarray(parameter.numpy()), kind_id)
                 parameter.copy_(torch.from_numpy(gguf.quants.dequantize(raw, kind_id)))
@@ -258,6 +287,39 @@ def _by_head(
             keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
             yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
             yield name.replace("kv_b", "v_b"), values
+        else:
+            yield name, tensor
+
+
+def _recurrent(
+    tensors: Iterable[tuple[str, torch.Tensor]], config: Any, fuses_gates: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """``tensors`` as llama.cpp's converter names and orders those of Gated DeltaNet.
+
+    From Qwen3.5 on it reorders value heads: the first one of every key head, then the second one of each.
+    """
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    of_keys, of_values = keys * config.linear_key_head_dim, values // keys * config.linear_value_head_dim
+    tiled = np.arange(values).reshape(keys, -1).T.ravel() if config.model_type != "qwen3_next" else np.arange(values)
+    features = (tiled[:, None] * config.linear_value_head_dim + np.arange(config.linear_value_head_dim)).ravel()
+    channels = np.concatenate([np.arange(2 * of_keys), 2 * of_keys + features])
+    for name, tensor in tensors:
+        stem, _, what = name.rpartition("linear_attn.")
+        if what == "in_proj_qkvz.weight" and not fuses_gates:
+            parts = (config.linear_key_head_dim, config.linear_key_head_dim, of_values, of_values)
+            *qkv, z = tensor.reshape(keys, -1, tensor.shape[-1]).split(parts, 1)
+            yield f"{stem}linear_attn.in_proj_qkv.weight", torch.cat([part.flatten(0, 1) for part in qkv])
+            yield f"{stem}linear_attn.in_proj_z.weight", z.flatten(0, 1)
+        elif what in ("in_proj_qkv.weight", "conv1d.weight"):
+            yield name, tensor[channels].squeeze(1)
+        elif what == "in_proj_z.weight":
+            yield name, tensor[features]
+        elif what in ("in_proj_a.weight", "in_proj_b.weight"):
+            yield name, tensor[tiled]
+        elif what in ("A_log", "dt_bias"):
+            yield f"{stem}linear_attn.{what.replace('_', '.')}", tensor[tiled]
+        elif what == "out_proj.weight":
+            yield name, tensor[:, features]
         else:
             yield name, tensor
 
@@ -527,7 +589,30 @@ def _mistral3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _delta_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters
+    is_next = config.model_type == "qwen3_next"
+    return {
+        **{
+            "attention.head_count_kv": config.num_key_value_heads,
+            "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        },
+        **{"attention.key_length": head_dim, "attention.value_length": head_dim},
+        "feed_forward_length": getattr(config, "intermediate_size", None),
+        "rope.freq_base": rope["rope_theta"],
+        "rope.dimension_count": int(head_dim * rope["partial_rotary_factor"]),
+        "rope.dimension_sections": None if is_next else [11, 11, 10, 0],
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+        "full_attention_interval": config.layer_types.index("full_attention") + 1,
+    }
+
+
 _OWN_METADATA = {
+    **dict.fromkeys(_DELTA_ARCHITECTURES, _delta_metadata),
     "mistral3": _mistral3_metadata,
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,

@@ -41,6 +41,11 @@ class Gguf:
     have no .weight in the source. ``by_head`` are roles of matrices that llama.cpp splits into two tensors: the first
     rows of each head, with axes swapped, and the other rows of each head. ``end_tokens`` end texts although files do
     not list them.
+
+    Of recurrent layers: ``without_suffix`` are roles whose tensors have no .weight in the file; ``decays`` are roles of
+    logarithms a that llama.cpp stores as -exp(a); ``squeezed`` are roles of convolutions [channels, 1, width] that it
+    stores as [channels, width]; ``plain_norms`` are those to which it has not added 1. ``tiled_heads`` are roles of
+    tensors whose value heads it has reordered, and the axis of these heads (:mod:`trtllm_lite.convert.gguf.tiles`).
     """
 
     architecture: str
@@ -59,6 +64,11 @@ class Gguf:
     by_head: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     end_tokens: tuple[str, ...] = ()
+    without_suffix: tuple[str, ...] = ()
+    decays: tuple[str, ...] = ()
+    squeezed: tuple[str, ...] = ()
+    plain_norms: tuple[str, ...] = ()
+    tiled_heads: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ attention (arXiv 2505.06708) in the others.
 
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
 from trtllm_lite.convert.parts.qwen_hybrid import MEDIA_KEYS, UNUSED_TENSORS, QwenHybrid, check_later_keys
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
@@ -37,4 +38,6 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=UNUSED_TENSORS,
+    drafting_layers=GGUF_DRAFTING_LAYERS,
+    gguf=delta_gguf("qwen35", has_experts=False, is_apart=True),
 )

@@ -2,6 +2,7 @@
 
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
 from trtllm_lite.convert.parts.moe import SHARED_EXPERT_NAMES, MoeParts, qwen_shared_expert
 from trtllm_lite.convert.parts.qwen_hybrid import MEDIA_KEYS, UNUSED_TENSORS, QwenHybrid, check_later_keys
@@ -53,5 +54,7 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=UNUSED_TENSORS,
+    drafting_layers=GGUF_DRAFTING_LAYERS,
+    gguf=delta_gguf("qwen35moe", has_experts=True, is_apart=True),
     layouts={_IN_TWO_TENSORS: r".*\.mlp\.experts\.gate_up_proj"},
 )

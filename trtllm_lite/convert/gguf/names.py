@@ -51,7 +51,8 @@ def names_in_file(name: str, family: Family, found: Collection[str]) -> tuple[st
         if place is not None and role in stems:
             suffix = "bias" if name.endswith("bias") else "weight"
             layer = place.groupdict().get("layer", "")
-            names = tuple(f"{stem.format(layer=layer)}.{suffix}" for stem in stems[role])
+            ending = "" if role in declared.without_suffix else f".{suffix}"
+            names = tuple(f"{stem.format(layer=layer)}{ending}" for stem in stems[role])
             return tuple(stored for stored in names if stored not in found) or names
     return (name,)
 

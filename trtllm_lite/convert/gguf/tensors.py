@@ -14,6 +14,7 @@ from trtllm_lite.common.vocabulary import DTYPES, PLAIN_DTYPES
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.gguf.blocks import kind_of
 from trtllm_lite.convert.gguf.names import roles_of
+from trtllm_lite.convert.gguf.tiles import HeadTiles
 from trtllm_lite.convert.parts.moe import MAX_EXPERTS
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
@@ -36,7 +37,8 @@ class GgufTensor:
 
     ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the number of
     heads whose queries, keys and values were separated, 0 for none; ``offset`` is the amount by which the stored values
-    are too large. With ``is_row`` a vector stands for a matrix of one row.
+    are too large. With ``is_row`` a vector stands for a matrix of one row. An ``is_decay`` tensor holds -exp(a) of
+    the values a, an ``is_squeezed`` one lacks the second of three axes, and ``tiles`` says how heads were reordered.
     """
 
     raw: Any
@@ -46,6 +48,9 @@ class GgufTensor:
     parted_heads: int = 0
     offset: float = 0.0
     is_row: bool = False
+    is_decay: bool = False
+    is_squeezed: bool = False
+    tiles: HeadTiles | None = None
 
     @classmethod
     def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
@@ -71,9 +76,12 @@ class GgufTensor:
         The name of a tensor that stacks the matrices of all experts has {expert} in place of an expert's number.
         """
         stem, _, suffix = raw.name.rpartition(".")
-        number = re.match(r"blk\.(\d+)\.", stem)
         declared = family.gguf or Gguf("")
         role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
+        if role is None:
+            role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", raw.name))
+            role = role if role in declared.without_suffix else None
+        number = re.match(r"blk\.(\d+)\.", raw.name)
         if role is None or role not in family.tensor_names:
             return cls(raw, raw.name)
         num_heads = _integer(config.get("num_attention_heads"))
@@ -84,8 +92,11 @@ class GgufTensor:
             transposed=role in declared.transposed and suffix == "weight",
             interleaved_heads=interleaved if declared.interleaved_rope else 0,
             parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,
-            offset=1.0 if declared.norms_plus_one and role.endswith("norm") else 0.0,
+            offset=1.0 if _adds_one(role, declared) else 0.0,
             is_row=role in _ONE_ROW and len(raw.shape) == 1,
+            is_decay=role in declared.decays,
+            is_squeezed=role in declared.squeezed,
+            tiles=HeadTiles.of(role, declared.tiled_heads[role], config) if role in declared.tiled_heads else None,
         )
 
     @property
@@ -94,13 +105,17 @@ class GgufTensor:
         dtype, shape = _PLAIN_TYPES.get(self.raw.tensor_type.name, _QUANTIZED_DTYPE), _shape(self.raw)
         if self.is_row:
             shape = (1, *shape)
+        if self.is_squeezed:
+            shape = (shape[0], 1, *shape[1:])
         return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
 
     @property
     def blocks(self) -> Blocks | None:
         """The form of the blocks of a matrix that may stay in blocks; None for other tensors."""
         kind = None if self.transposed or self.offset else kind_of(self.raw)
-        return None if kind is None else kind.blocks
+        if kind is None or (self.tiles is not None and not self.tiles.fits_blocks(kind.blocks.block_size)):
+            return None
+        return kind.blocks
 
     def read(self, part: str = "") -> NDArray:
         """The values: a view for plain types, float32 for quantized ones; or a part of a matrix in blocks."""
@@ -114,7 +129,21 @@ class GgufTensor:
         if self.parted_heads:
             by_kind = values.reshape(3, self.parted_heads, -1, *values.shape[1:])
             values = by_kind.swapaxes(0, 1).reshape(values.shape)
+        if self.tiles is not None:
+            values = self.tiles.undone(values)
+        if self.is_squeezed:
+            values = values[:, None]
+        if self.is_decay:
+            return self._logarithm(values.astype(np.float32))
         return values.astype(np.float32) - np.float32(self.offset) if self.offset else values
+
+    def _logarithm(self, values: NDArray) -> NDArray:
+        if not (values < 0).all():
+            raise ConvertError(
+                f"expected negative numbers in {self.raw.name}, by which states decay, found {values.max()}: "
+                "download the file again"
+            )
+        return np.log(-values)
 
     def _part(self, part: str) -> NDArray:
         kind = kind_of(self.raw)
@@ -233,6 +262,10 @@ def check_num_experts(path: Path, tensors: Iterable[Any], config: Mapping[str, A
 def expand(tensor: Any) -> NDArray:
     """The values of the reader's tensor: a view for plain types, float32 for quantized ones."""
     return _expand_rows(tensor.data, tensor.tensor_type).reshape(_shape(tensor))
+
+
+def _adds_one(role: str, declared: Gguf) -> bool:
+    return declared.norms_plus_one and role.endswith("norm") and role not in declared.plain_norms
 
 
 def _name(pattern: str, layer: re.Match[str] | None) -> str:

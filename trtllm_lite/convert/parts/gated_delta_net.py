@@ -60,9 +60,12 @@ class DeltaParts:
         width = config.integer("linear_conv_kernel_dim", 4, minimum=2, maximum=_MAX_WIDTH)
         return cls(parts, heads, width, config.number("rms_norm_eps", 1e-6))
 
-    def block(self, tensors: Tensors) -> GatedDeltaNet:
-        """Make the block whose projections are fused: of each key head queries, keys, values and gates; b and a."""
-        qkv, gate = self._split_qkvz(tensors)
+    def block(self, tensors: Tensors, qkvz_apart: bool = False) -> GatedDeltaNet:
+        """Make the block whose projections are fused: of each key head queries, keys, values and gates; b and a.
+
+        With ``qkvz_apart`` one matrix makes all queries, then all keys, then all values, and another makes the gates.
+        """
+        qkv, gate = self._qkv_and_gate(tensors) if qkvz_apart else self._split_qkvz(tensors)
         heads, hidden = self.heads, self.parts.sizes.hidden_size
         of_key_head = heads.num_value_heads // heads.num_key_heads
         fused = tensors.weight("ba_proj", 2 * heads.num_value_heads, hidden)

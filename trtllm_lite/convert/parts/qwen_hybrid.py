@@ -7,6 +7,7 @@ from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.convert.family import ROTARY_BUFFERS
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
+from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, GGUF_DRAFTING_TENSORS
 from trtllm_lite.convert.parts.gated_delta_net import DeltaParts, read_recurrent_layers
 from trtllm_lite.convert.parts.usual import LlamaParts, one_plus_rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -21,7 +22,7 @@ _OF_POSITIONS = frozenset({"mrope_section", "mrope_interleaved"})
 # Keys of multimodal configs beside the text model's.
 MEDIA_KEYS = ("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 # Among them are those of the layer with which published models draft (MTP); networks are made without that layer.
-UNUSED_TENSORS = (*ROTARY_BUFFERS, r"mtp\..*")
+UNUSED_TENSORS = (*ROTARY_BUFFERS, r"mtp\..*", *GGUF_DRAFTING_TENSORS)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class QwenHybrid:
         parts = replace(parts, norm=one_plus_rms_norm(config))
         for key, value in (("hidden_act", "silu"), ("use_sliding_window", False)):
             config.expect(key, value)
+        config.integer(GGUF_DRAFTING_LAYERS, 0, minimum=0)
         recurrent = read_recurrent_layers(config, parts.sizes.num_hidden_layers)
         return cls(parts, DeltaParts.read(config, parts, _HEADS), recurrent, config.flag("attention_bias"))
 

@@ -1,0 +1,147 @@
+"""GGUF files of models with recurrent layers: the order of heads, what a file says of states, and layers that draft."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from tests.gguf_writer import dequantized, write_gguf
+from tests.models import VOCAB_SIZE, save_model, tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.tolerances import RECURRENT_TOLERANCES, assert_close
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.gguf.file import open_gguf
+from trtllm_lite.errors import ConvertError
+
+ARCHITECTURES = {"qwen3_next": "qwen3next", "qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe"}
+HEADS = [(2, 6), (3, 3), (1, 4), (3, 9)]  # key heads and value heads
+WIDE = {"hidden_size": 64, "linear_value_head_dim": 32, "linear_num_value_heads": 4, "head_dim": 32}  # blocks hold 32
+KINDS = {"attn_qkv": "Q8_0", "attn_gate": "Q4_0", "ssm_alpha": "Q8_0", "ssm_beta": "Q5_1", "ssm_out": "Q4_1"}
+
+
+def _check(model: Any, checkpoint: Path) -> None:
+    tokens = np.random.default_rng().integers(0, VOCAB_SIZE, 9)
+    with torch.no_grad():
+        expected = model(torch.tensor(tokens[None]), use_cache=False).logits[0].numpy()
+    assert_close(OnnxRunner(checkpoint, 1, 16).step([tokens])[0], expected, table=RECURRENT_TOLERANCES)
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=lambda heads: "-".join(map(str, heads)))
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_the_network_is_that_of_the_hugging_face_checkpoint(
+    family: str, heads: tuple[int, int], tmp_path: Path
+) -> None:
+    model = tiny_model(family, linear_num_key_heads=heads[0], linear_num_value_heads=heads[1])
+    save_model(model, tmp_path / "model")
+    write_gguf(model, tmp_path / "m.gguf")
+    for source in ("model", "m.gguf"):
+        converted = convert_checkpoint(str(tmp_path / source), tmp_path / f"{source}-checkpoint", "float32")
+        assert converted.config.family == family
+    _check(model, tmp_path / "m.gguf-checkpoint")
+    if family == "qwen3_next":  # whose weights are named by other matrices
+        return
+    found, expected = (load_file(tmp_path / f"{name}-checkpoint/weights.safetensors") for name in ("m.gguf", "model"))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():  # the file stores exp(A_log), and norms to which 1 was added
+        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=2e-7, err_msg=name)
+    networks = [(tmp_path / f"{name}-checkpoint/network.onnx").read_bytes() for name in ("m.gguf", "model")]
+    assert networks[0] == networks[1]
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_matrices_stay_in_blocks(family: str, tmp_path: Path) -> None:
+    model = tiny_model(family, **WIDE)
+    path = write_gguf(model, tmp_path / "m.gguf", KINDS)
+    blocks = {name.removeprefix("model.layers.0.linear_attn.") for name in open_gguf(path).blocks if ".0." in name}
+    rows = {"in_proj_a.weight", "in_proj_b.weight"} if family != "qwen3_next" else set()
+    assert blocks == {"in_proj_qkv.weight", "in_proj_z.weight", "out_proj.weight", *rows}
+    convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    if family != "qwen3_next":  # in whose checkpoints queries, keys, values and gates are one matrix
+        _check(dequantized(model, KINDS), tmp_path / "checkpoint")
+
+
+def test_a_matrix_whose_heads_are_parts_of_blocks_is_expanded(tmp_path: Path) -> None:
+    model = tiny_model("qwen3_5", **{**WIDE, "linear_value_head_dim": 16})
+    path = write_gguf(model, tmp_path / "m.gguf", {"ssm_out": "Q8_0", "attn_gate": "Q8_0"})
+    blocks = open_gguf(path).blocks
+    assert "model.layers.0.linear_attn.in_proj_z.weight" in blocks
+    assert "model.layers.0.linear_attn.out_proj.weight" not in blocks
+    convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+
+
+def test_files_of_the_first_weeks_hold_gates_beside_values(tmp_path: Path) -> None:
+    model = tiny_model("qwen3_next")
+    convert_checkpoint(str(write_gguf(model, tmp_path / "m.gguf", fuses_gates=True)), tmp_path / "checkpoint")
+    _check(model, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_layers_that_draft_are_counted_as_blocks_and_left_out(family: str, tmp_path: Path) -> None:
+    model, name = tiny_model(family), ARCHITECTURES[family]
+    extra = {
+        "blk.3.nextn.eh_proj.weight": np.ones((60, 120), np.float32),
+        "blk.3.attn_norm.weight": np.ones(60, np.float32),
+    }
+    counts = {f"{name}.block_count": 4, f"{name}.nextn_predict_layers": 1}
+    path = write_gguf(model, tmp_path / "m.gguf", metadata=counts, extra=extra)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint").config
+    assert config.num_hidden_layers == 3
+    _check(model, tmp_path / "checkpoint")
+
+
+def test_kinds_of_layers_may_be_listed(tmp_path: Path) -> None:
+    layers = ["full_attention", "linear_attention", "linear_attention"]
+    model = tiny_model("qwen3_5", layer_types=layers)
+    listed = {"qwen35.attention.recurrent_layers": [False, True, True], "qwen35.full_attention_interval": 4}
+    path = write_gguf(model, tmp_path / "m.gguf", metadata=listed)
+    convert_checkpoint(str(path), tmp_path / "checkpoint")
+    _check(model, tmp_path / "checkpoint")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"ssm.group_count": None}, r"expected ssm\.group_count to be a positive integer, found None"),
+    ({"ssm.conv_kernel": None}, r"expected ssm\.conv_kernel to be a positive integer, found None"),
+    ({"ssm.inner_size": 0}, r"expected ssm\.inner_size to be a positive integer, found 0"),
+    ({"ssm.group_count": 6, "ssm.time_step_rank": 2}, r"ssm\.time_step_rank .* multiple of ssm\.group_count \(6\)"),
+    ({"ssm.inner_size": 85}, r"expected ssm\.inner_size to be a multiple of ssm\.time_step_rank \(6\), found 85"),
+    ({"nextn_predict_layers": 3}, r"expected nextn_predict_layers to be less than block_count \(3\), found 3"),
+    ({"attention.recurrent_layers": [True, False]}, r"attention\.recurrent_layers to have 3 entries, found 2"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "message"), WRONG)
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_wrong_metadata_is_named(family: str, metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    changes = {f"{ARCHITECTURES[family]}.{key}": value for key, value in metadata.items()}
+    path = write_gguf(tiny_model(family), tmp_path / "m.gguf", metadata=changes)
+    with pytest.raises(ConvertError, match=message):
+        open_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"ssm.group_count": 3}, r"wrong shape .*blk\.\{0-1\}\.attn_qkv\.weight \(expected \[144, 60\]"),
+        ({"ssm.state_size": 11}, r"wrong shape .*blk\.\{0-1\}\.ssm_conv1d\.weight"),
+        ({"full_attention_interval": 2}, r"full_attention_interval: .* layers \{1-2\}"),
+        ({"ssm.unknown": 5}, r"qwen35\.ssm\.unknown: 5 is not mapped"),
+    ],
+)
+def test_metadata_that_the_tensors_contradict(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    changes = {f"qwen35.{key}": value for key, value in metadata.items()}
+    path = write_gguf(tiny_model("qwen3_5"), tmp_path / "m.gguf", metadata=changes)
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def test_states_that_would_grow_are_refused(tmp_path: Path) -> None:
+    model = tiny_model("qwen3_5")
+    with torch.no_grad():
+        model.model.layers[1].linear_attn.A_log.fill_(-torch.inf)
+    path = write_gguf(model, tmp_path / "m.gguf")
+    with pytest.raises(ConvertError, match=r"expected negative numbers in blk\.1\.ssm_a, .* found -?0\.0"):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
