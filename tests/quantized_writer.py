@@ -25,6 +25,7 @@ Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
 Round = Callable[[torch.Tensor], torch.Tensor]
 
 UNTOUCHED = "layers.1.mlp.down_proj"  # a layer that no layout quantizes
+_IN_16_BITS = ("lm_head", "shared_expert_gate", "linear_attn.in_proj_a", "linear_attn.in_proj_b", UNTOUCHED)
 _INPUT_SCALES = {"float8_e4m3fn": 1 / 64, "int8": 1 / 16}
 _LARGEST = {"float8_e4m3fn": 448, "int8": 127}
 
@@ -51,7 +52,7 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
     tensors = load_file(directory / "model.safetensors")
     _quantize_experts(tensors, dict(model.named_parameters()), layout)
     for name, layer in model.named_modules():
-        if not isinstance(layer, nn.Linear) or name.endswith(("lm_head", "shared_expert_gate", UNTOUCHED)):
+        if not isinstance(layer, nn.Linear) or name.endswith(_IN_16_BITS):
             continue
         layer.weight.data = _quantize(tensors, name, layout)
         if layout.factors is not None:

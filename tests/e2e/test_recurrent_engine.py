@@ -12,7 +12,7 @@ from tests.e2e.llm import LIMITS as GUIDED_LIMITS
 from tests.e2e.test_generate import check_greedy, generate
 from tests.e2e.test_guided_decoding import described, requests
 from tests.fuzz.engines import taken_apart
-from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import GROUP_SIZE, HYBRID_FAMILIES, VOCAB_SIZE, quantize_linear_layers, save_tiny_model
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.csrc.tiny_engine import TinyEngine
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
@@ -202,6 +202,33 @@ def test_what_states_cannot_do_is_refused(case: Case, tmp_path: Path) -> None:
         with pytest.raises(BuildError, match=rf"has 2 recurrent layers \(layers\.0, layers\.1\), and {message}"):
             build_engine(case.directory / "checkpoint", tmp_path / "engine", **options)
     assert not (tmp_path / "engine").exists()
+
+
+# Sizes of which all kernels take quantized matrices.
+EVEN: dict[str, Any] = {
+    **{"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 64, "vocab_size": 400},
+    **{"linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 48},
+    "partial_rotary_factor": 0.5,
+}
+EVEN_EXPERTS = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 128}
+
+
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo", "fp8_rowwise"])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_quantized_engines(family: str, qformat: str, tmp_path: Path) -> None:
+    """Engines for GPUs are only built here; those in fp8 also round activations, and those with experts the experts."""
+    model = save_tiny_model(family, tmp_path / "model", **EVEN, **(EVEN_EXPERTS if family == "qwen3_5_moe" else {}))
+    limits = {"max_batch_size": 2, "max_input_len": 64, "max_seq_len": 96, "max_num_tokens": 32}
+    for target, dtype, group_size in (("cpu", "float32", GROUP_SIZE), ("sm_90", "bfloat16", 32)):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / dtype, dtype)
+        how = {"target": target, "qformat": qformat, "group_size": group_size}
+        build_engine(tmp_path / dtype, tmp_path / target, **limits, **how)
+    prompt = np.random.default_rng().integers(0, VOCAB_SIZE, 50).tolist()
+    [(tokens, logits)] = generate(ModelRunner.from_dir(tmp_path / "cpu"), [prompt], NUM_NEW_TOKENS)
+    assert len(tokens) == NUM_NEW_TOKENS
+    assert np.isfinite(logits).all()
+    if family == "qwen3_5" and qformat != "fp8_rowwise":
+        check_greedy(quantize_linear_layers(model, qformat), prompt, tokens, logits, table=RECURRENT_TOLERANCES)
 
 
 def test_grammars_and_company_change_nothing(tmp_path: Path) -> None:

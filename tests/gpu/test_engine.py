@@ -38,17 +38,21 @@ _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
     **{"v_head_dim": 16, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 4},
 }
-EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+_DELTA: dict[str, Any] = {
+    **{"linear_num_value_heads": 8, "linear_key_head_dim": 24, "linear_value_head_dim": 48},
+    "partial_rotary_factor": 0.5,
+}
+_SHARED_EXPERT: dict[str, Any] = {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80}
+OWN_SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
     "granitemoe": {"shared_intermediate_size": 80},
     "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
-    "qwen3_next": {
-        **{"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80, "linear_num_value_heads": 8},
-        **{"linear_key_head_dim": 24, "linear_value_head_dim": 48, "partial_rotary_factor": 0.5},
-    },
+    "qwen3_next": {**_SHARED_EXPERT, **_DELTA},
+    "qwen3_5": _DELTA,
+    "qwen3_5_moe": {**_SHARED_EXPERT, **_DELTA},
 }
 LIMITS = {"max_batch_size": 20, "max_input_len": 100, "max_seq_len": 128, "max_num_tokens": 160}
 # Lengths around the edges of blocks (32 tokens) and of the kernels' tiles.
@@ -93,7 +97,7 @@ def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
     lacking = {"head_dim"} if family in WITHOUT_HEAD_DIM else set()
     if family == "gpt_neox":
         lacking.add("num_key_value_heads")
-    return {name: value for name, value in shape.items() if name not in lacking} | EXPERT_SHAPES.get(family, {})
+    return {name: value for name, value in shape.items() if name not in lacking} | OWN_SHAPES.get(family, {})
 
 
 def make_case(

@@ -13,7 +13,7 @@ from tests.e2e.test_guided_decoding import described as in_full
 from tests.e2e.test_guided_decoding import requests
 from tests.gpu.test_deterministic import described
 from tests.gpu.test_engine import NUM_NEW_TOKENS, Case, assert_same_until_near_ties, check_logits, in_words_of
-from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_config
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -23,8 +23,8 @@ from trtllm_lite.runtime.session.request import Request
 LIMITS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 470, "max_seq_len": 512, "max_num_tokens": 700}
 LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 300, 470, 5, 7, 129)  # around blocks, and the tokens of a block of threads
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-# All experts are chosen, so that rounding changes no choice.
-ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4, "linear_value_head_dim": 96}  # a state takes several blocks
+WIDE_STATES = {"linear_value_head_dim": 96}  # states that take several blocks
+ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4}  # all are chosen, so that rounding changes no choice
 VOCAB = 400  # a multiple of 8, as deterministic products need
 
 
@@ -37,7 +37,9 @@ class Recurrent(Case):
 @pytest.fixture(scope="module", params=HYBRID_FAMILIES)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
-    shape = in_words_of(request.param, SHAPE) | ALL_EXPERTS | {"vocab_size": VOCAB}
+    shape = in_words_of(request.param, SHAPE) | WIDE_STATES | {"vocab_size": VOCAB}
+    if hasattr(tiny_config(request.param), "num_experts"):
+        shape |= ALL_EXPERTS
     model = save_tiny_model(request.param, directory / "model", dtype=torch.float16, **shape)
     torch.save(model, directory / "model.pt")
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float16")

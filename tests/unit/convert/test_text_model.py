@@ -132,6 +132,31 @@ def test_qwens_of_later_releases(family: str, stacked: bool, tmp_path: Path) -> 
     assert_close(found, expected, "float32", "logits", RECURRENT_TOLERANCES)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_qwens_in_fp8_tiles(family: str, tmp_path: Path) -> None:
+    """Published files leave gates, convolutions, norms and the vision model in 16 bits, and quantize what drafts."""
+    inner = "moe_intermediate_size" if family == "qwen3_5_moe" else "intermediate_size"
+    sizes = {"hidden_size": 192, "linear_value_head_dim": 48, inner: 160}
+    model = write_quantized(tiny_model(family, **sizes), tmp_path / "model", LAYOUTS["fp8 in tiles"])
+    text = json.loads((tmp_path / "model" / "config.json").read_text())
+    settings = {**text.pop("quantization_config"), "modules_to_not_convert": ["lm_head", "model.visual.blocks.0.attn"]}
+    whole = {"architectures": [f"{'Qwen3_5Moe' if 'moe' in family else 'Qwen3_5'}ForConditionalGeneration"]}
+    whole |= {"vision_config": _QWEN_VISION, "image_token_id": 7, "quantization_config": settings, "text_config": text}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(whole))
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = {name.replace("model.", "model.language_model.", 1): value for name, value in load_file(file).items()}
+    tensors["mtp.layers.0.mlp.up_proj.weight"] = torch.ones(224, 192).to(torch.float8_e4m3fn)
+    tensors |= {"mtp.layers.0.mlp.up_proj.weight_scale_inv": torch.ones(2, 2), "model.visual.a.weight": torch.ones(3)}
+    save_file(tensors, file)
+    converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert (converted.config.family, converted.quantization) == (family, "fp8 in tiles of 128x128, weights only")
+    tokens = torch.randint(VOCAB_SIZE, (13,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = model(tokens[None], use_cache=False).logits[0].numpy()
+    [found] = OnnxRunner(tmp_path / "checkpoint", 1, len(tokens)).step([tokens.tolist()])
+    assert_close(found, expected, "float32", "logits", RECURRENT_TOLERANCES)
+
+
 def _as_published(family: str) -> dict[str, Any]:
     """The text model's config with the further keys of published models."""
     config = tiny_config(family).to_dict()
