@@ -25,11 +25,8 @@ MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
-HYBRID_FAMILIES = (
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-)  # decoders with recurrent layers, read from Hugging Face checkpoints
+# Decoders with recurrent layers, read from Hugging Face checkpoints.
+HYBRID_FAMILIES = ("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
@@ -170,6 +167,15 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
         "tie_word_embeddings": True,
     },
+    "lfm2": {
+        **{"layer_types": ["conv", "conv", "full_attention"], "block_multiple_of": 7, "norm_eps": 1e-4},
+        **{"tie_word_embeddings": True, "max_position_embeddings": 512},
+    },
+    "lfm2_moe": {
+        **{"layer_types": ["conv", "conv", "full_attention"], "num_dense_layers": 1, "num_experts": 7},
+        **{"num_experts_per_tok": 3, "moe_intermediate_size": 37, "norm_eps": 1e-4, "tie_word_embeddings": True},
+        **{"routed_scaling_factor": 1.5, "max_position_embeddings": 512},
+    },
     "qwen3_next": {**_DELTA, **_SHARED_EXPERT},
     "qwen3_5": _DELTA,
     "qwen3_5_moe": {**_DELTA, **_SHARED_EXPERT},
@@ -192,6 +198,8 @@ _SHAPES = {
     "roberta": _ENCODER_SHAPE,
     "mpnet": _ENCODER_SHAPE,
     "modernbert": _ENCODER_SHAPE,
+    "lfm2": _LAYER_NORM_SHAPE,
+    "lfm2_moe": _LAYER_NORM_SHAPE,
 }
 
 
@@ -226,19 +234,21 @@ def tiny_model(
                 parameter.copy_((0 if _adds_one(family, name) else 1) + noise * 0.2)
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
         for name, buffer in sorted(model.named_buffers()):
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator, device=device) * 0.1)
     return model.eval()
 
 
 def _adds_one(family: str, norm: str) -> bool:
     """Whether the model adds 1 to the weight of the norm."""
-    return family.startswith("gemma") or (family in HYBRID_FAMILIES and not norm.endswith("linear_attn.norm.weight"))
+    return family.startswith("gemma") or (family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight"))
 
 
 def is_router(parameter: str) -> bool:
     """Whether the matrix is a router's or a gate's, which checkpoints store in float32."""
-    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
+    return parameter.endswith(
+        ("mlp.gate.weight", "feed_forward.gate.weight", "shared_expert_gate.weight", "router.weight")
+    )
 
 
 def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:

@@ -18,10 +18,13 @@ from tests.unit.csrc.tiny_engine import TinyEngine
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine
+from trtllm_lite.common.vocabulary import LATENT_ATTENTION, cache_names
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError, EngineError, LimitError
+from trtllm_lite.network.contract import layer_kinds
+from trtllm_lite.network.verifier import load_network
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.request import Request
@@ -32,7 +35,11 @@ LIMITS = {"max_batch_size": 9, "max_input_len": 330, "max_seq_len": 352, "max_nu
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 300)  # around blocks, and around the chunks in which transformers computes
 NUM_NEW_TOKENS = 20
 CHUNKS = (9, 13, 64)  # the most tokens of a step
-WIDE_STATES = {"linear_value_head_dim": 46}  # states that take several blocks
+# Sizes with which states take several blocks.
+WIDE_STATES: dict[str, dict[str, Any]] = {
+    **{family: {"conv_L_cache": 9} for family in ("lfm2", "lfm2_moe")},
+    **{family: {"linear_value_head_dim": 46} for family in ("qwen3_next", "qwen3_5", "qwen3_5_moe")},
+}
 
 
 class Case:
@@ -43,7 +50,7 @@ class Case:
 
     def __init__(self, family: str, directory: Path, **ranks: Any) -> None:
         self.directory = directory
-        self.model = save_tiny_model(family, directory / "model", **WIDE_STATES)
+        self.model = save_tiny_model(family, directory / "model", **WIDE_STATES[family])
         convert_checkpoint(str(directory / "model"), directory / "checkpoint")
         build_engine(directory / "checkpoint", directory / "engine", **ranks, **LIMITS)
         common = np.random.default_rng(0).integers(0, VOCAB_SIZE, max(LENGTHS)).tolist()
@@ -180,11 +187,11 @@ def check_preemption(case: Case, host_cache_size: int) -> None:
 def test_the_manifest_says_what_a_state_takes(case: Case) -> None:
     cache = read_engine(case.directory / "engine").manifest.kv_cache
     full, states = cache.groups
-    assert (full.kind, full.layers, full.blocks) == ("full", (2,), 1)
+    kinds = layer_kinds(load_network(case.directory / "checkpoint").graph)
+    assert (full.kind, full.layers, full.blocks) == ("latent" if kinds[2][1] == LATENT_ATTENTION else "full", (2,), 1)
     assert (states.kind, states.layers, states.window) == ("state", (0, 1), 0)
-    assert [kept.tensor for kept in states.caches] == [
-        f"{name}.{layer}" for layer in (0, 1) for name in ("conv_state", "recurrent_state")
-    ]
+    assert [kept.tensor for kept in states.caches] == [name.plan for name in cache_names(kinds[:2])]
+    assert states.blocks > 1
     of_layers = sum(4 * int(np.prod(kept.shape)) for kept in states.caches)
     assert (states.blocks - 1) * cache.bytes_per_block < of_layers <= states.blocks * cache.bytes_per_block
     use = cache_use(cache, LIMITS["max_seq_len"]).groups[1]
@@ -256,21 +263,22 @@ def test_logits_of_a_whole_text_equal_transformers(case: Case, most: int, length
 
 
 def _overlap(engine: TinyEngine) -> None:
-    for layer in (0, 1):
-        engine.tensor(f"conv_state.{layer}")["offset"] = engine.tensor(f"recurrent_state.{layer}")["offset"] = 0
+    for tensor in engine.plan["tensors"]:
+        if "_state." in tensor["name"]:
+            tensor["offset"] = 0
 
 
 def _attend_to_a_state(engine: TinyEngine) -> None:
     names = [tensor["name"] for tensor in engine.plan["tensors"]]
-    state = names.index("recurrent_state.0")
-    (attention,) = (call for call in engine.instructions() if call["op"] == "PagedAttention")
-    attention["operands"]["key_cache"] = state
+    (attention,) = (call for call in engine.instructions() if call["op"] in ("PagedAttention", "LatentAttention"))
+    cache = next(name for name in attention["operands"] if name in ("key_cache", "latent_cache"))
+    attention["operands"][cache] = names.index("conv_state.0")
 
 
 DAMAGES: dict[str, tuple[Callable[[TinyEngine], None], str]] = {
     "overlap": (_overlap, "expected caches of state that do not overlap"),
     "too few blocks": (lambda e: e.manifest["kv_cache"]["groups"][1].update(blocks=1), "expected states in 1 blocks"),
-    "keys in a state": (_attend_to_a_state, "PagedAttention|key_cache"),
+    "keys in a state": (_attend_to_a_state, "PagedAttention|LatentAttention|key_cache|latent_cache"),
     "no room for drafts": (
         lambda e: e.manifest["limits"].update(max_draft_len=3),
         "expected operators with states that 4 tokens can be taken back from",

@@ -25,6 +25,14 @@ from trtllm_lite.workflows.calibration import Calibration
 from trtllm_lite.workflows.quantize import quantize_checkpoint
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("lfm2", {}),
+    "lfm2-biased-untied-wide": ("lfm2", {"conv_bias": True, "conv_L_cache": 4, "tie_word_embeddings": False}),
+    "lfm2-by-numbers": ("lfm2", {"layer_types": None, "full_attn_idxs": [0, 2], "block_auto_adjust_ff_dim": False}),
+    "lfm2_moe": ("lfm2_moe", {}),
+    "lfm2_moe-plain-scores-all-sparse": (
+        "lfm2_moe",
+        {"use_expert_bias": False, "norm_topk_prob": False, "num_dense_layers": 0, "conv_L_cache": 2},
+    ),
     "qwen3_next": ("qwen3_next", {}),
     "qwen3_next-by-interval": ("qwen3_next", {"layer_types": None, "num_hidden_layers": 5, "mlp_only_layers": [1]}),
     "qwen3_next-one-value-head-each-biased-tied": (
@@ -72,17 +80,31 @@ def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def _sequences(model: PreTrainedModel, batch: int, length: int) -> NDArray[np.int64]:
     """Random tokens, none of which is so near a tie between experts that rounding would choose others."""
-    gap = 0.0
-    while gap < LEAST_GAP:
+    while True:
         sequences = np.random.default_rng().integers(0, VOCAB_SIZE, (batch, length))
-        if not hasattr(model.config, "num_experts_per_tok"):
+        if _least_gap(model, sequences) >= LEAST_GAP:
             return sequences
-        with torch.no_grad():
-            scores = model.model(torch.tensor(sequences), use_cache=False, output_router_logits=True).router_logits
-        top_k = model.config.num_experts_per_tok
-        best = [of_layer.sort(descending=True).values for of_layer in scores]
-        gap = min(float((of_layer[:, top_k - 1] - of_layer[:, top_k]).min()) for of_layer in best)
-    return sequences
+
+
+def _least_gap(model: PreTrainedModel, sequences: NDArray[np.int64]) -> float:
+    """The least gap of any token and layer; infinity for a model without experts."""
+    top_k = getattr(model.config, "num_experts_per_tok", 0)
+    if not top_k:
+        return np.inf
+    with torch.no_grad():
+        scores = model.model(torch.tensor(sequences), use_cache=False, output_router_logits=True).router_logits
+    corrections = [
+        buffer for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))
+    ]
+    if corrections:  # of sigmoids; without corrections, experts are chosen by the order of scores themselves
+        scores = [of_layer.sigmoid() + by for of_layer, by in zip(scores, corrections, strict=True)]
+    return min(_gap(of_layer, top_k) for of_layer in scores)
+
+
+def _gap(scores: torch.Tensor, count: int) -> float:
+    """How much the last of the ``count`` best of each row is better than the next one; the least of all rows."""
+    best = scores.sort(descending=True).values
+    return float((best[:, count - 1] - best[:, count]).min())
 
 
 def _expected(model: PreTrainedModel, sequences: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -141,9 +163,10 @@ def test_every_hybrid_family_has_variations() -> None:
     assert {family for family, _ in CASES.values()} == set(HYBRID_FAMILIES)
 
 
+@pytest.mark.parametrize("family", HYBRID_FAMILIES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(dtype: str, tmp_path: Path) -> None:
-    model = save_tiny_model("qwen3_next", tmp_path / "model")
+def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
+    model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).config.dtype == dtype
     _check_in_steps(round_matrices(model, dtype), tmp_path / "checkpoint", 21, 10, dtype)
 

@@ -23,8 +23,16 @@ from trtllm_lite.runtime.session.request import Request
 LIMITS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 470, "max_seq_len": 512, "max_num_tokens": 700}
 LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 300, 470, 5, 7, 129)  # around blocks, and the tokens of a block of threads
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-WIDE_STATES = {"linear_value_head_dim": 96}  # states that take several blocks
-ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4}  # all are chosen, so that rounding changes no choice
+# All experts are chosen, so that rounding changes no choice.
+ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4}
+# Sizes with which a state takes several blocks.
+OWN_SHAPES: dict[str, dict[str, Any]] = {
+    "lfm2": {"conv_L_cache": 16},
+    "lfm2_moe": {**ALL_EXPERTS, "conv_L_cache": 16},
+    "qwen3_next": {**ALL_EXPERTS, "linear_value_head_dim": 96},
+    "qwen3_5": {"linear_value_head_dim": 96},
+    "qwen3_5_moe": {**ALL_EXPERTS, "linear_value_head_dim": 96},
+}
 VOCAB = 400  # a multiple of 8, as deterministic products need
 
 
@@ -37,9 +45,7 @@ class Recurrent(Case):
 @pytest.fixture(scope="module", params=HYBRID_FAMILIES)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
-    shape = in_words_of(request.param, SHAPE) | WIDE_STATES | {"vocab_size": VOCAB}
-    if hasattr(tiny_config(request.param), "num_experts"):
-        shape |= ALL_EXPERTS
+    shape = in_words_of(request.param, SHAPE) | OWN_SHAPES[request.param] | {"vocab_size": VOCAB}
     model = save_tiny_model(request.param, directory / "model", dtype=torch.float16, **shape)
     torch.save(model, directory / "model.pt")
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float16")

@@ -44,4 +44,7 @@ class CausalConvolution:
         start = graph.constant(f"conv.start_{history}", np.array([-history]))
         end, axis = graph.constant("conv.end", np.array([_END])), graph.constant("conv.axis", np.array([2]))
         present = graph.op("Slice", [inputs, start, end, axis], "present")
-        return graph.op("Transpose", [activated], "rows", {"perm": [0, 2, 1]}), present
+        rows = graph.op("Transpose", [activated], "rows", {"perm": [0, 2, 1]})
+        # Shape inference does not know that the convolution leaves as many tokens as there are.
+        rows.type, rows.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(("batch", "seq", channels))
+        return rows, present

@@ -250,6 +250,22 @@ def test_exaone_has_keys_of_its_own_names(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
+def test_lfm2_has_keys_of_training_and_of_other_names(tmp_path: Path) -> None:
+    """Published configs repeat sizes, and name layers with attention by numbers."""
+    save_tiny_model("lfm2", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "usual")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config |= {"block_ff_dim": config.pop("intermediate_size"), "tie_embedding": config.pop("tie_word_embeddings")}
+    config |= {"block_dim": 60, "conv_dim": 60, "conv_dim_out": 60, "num_heads": 6, "block_norm_eps": 1e-4}
+    config |= {"block_use_swiglu": True, "use_pos_enc": True, "conv_use_xavier_init": True, "block_mlp_init_scale": 1.0}
+    del config["layer_types"]
+    config["full_attn_idxs"] = [2]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "own")
+    networks = [(tmp_path / name / "network.onnx").read_bytes() for name in ("usual", "own")]
+    assert networks[0] == networks[1]
+
+
 _FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
@@ -320,6 +336,18 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
             r"num_experts_per_tok: expected at most num_experts \(7\), found 8",
         ),
         ("qwen3_5_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not mapped"),
+        ("lfm2", {"layer_types": ["conv"] * 2}, "layer_types: expected 3 times full_attention or conv, found"),
+        ("lfm2", {"layer_types": None}, "layer_types: expected 3 times full_attention or conv, found None"),
+        ("lfm2", {"layer_types": ["mamba"] * 3}, "layer_types: expected 3 times full_attention or conv, found"),
+        ("lfm2", {"full_attn_idxs": [0]}, r"full_attn_idxs: contradicts layer_types: \[0\] and"),
+        ("lfm2", {"full_attn_idxs": [3]}, r"full_attn_idxs: expected numbers of the 3 layers, found \[3\]"),
+        ("lfm2", {"conv_L_cache": 1}, "conv_L_cache: expected an integer in 2..64, found 1"),
+        ("lfm2", {"conv_dim": 64}, "conv_dim: expected 60, found 64, which is not supported"),
+        ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu: expected True, found False"),
+        ("lfm2", {"block_norm_eps": 1e-6}, "block_norm_eps: expected 0.0001, found 1e-06"),
+        ("lfm2", {"block_ffn_dim_multiplier": 1e9}, "block_ffn_dim_multiplier: expected from 1 to 2.30 inner features"),
+        ("lfm2_moe", {"layer_types": None}, "layer_types: expected 3 times full_attention or conv, found None"),
+        ("lfm2_moe", {"num_experts_per_tok": 8}, r"num_experts_per_tok: expected at most .* \(7\), found 8"),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, found True"),
         ("deepseek_v2", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: expected 1, found 2"),
