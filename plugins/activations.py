@@ -1,4 +1,4 @@
-"""The activation functions of Linear and GatedLinear in numpy, by the names that their schemas give them."""
+"""The activation functions of operators in numpy, by the names that their schemas give them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-ACTIVATIONS: dict[str, Function] = {"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+ACTIVATIONS: dict[str, Function] = {
+    **{"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "sigmoid": _sigmoid},
+}
 
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
 

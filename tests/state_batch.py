@@ -63,16 +63,16 @@ def gated_delta_rule(
     key_dim: int,
     value_dim: int,
     *,
-    by_row: bool = False,
+    by_channel: bool = False,
     taken_back: int = TAKEN_BACK,
 ) -> Operator:
     """A GatedDeltaRule with heads that remember a few tokens, and others that remember hundreds.
 
-    ``by_row``: a decay for each element of a key.
+    ``by_channel``: each channel of a key has a decay of its own.
     """
     rng = np.random.default_rng([key_heads, value_heads, key_dim, value_dim])
     a_log = np.linspace(np.log(1e-3), np.log(16), value_heads).astype(np.float32)
-    layout = ReplayState(key_dim, value_dim, key_dim if by_row else 1, REPLAYED, taken_back)
+    layout = ReplayState(key_dim, value_dim, key_dim if by_channel else 1, REPLAYED, taken_back)
     decays = value_heads * layout.decays
     widths = (2 * key_heads * key_dim + value_heads * value_dim, decays, value_heads)
     attributes = {

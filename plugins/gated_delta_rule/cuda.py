@@ -9,6 +9,7 @@ from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
 _MAX_COLUMNS = 128  # of a block at a time, four threads each
 _MAX_KEY_DIM = 256  # a block's columns are in registers
+_MAX_DECAY_DIM = 128  # of keys that are as long; a chunk's keys, queries and decays are in shared memory
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -18,6 +19,10 @@ def lower(op: Lowering) -> list[Command]:
     heads = features(y) // value_dim
     if key_dim > _MAX_KEY_DIM:
         op.refuse(f"its keys have {key_dim} elements, expected at most {_MAX_KEY_DIM}: build for --target cpu")
+    if op.attribute("decay_dim") > _MAX_DECAY_DIM:
+        op.refuse(
+            f"its heads have {op.attribute('decay_dim')} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu"
+        )
     defines = {"TL_KEY_HEADS": op.attribute("num_key_heads"), "TL_VALUE_HEADS": heads, **replay_defines(op)}
     places, of_heads = StatePlaces.of(op, "recurrent_state"), (op.vector("a_log"), op.vector("dt_bias"))
     defines |= {"TL_FP16": DTYPE_FLAGS[y.dtype], **places.defines()}

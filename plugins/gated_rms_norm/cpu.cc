@@ -16,7 +16,9 @@ struct Group {
   std::int64_t size;
 };
 
-void normalize(const Group& group, const float* weight, float epsilon) {
+TL_INLINE Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(zero() - x)); }
+
+void normalize(const Group& group, const float* weight, float epsilon, gated_rms_norm::Activation activation) {
   Vec sum = zero();
   for (std::int64_t i = 0; i < group.size; i += kLanes) {
     const Vec x = load_first(group.x + i, group.size - i);
@@ -26,7 +28,9 @@ void normalize(const Group& group, const float* weight, float epsilon) {
   for (std::int64_t i = 0; i < group.size; i += kLanes) {
     const std::int64_t count = group.size - i;
     const Vec normalized = load_first(group.x + i, count) * factor * load_first(weight + i, count);
-    store_first(group.y + i, normalized * silu(load_first(group.gate + i, count)), count);
+    const Vec gate = load_first(group.gate + i, count);
+    const bool is_silu = activation == gated_rms_norm::Activation::kSilu;
+    store_first(group.y + i, normalized * (is_silu ? silu(gate) : sigmoid(gate)), count);
   }
 }
 
@@ -37,11 +41,12 @@ void gated_rms_norm(const KernelArgs& args) {
   const auto* gate = args.inputs[gated_rms_norm::kGate].as<const float>();
   const Tensor& weight = args.inputs[gated_rms_norm::kWeight];
   const Tensor& y = args.outputs[gated_rms_norm::kY];
-  const auto epsilon = static_cast<float>(gated_rms_norm::attributes_of(args).epsilon);
+  const gated_rms_norm::Attributes attributes = gated_rms_norm::attributes_of(args);
   const std::int64_t size = weight.shape[0], groups = y.shape[0] * (y.shape[1] / size);
   for_each_row(args.pool, groups, size, [&](std::int64_t group) {
     const std::int64_t first = group * size;
-    normalize({x + first, gate + first, y.as<float>() + first, size}, weight.as<const float>(), epsilon);
+    normalize({x + first, gate + first, y.as<float>() + first, size}, weight.as<const float>(),
+              static_cast<float>(attributes.epsilon), attributes.activation);
   });
 }
 

@@ -1,11 +1,17 @@
-// GatedRmsNorm: the RMS norm of each group of TL_GROUP features, times SiLU of a gate.
+// GatedRmsNorm: the RMS norm of each group of TL_GROUP features, times SiLU of a gate or, if TL_SIGMOID, its sigmoid.
 //
 // Bytes: 6 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us. One warp
 // a group, which reads x twice, the second time from the cache. Launch: grid = (rows, groups of a row / warps),
-// TL_THREADS threads. Macros: TL_FEATURES, TL_GROUP (even), TL_THREADS (a multiple of 32), TL_FP16.
+// TL_THREADS threads. Macros: TL_FEATURES, TL_GROUP (even), TL_THREADS (a multiple of 32), TL_SIGMOID, TL_FP16.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/warp_reduce.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ float factor_of(float gate) { return TL_SIGMOID ? sigmoid(gate) : silu(gate); }
+
+}  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     gated_rms_norm(tl::u32* y, const tl::u32* x, const tl::u32* gate, const float* weight, float epsilon) {
@@ -25,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   const float inverse = rsqrtf(warp_sum(squares) / TL_GROUP + epsilon);
   for (int i = lane; i < kPairs; i += 32) {
     const float2 pair = unpack2(x[first + i]), gates = unpack2(gate[first + i]);
-    y[first + i] =
-        pack2(pair.x * inverse * weight[2 * i] * silu(gates.x), pair.y * inverse * weight[2 * i + 1] * silu(gates.y));
+    y[first + i] = pack2(pair.x * inverse * weight[2 * i] * factor_of(gates.x),
+                         pair.y * inverse * weight[2 * i + 1] * factor_of(gates.y));
   }
 }

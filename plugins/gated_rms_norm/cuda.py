@@ -17,6 +17,7 @@ def lower(op: Lowering) -> list[Command]:
     if group % 2:
         op.refuse(f"its groups have {group} features, expected an even number: build for --target cpu")
     defines = {"TL_FEATURES": features(y), "TL_GROUP": group, "TL_THREADS": _THREADS, "TL_FP16": DTYPE_FLAGS[x.dtype]}
+    defines["TL_SIGMOID"] = int(op.attribute("activation") == "sigmoid")
     specialised = kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", _THREADS, 0, defines)
     grid = (op.num_rows("y"), -(-features(y) // (group * _WARPS)))
     return [launch(specialised, grid, y, x, gate, op.vector("weight"), op.attribute("epsilon"))]

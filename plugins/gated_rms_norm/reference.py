@@ -8,10 +8,10 @@ import numpy as np
 from trtllm_lite.plugins.activations import activate
 
 
-def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
+def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """``(x [rows, features], gate [rows, features], weight [group_size]) -> (y [rows, features],)``."""
     x, gate, weight = inputs
     groups = x.astype(np.float64).reshape(len(x), -1, len(weight))
     rms = np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + attributes["epsilon"])
     normalised = (groups / rms * weight).reshape(x.shape)
-    return ((normalised * activate("silu", gate.astype(np.float64))).astype(np.float32),)
+    return ((normalised * activate(attributes["activation"], gate.astype(np.float64))).astype(np.float32),)

@@ -26,13 +26,13 @@ def test_causal_conv(channels: int, width: int, decode: bool, dtype: torch.dtype
     check_state_steps(operator, LENGTHS, STEPS, dtype, Emulator(), decode=decode)
 
 
-@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 136)])
-def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_row: bool) -> None:
-    check_state_steps(gated_delta_rule(*sizes, by_row=by_row), LENGTHS, STEPS, torch.bfloat16, Emulator())
+def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_channel: bool) -> None:
+    check_state_steps(gated_delta_rule(*sizes, by_channel=by_channel), LENGTHS, STEPS, torch.bfloat16, Emulator())
 
 
-OPERATORS = [causal_conv(8, 5), gated_delta_rule(1, 2, 24, 40), gated_delta_rule(1, 1, 8, 8, by_row=True)]
+OPERATORS = [causal_conv(8, 5), gated_delta_rule(1, 2, 24, 40), gated_delta_rule(1, 1, 8, 8, by_channel=True)]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -50,6 +50,7 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator,
     check_divided(operator, steps, torch.float16, Emulator())
 
 
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 8), (5, 3, 40), (3, 9, 128)])
-def test_gated_rms_norm(rows: int, groups: int, size: int) -> None:
-    check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator())
+def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator(), activation)

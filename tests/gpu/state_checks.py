@@ -144,16 +144,18 @@ def check_divided(
         assert np.array_equal(found, expected)
 
 
-def check_gated_rms_norm(rows: int, groups: int, size: int, dtype: torch.dtype, machine: Machine) -> None:
+def check_gated_rms_norm(
+    rows: int, groups: int, size: int, dtype: torch.dtype, machine: Machine, activation: str = "silu"
+) -> None:
     """Check random rows, of which some are much larger than others."""
     device, features = machine.device, groups * size
     x = (torch.randn(rows, features, device=device) * torch.logspace(-2, 2, rows, device=device)[:, None]).to(dtype)
     gate, weight = torch.randn(rows, features, device=device).to(dtype), torch.randn(size, device=device)
     y = torch.full_like(x, POISON)
     defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUP": size, "TL_THREADS": 256}
-    defines["TL_FP16"] = dtype_flag(dtype)
+    defines |= {"TL_FP16": dtype_flag(dtype), "TL_SIGMOID": int(activation == "sigmoid")}
     kernel = machine.kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", 256, 0, defines)
     kernel(y, x, gate, weight, 1e-6, grid=(rows, -(-groups // 8), 1))
     arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
-    (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6})
+    (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6, "activation": activation})
     assert_close(y.cpu(), torch.from_numpy(expected).double())

@@ -15,7 +15,7 @@ OPERATORS = [
     causal_conv(264, 4, activation="none", dtype=np.float16),
     gated_delta_rule(16, 32, 128, 128),
     gated_delta_rule(3, 6, 24, 40),
-    gated_delta_rule(8, 8, 128, 128, by_row=True),
+    gated_delta_rule(8, 8, 128, 128, by_channel=True),
 ]
 
 
@@ -38,7 +38,8 @@ def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
     check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, GPU), seed)
 
 
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rows", [1, 3, 129])
 @pytest.mark.parametrize(("groups", "size"), [(32, 128), (3, 40)])
-def test_gated_rms_norm(rows: int, groups: int, size: int) -> None:
-    check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU)
+def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU, activation)

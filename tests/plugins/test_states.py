@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.kimi_linear import modeling_kimi_linear as kimi_linear
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, reference, run
@@ -65,13 +66,13 @@ def test_causal_conv(isa: str, dtype: str, channels: int, width: int) -> None:
         check_steps(causal_conv(channels, width, bias=bias, activation=activation, dtype=WEIGHT_DTYPES[dtype]), isa)
 
 
-@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("sizes", RULES)
-def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int], by_row: bool) -> None:
-    check_steps(gated_delta_rule(*sizes, by_row=by_row), isa)
+def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int], by_channel: bool) -> None:
+    check_steps(gated_delta_rule(*sizes, by_channel=by_channel), isa)
 
 
-OPERATORS = [causal_conv(40, 5), gated_delta_rule(3, 6, 24, 40), gated_delta_rule(1, 2, 24, 40, by_row=True)]
+OPERATORS = [causal_conv(40, 5), gated_delta_rule(3, 6, 24, 40), gated_delta_rule(1, 2, 24, 40, by_channel=True)]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -164,15 +165,17 @@ def _matrix(operator: Operator, sequences: Sequences) -> np.ndarray:
     return replay.matrix.astype(np.float32)
 
 
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 1), (5, 3, 40), (33, 4, 128), (70, 2, 65)])
-def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int) -> None:
+def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int, activation: str) -> None:
     rng = np.random.default_rng([rows, groups, size])
     x, gate = 3 * rng.standard_normal((2, rows, groups * size), np.float32)
-    weight, attributes = rng.standard_normal(size, np.float32), {"epsilon": 1e-5}
+    weight, attributes = rng.standard_normal(size, np.float32), {"epsilon": 1e-5, "activation": activation}
     actual = run("GatedRmsNorm", [x, gate, weight], attributes, isa=isa, num_threads=3)["y"]
     expected = reference("GatedRmsNorm", [x, gate, weight], attributes)["y"]
     assert_close(actual, expected, what="results", table=KERNEL_TOLERANCES)
-    norm = qwen3_next.Qwen3NextRMSNormGated(size, eps=1e-5)
+    made = qwen3_next.Qwen3NextRMSNormGated if activation == "silu" else kimi_linear.KimiLinearRMSNormGated
+    norm = made(size, eps=1e-5)
     norm.weight.data = torch.from_numpy(weight)
     of_groups = [torch.from_numpy(part).view(-1, size) for part in (x, gate)]
     with torch.no_grad():
@@ -189,4 +192,4 @@ def test_nothing_is_touched_behind_operands(isa: str) -> None:
         sequences.step([(0, 2), (1, 6)], kernel(operator, isa))
         run_guarded(operator.name, sequences.inputs([(0, 17)]), dict(operator.attributes), "row_major", isa)
     x = np.ones((3, 21), np.float32)
-    run_guarded("GatedRmsNorm", [x, x, x[0, :7]], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("GatedRmsNorm", [x, x, x[0, :7]], {"epsilon": 1e-5, "activation": "silu"}, "row_major", isa)

@@ -12,11 +12,12 @@ FUNCTIONS, FUNCTIONS_VERSION = "trtllm_lite.functions", 1
 GATED_DELTA_RULE = "GatedDeltaRule"
 
 # The gated delta rule (arXiv 2412.06464) of tokens one after the other: qkv [batch, seq, 2 * key_heads * key_dim +
-# value_heads * value_dim] holds queries and keys of all key heads, then values; a and b are [batch, seq, value_heads],
-# a_log and dt_bias [value_heads]; the state is [batch, value_heads, key_dim, value_dim]. Value head h reads key head
-# h // (value_heads / key_heads). Queries q and keys k are l2-normalised, queries are multiplied by scale. With
-# beta = sigmoid(b) and decay = exp(-exp(a_log) * softplus(a + dt_bias)), a token's value v changes the state S to
-# decay * S + k u^T, where u = beta * (v - decay * S^T k), and its output is S^T q.
+# value_heads * value_dim] holds queries and keys of all key heads, then values; b is [batch, seq, value_heads], a_log
+# [value_heads]; the state is [batch, value_heads, key_dim, value_dim]. A head has one decay, or one for each row of its
+# state, which is a channel of the key (Kimi Delta Attention, arXiv 2510.26692): a is [batch, seq, decays], dt_bias
+# [decays]. Value head h reads key head h // (value_heads / key_heads). Queries q and keys k are l2-normalised, queries
+# are multiplied by scale. With beta = sigmoid(b) and decay = exp(-exp(a_log) * softplus(a + dt_bias)), a token changes
+# the state S to decay * S, then, by its value v, to S + k u^T, where u = beta * (v - S^T k), and its output is S^T q.
 _GATED_DELTA_RULE = """
 <domain: "trtllm_lite.functions", opset_import: ["": 24]>
 GatedDeltaRule <num_key_heads, scale, norm_epsilon>
@@ -66,13 +67,16 @@ GatedDeltaRule <num_key_heads, scale, norm_epsilon>
 
     biased = Add (a, dt_bias)
     step = Softplus (biased)
+    by_head = Concat <axis = 0> (same, value_heads, last)
+    step_by_head = Reshape (step, by_head)
     speed = Exp (a_log)
-    negative_decay = Mul (speed, step)
+    speed_of_head = Unsqueeze (speed, one)
+    negative_decay = Mul (speed_of_head, step_by_head)
     log_decay = Neg (negative_decay)
     decay = Exp (log_decay)
     beta = Sigmoid (b)
     matrix_axes = Constant <value_ints = [3, 4]> ()
-    decay_of_matrix = Unsqueeze (decay, matrix_axes)
+    decay_of_matrix = Unsqueeze (decay, last)
     beta_of_matrix = Unsqueeze (beta, matrix_axes)
 
     new_state, outputs = Scan <
@@ -85,7 +89,7 @@ GatedDeltaRule <num_key_heads, scale, norm_epsilon>
             float[batch, heads, 1, key_dim] key,
             float[batch, heads, key_dim, 1] key_column,
             float[batch, heads, 1, value_dim] value,
-            float[batch, heads, 1, 1] token_decay,
+            float[batch, heads, decays, 1] token_decay,
             float[batch, heads, 1, 1] token_beta
         ) => (
             float[batch, heads, key_dim, value_dim] after,

@@ -1,4 +1,5 @@
-"""Builds recurrent layers: Gated DeltaNet (arXiv 2412.06464), in place of attention.
+"""Builds recurrent layers: Gated DeltaNet (arXiv 2412.06464) and Kimi Delta Attention (arXiv 2510.26692), in place of
+attention.
 
 The layer keeps a matrix for each head, which the gated delta rule changes token by token, and the last inputs of a
 convolution that comes before it.
@@ -13,8 +14,8 @@ from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.convolution import CausalConvolution
 from trtllm_lite.network.functions import GATED_DELTA_RULE
-from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import ACTIVATIONS
+from trtllm_lite.network.linear import Linear, LowRankLinear
+from trtllm_lite.network.mlp import ACTIVATIONS, Activation
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.weight_expression import WeightExpression
 
@@ -39,16 +40,17 @@ class DeltaHeads:
 
 @dataclass(frozen=True)
 class GatedDeltaNet:
-    """output(norm(rule(convolution(qkv(x)), a(x), b(x))) * silu(gate(x))).
+    """output(norm(rule(convolution(qkv(x)), a(x), b(x))) * gating(gate(x))).
 
-    ``qkv`` makes the queries of all heads, then the keys, then the values. ``a`` and ``b`` make a number for each value
-    head: the first says, with ``a_log`` and ``dt_bias`` [num_value_heads], by how much the head's state decays, the
-    second how far a token changes it. ``norm`` applies to each value head.
+    ``qkv`` makes the queries of all heads, then the keys, then the values. ``b`` makes a number for each value head,
+    which says how far a token changes the head's state. ``a`` makes one number for each value head, or ``key_dim``: it
+    says, with ``dt_bias`` of the same size and ``a_log`` [num_value_heads], by how much the state, or each of its rows,
+    decays. ``norm`` applies to each value head.
     """
 
     qkv: Linear
-    gate: Linear
-    a: Linear
+    gate: Linear | LowRankLinear
+    a: Linear | LowRankLinear
     b: Linear
     convolution: CausalConvolution
     a_log: WeightExpression
@@ -56,6 +58,7 @@ class GatedDeltaNet:
     norm: Norm
     output: Linear
     heads: DeltaHeads
+    gating: Activation = ACTIVATIONS["silu"]
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; changes the context's next state."""
@@ -78,10 +81,10 @@ class GatedDeltaNet:
         return self.output(graph, self._gated_norm(context, y, self.gate(graph, x, "gate_proj")), "o_proj")
 
     def _gated_norm(self, context: DecoderContext, y: ir.Value, gate: ir.Value) -> ir.Value:
-        """The norm of each head of ``y`` [batch, seq, num_value_heads * value_dim], times silu(gate)."""
+        """The norm of each head of ``y`` [batch, seq, num_value_heads * value_dim], times gating(gate)."""
         graph, heads = context.graph, self.heads
         extents = [0, 0, heads.num_value_heads, heads.value_dim]
         by_head = graph.constant(f"shape.{heads.num_value_heads}_heads_of_{heads.value_dim}", np.array(extents))
         normed = self.norm(graph, graph.op("Reshape", [y, by_head], "heads"), "norm")
         merged = graph.op("Reshape", [normed, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")
-        return ACTIVATIONS["silu"].gated(context, gate, merged)
+        return self.gating.gated(context, gate, merged)

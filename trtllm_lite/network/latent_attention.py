@@ -8,7 +8,7 @@ import onnx_ir as ir
 from trtllm_lite.common.vocabulary import LATENT_ATTENTION
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.graph import GraphBuilder
-from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.linear import Linear, LowRankLinear
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.rope import Rope
 from trtllm_lite.network.weight_expression import WeightExpression
@@ -26,20 +26,6 @@ class LatentHeads:
     rotary_dim: int
     value_dim: int
     latent_dim: int
-
-
-@dataclass(frozen=True)
-class LowRankLinear:
-    """up(norm(down(x)))."""
-
-    down: Linear
-    norm: Norm
-    up: Linear
-
-    def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
-        """Map float32 [..., in_features] to [..., out_features]."""
-        narrow = self.norm(graph, self.down(graph, x, f"{name}.down"), f"{name}.norm")
-        return self.up(graph, narrow, name)
 
 
 @dataclass(frozen=True)

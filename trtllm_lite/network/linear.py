@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from trtllm_lite.network.graph import GraphBuilder
+from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.weight_expression import WeightExpression
 
 
@@ -29,3 +30,17 @@ class Linear:
         weights = self.weight.split_heads(heads, *extents)
         biases = [None] * len(extents) if self.bias is None else self.bias.split_heads(heads, *extents)
         return tuple(Linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+
+@dataclass(frozen=True)
+class LowRankLinear:
+    """up(norm(down(x))), or up(down(x)) without a norm."""
+
+    down: Linear
+    norm: Norm | None
+    up: Linear
+
+    def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
+        """Map float32 [..., in_features] to [..., out_features]."""
+        narrow = self.down(graph, x, f"{name}.down")
+        return self.up(graph, narrow if self.norm is None else self.norm(graph, narrow, f"{name}.norm"), name)

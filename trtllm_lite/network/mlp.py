@@ -54,6 +54,8 @@ class SwigluOai:
         return graph.op("Mul", [swish, graph.op("Add", [bounded_up, one], "up.plus_one")], "gated")
 
 
+SIGMOID = Activation("Sigmoid", "sigmoid")  # of gates
+
 # The keys are transformers' names (ACT2FN), in which gelu_new, gelu_fast and gelu_pytorch_tanh are one approximation.
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": Activation("Swish", "swish"),

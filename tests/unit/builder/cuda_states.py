@@ -121,4 +121,5 @@ def gated_rms_norm(
     assert grid[1] * (macros["TL_THREADS"] // 32) * size >= shape[1]
     groups = at(x, half, *shape).astype(np.float64).reshape(grid[0], -1, size)
     normal = groups / np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + epsilon) * at(weight, np.float32, size)
-    at(y, half, *shape)[...] = normal.reshape(shape) * activate("silu", at(gate, half, *shape).astype(np.float64))
+    name = "sigmoid" if macros["TL_SIGMOID"] else "silu"
+    at(y, half, *shape)[...] = normal.reshape(shape) * activate(name, at(gate, half, *shape).astype(np.float64))

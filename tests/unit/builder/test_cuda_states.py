@@ -46,10 +46,18 @@ def _pointer(argument: Argument) -> Argument | Pointer:
     return argument
 
 
-@pytest.mark.parametrize("operator", [causal_conv(40, 4, dtype=np.float16), gated_delta_rule(3, 6, 24, 40)])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        causal_conv(40, 4, dtype=np.float16),
+        gated_delta_rule(3, 6, 24, 40),
+        gated_delta_rule(3, 6, 24, 40, by_channel=True),
+    ],
+)
 def test_recurrent_states(operator: Operator) -> None:
     check_state_steps(operator, [13, 42, 70], STEPS, torch.float16, _Numpy())
 
 
-def test_gated_rms_norm() -> None:
-    check_gated_rms_norm(5, 3, 40, torch.bfloat16, _Numpy())
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+def test_gated_rms_norm(activation: str) -> None:
+    check_gated_rms_norm(5, 3, 40, torch.bfloat16, _Numpy(), activation)

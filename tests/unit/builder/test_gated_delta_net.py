@@ -101,7 +101,7 @@ def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
         ("conv.swish", {"alpha": 1.5}, "the activation of the convolution is not SiLU"),
         ("conv.mixed", {"dilations": [2]}, "the convolution has strides, gaps or padding"),
         ("conv.columns", {"perm": [0, 1, 2]}, "the convolution does not run along sequences"),
-        ("swish", {"alpha": 1.5}, "the activation of the gate is not SiLU"),
+        ("swish", {"alpha": 1.5}, "the activation of the gate is neither SiLU nor sigmoid"),
         ("norm", {"axis": 2}, "its norm has no weight"),
     ],
 )

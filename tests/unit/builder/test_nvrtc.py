@@ -91,7 +91,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_delta_rule/cuda.cuh": {
         **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
     },
-    "gated_rms_norm/cuda.cuh": {"TL_FEATURES": 4096, "TL_GROUP": 128, "TL_THREADS": 256},
+    "gated_rms_norm/cuda.cuh": {"TL_FEATURES": 4096, "TL_GROUP": 128, "TL_THREADS": 256, "TL_SIGMOID": 0},
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
     "gated_linear/swap_ab.cuh": SWAP_AB | GELU | {"TL_ADDED": 1},
@@ -236,6 +236,20 @@ def _targets() -> Iterator[tuple[str, str]]:
 def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[3] / "plugins"
     cubin = compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("gated_delta_rule/cuda.cuh", {"TL_KEY_HEADS": 32, "TL_DECAY_DIM": 128}),
+        ("gated_delta_rule/cuda.cuh", {"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256}),
+        ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1}),
+    ],
+)
+def test_other_forms_of_recurrent_layers_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    cubin = compile_kernel(root / source, KERNELS[source] | form, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 

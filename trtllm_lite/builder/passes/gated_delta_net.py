@@ -1,7 +1,8 @@
 """Fuses the operators of Gated DeltaNet (network/gated_delta_net.py) behind its convolution into GatedDeltaRule and
 GatedRmsNorm.
 
-unpacked rows -> call of the rule -> Reshape to heads -> RMSNormalization -> Reshape -> pack -> Mul with Swish of gate
+unpacked rows -> call of the rule -> Reshape to heads -> RMSNormalization -> Reshape -> pack -> Mul with the gate, after
+Swish or Sigmoid
 
 Nothing of the layer reads padded values any more.
 """
@@ -19,6 +20,7 @@ from trtllm_lite.builder.graph import (
     integers,
     nodes_of,
     only_user,
+    produced_by,
     replace_value,
     site,
     value_of,
@@ -27,7 +29,6 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.attention_pattern import (
     MismatchError,
     expect,
-    expect_node,
     is_packing,
     match_unpacked,
 )
@@ -47,6 +48,7 @@ class _GatedNorm:
     weight: ir.Value
     epsilon: float
     gate: ir.Value
+    activation: str  # of the gate
     output: ir.Value
 
 
@@ -80,7 +82,7 @@ def _layout(rule: ir.Node, decays: ir.Value) -> ReplayState:
 
 
 def _match_norm(value: ir.Value) -> _GatedNorm:
-    """The norm of each head of ``value`` [batch, seq, features], times SiLU of a gate. Raises MismatchError."""
+    """The norm of each head of ``value`` [batch, seq, features], times a gate. Raises MismatchError."""
     nodes = []
     for op_type in ("Reshape", "RMSNormalization", "Reshape", "Flatten", "Gather", "Mul"):
         user = only_user(value)
@@ -96,12 +98,15 @@ def _match_norm(value: ir.Value) -> _GatedNorm:
     is_merged = integers(merge.inputs[1]) == [0, 0, -1] and attribute(flatten, "axis", 1) == 2
     expect(is_by_head and is_merged and is_packing(gather), "the norm is not over the features of each head")
     gates = [value for value in mul.inputs if value is not gather.outputs[0]]
-    swish = expect_node(gates[0] if gates else None, "Swish", "gate")
-    expect(attribute(swish, "alpha", 1.0) == 1, "the activation of the gate is not SiLU")
-    gate = swish.inputs[0]
+    activated = produced_by(gates[0] if gates else None, "Swish", "Sigmoid")
+    is_known = activated is not None and attribute(activated, "alpha", 1.0) == 1
+    expect(is_known, "the activation of the gate is neither SiLU nor sigmoid")
+    assert activated is not None
+    gate = activated.inputs[0]
     assert gate is not None
     expect(len(dims(gate) or ()) == 2, "the gate is not one of packed rows")
-    return _GatedNorm(weight, float(attribute(norm, "epsilon", 1e-5)), gate, mul.outputs[0])
+    activation = "silu" if activated.op_type == "Swish" else "sigmoid"
+    return _GatedNorm(weight, float(attribute(norm, "epsilon", 1e-5)), gate, activation, mul.outputs[0])
 
 
 def _fuse_norm(graph: ir.Graph, rule: ir.Node, y: ir.Value, match: _GatedNorm) -> None:
@@ -111,7 +116,8 @@ def _fuse_norm(graph: ir.Graph, rule: ir.Node, y: ir.Value, match: _GatedNorm) -
     output = value_of(f"{mul.name}.normed", ir.DataType.FLOAT, dims(y) or ())
     inputs = {"x": y, "gate": match.gate, "weight": match.weight}
     name = f"{site(rule, mul)}.norm"
-    graph.insert_before(mul, fused_node("GatedRmsNorm", name, inputs, {"y": output}, {"epsilon": match.epsilon}))
+    attributes: dict[str, int | float | str] = {"epsilon": match.epsilon, "activation": match.activation}
+    graph.insert_before(mul, fused_node("GatedRmsNorm", name, inputs, {"y": output}, attributes))
     replace_value(match.output, output)
 
 

@@ -10,8 +10,8 @@ from trtllm_lite.convert.fields.rope import read_rope
 from trtllm_lite.convert.parts.moe import MOE_TENSOR_NAMES
 from trtllm_lite.convert.parts.usual import LlamaParts, rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
-from trtllm_lite.network.latent_attention import LatentAttention, LatentHeads, LowRankLinear
-from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.latent_attention import LatentAttention, LatentHeads
+from trtllm_lite.network.linear import Linear, LowRankLinear
 from trtllm_lite.network.norms import Norm, RmsNorm
 from trtllm_lite.network.weight_expression import ByHead, Concat, HalvesFromPairs, WeightExpression
 
@@ -58,7 +58,8 @@ class LatentParts(LlamaParts):
         config.expect("attention_bias", False)
         config.expect("qk_head_dim", whole)
         scale = whole**-0.5 * _temperature(config) ** 2
-        config.expect("head_dim", heads.rotary_dim)
+        # Kimi's configs say hidden_size / num_attention_heads, which no head has; nothing reads the key.
+        config.expect("head_dim", heads.rotary_dim, config.integer("hidden_size") // heads.num_heads)
         config.expect("num_key_value_heads", heads.num_heads)
         sizes = read_sizes(config, heads.rotary_dim)
         rope = read_rope(config, heads.rotary_dim, sizes.max_position_embeddings)
