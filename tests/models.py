@@ -5,11 +5,13 @@ weights and biases too), and the scale is such that attention and logits are far
 """
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -26,7 +28,7 @@ MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
-HYBRID_FAMILIES = ("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
+HYBRID_FAMILIES = ("kimi_linear", "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
@@ -167,6 +169,12 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
         "tie_word_embeddings": True,
     },
+    "kimi_linear": {
+        **{"layer_types": ["linear_attention"] * 2 + ["full_attention"], "linear_num_heads": 3, "linear_head_dim": 10},
+        **{"num_key_value_heads": 6, "q_lora_rank": None, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "num_local_experts": 12, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "n_group": 4, "topk_group": 2, "max_position_embeddings": 512},
+    },
     "lfm2": {
         **{"layer_types": ["conv", "conv", "full_attention"], "block_multiple_of": 7, "norm_eps": 1e-4},
         **{"tie_word_embeddings": True, "max_position_embeddings": 512},
@@ -222,14 +230,14 @@ def tiny_model(
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator, device=device)
-            if parameter.ndim >= 2:  # also the experts of a layer, [experts, out, in]
+            if name.endswith("A_log"):  # heads that forget at once, and heads that remember hundreds of tokens
+                parameter.copy_(noise * 2 - 3)
+            elif parameter.ndim >= 2:  # also the experts of a layer, [experts, out, in]
                 parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.5)
             elif name.endswith("sinks"):
                 parameter.copy_(noise * 2)
-            elif name.endswith("A_log"):  # heads that forget at once, and heads that remember hundreds of tokens
-                parameter.copy_(noise * 2 - 3)
             else:
                 parameter.copy_((0 if _adds_one(family, name) else 1) + noise * 0.2)
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
@@ -255,7 +263,7 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
     """``model`` in float32, with every tensor rounded that a checkpoint stores in ``dtype``."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2 and not is_router(name) and not name.endswith("bias"):
+            if parameter.ndim >= 2 and not is_router(name) and not name.endswith(("bias", "A_log")):
                 parameter.copy_(parameter.to(getattr(torch, dtype)).float())
         for module in model.modules():
             if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # Gemma has one
@@ -316,6 +324,10 @@ def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1
         config = json.loads((Path(directory) / "config.json").read_text())
         config["architectures"] = ["ExaoneForCausalLM"]
         (Path(directory) / "config.json").write_text(json.dumps(config))
+    if model.config.model_type == "kimi_linear":  # transformers names dense layers as if they had experts
+        for shard in Path(directory).glob("*.safetensors"):
+            tensors = {re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", n): t for n, t in load_file(shard).items()}
+            save_file(tensors, shard, metadata={"format": "pt"})
     save_tokenizer(directory)
     return Path(directory)
 

@@ -25,6 +25,20 @@ from trtllm_lite.workflows.calibration import Calibration
 from trtllm_lite.workflows.quantize import quantize_checkpoint
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "kimi_linear": ("kimi_linear", {}),
+    "kimi_linear-one-group-two-shared-recurrent-last": (
+        "kimi_linear",
+        {
+            **{
+                "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+                "n_group": 1,
+                "topk_group": 1,
+            },
+            **{"n_shared_experts": 2, "linear_conv_kernel_dim": 2, "linear_num_heads": 2, "linear_head_dim": 7},
+            **{"q_lora_rank": 26, "norm_topk_prob": False, "mlp_layer_types": ["sparse"] * 3},
+        },
+    ),
+    "kimi_linear-recurrent-alone": ("kimi_linear", {"layer_types": ["linear_attention"] * 3}),
     "lfm2": ("lfm2", {}),
     "lfm2-biased-untied-wide": ("lfm2", {"conv_bias": True, "conv_L_cache": 4, "tie_word_embeddings": False}),
     "lfm2-by-numbers": ("lfm2", {"layer_types": None, "full_attn_idxs": [0, 2], "block_auto_adjust_ff_dim": False}),
@@ -98,7 +112,17 @@ def _least_gap(model: PreTrainedModel, sequences: NDArray[np.int64]) -> float:
     ]
     if corrections:  # of sigmoids; without corrections, experts are chosen by the order of scores themselves
         scores = [of_layer.sigmoid() + by for of_layer, by in zip(scores, corrections, strict=True)]
-    return min(_gap(of_layer, top_k) for of_layer in scores)
+    groups, top_groups = getattr(model.config, "n_group", 1), getattr(model.config, "topk_group", 1)
+    if groups == 1:
+        return min(_gap(of_layer, top_k) for of_layer in scores)
+    gaps = []
+    for of_layer in scores:
+        by_group = of_layer.unflatten(-1, (groups, -1))
+        totals = by_group.topk(2).values.sum(-1)
+        are_left = totals >= totals.topk(top_groups).values[:, -1:]
+        left = by_group.where(are_left[..., None], -1e9).flatten(1)
+        gaps += [_gap(totals, top_groups), _gap(left, top_k)]
+    return min(gaps)
 
 
 def _gap(scores: torch.Tensor, count: int) -> float:

@@ -32,7 +32,7 @@ from trtllm_lite.runtime import ModelRunner
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 WITHOUT_HEAD_DIM = (
     *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
-    *("granitemoe", "deepseek_v2", "deepseek_v3", "lfm2", "lfm2_moe"),
+    *("granitemoe", "deepseek_v2", "deepseek_v3", "kimi_linear", "lfm2", "lfm2_moe"),
 )
 _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
@@ -47,6 +47,10 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
     "granitemoe": {"shared_intermediate_size": 80},
+    "kimi_linear": {
+        **{name: size for name, size in _LATENTS.items() if name != "n_routed_experts"},
+        **{"num_local_experts": 4, "n_group": 2, "topk_group": 2, "linear_head_dim": 24},
+    },
     "lfm2": {"block_multiple_of": 32},
     "lfm2_moe": {"moe_intermediate_size": 48},
     "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},

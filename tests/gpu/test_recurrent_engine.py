@@ -27,6 +27,7 @@ SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4}
 # Sizes with which a state takes several blocks.
 OWN_SHAPES: dict[str, dict[str, Any]] = {
+    "kimi_linear": {**ALL_EXPERTS, "n_group": 1, "topk_group": 1, "linear_head_dim": 64},
     "lfm2": {"conv_L_cache": 16},
     "lfm2_moe": {**ALL_EXPERTS, "conv_L_cache": 16},
     "qwen3_next": {**ALL_EXPERTS, "linear_value_head_dim": 96},

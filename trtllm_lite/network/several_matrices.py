@@ -1,6 +1,7 @@
 """Defines weight expressions over tensors that hold several matrices, such as those of the experts of a layer."""
 
 from dataclasses import dataclass
+from math import prod
 
 from numpy.typing import NDArray
 
@@ -15,6 +16,18 @@ class RowsOfMatrices(OfOne):
     def shape(self) -> tuple[int, ...]:
         matrices, rows, *depth = self.operand.shape
         return (matrices * rows, *depth)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Elements(OfOne):
+    """All elements of a tensor as a vector."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (prod(self.operand.shape),)
 
     def evaluate(self, read: Read) -> NDArray:
         return self.operand.evaluate(read).reshape(self.shape)

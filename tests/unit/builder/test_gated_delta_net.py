@@ -27,17 +27,21 @@ UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("gated_del
 FUSED = ("CausalConv", "GatedDeltaRule", "GatedRmsNorm")
 
 
-def _network(directory: Path, dtype: str = "float32", **overrides: Any) -> tuple[PreTrainedModel, ir.Model]:
-    model = save_tiny_model("qwen3_next", directory / "model", **overrides)
+def _network(
+    directory: Path, dtype: str = "float32", family: str = "qwen3_next", **overrides: Any
+) -> tuple[PreTrainedModel, ir.Model]:
+    model = save_tiny_model(family, directory / "model", **overrides)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     return model, load_network(directory / "checkpoint")
 
 
-def test_nothing_is_left_of_recurrent_layers(tmp_path: Path) -> None:
-    model, fusions = run_passes(_network(tmp_path)[1], UNTIL)
+@pytest.mark.parametrize("family", ["qwen3_next", "kimi_linear"])
+def test_nothing_is_left_of_recurrent_layers(family: str, tmp_path: Path) -> None:
+    model, fusions = run_passes(_network(tmp_path, family=family)[1], UNTIL)
     found = Counter(node.op_type for node in model.graph)
     assert {op_type: found[op_type] for op_type in FUSED} == dict.fromkeys(FUSED, 2)
-    assert not found.keys() & {"Conv", "Slice", "Concat"}
+    others = [node for node in model.graph if ".recurrent." in str(node.name)]
+    assert not {node.op_type for node in others} & {"Conv", "Slice", "Concat"}
     assert not model.functions
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "gated_delta_net" and fusion.fused]
     assert sites == ["layers.0.recurrent.rule", "layers.1.recurrent.rule"]
@@ -64,14 +68,37 @@ def test_operands_keep_shapes_and_storage(tmp_path: Path) -> None:
     assert attribute(norm, "epsilon") == pytest.approx(1e-5)
 
 
+def test_decays_of_channels_and_gates_of_sigmoids_keep_their_forms(tmp_path: Path) -> None:
+    model, _ = run_passes(_network(tmp_path, family="kimi_linear")[1], UNTIL)
+    _, rule, norm = (nodes_of(model.graph, op_type, DOMAIN)[1] for op_type in FUSED)
+    assert dims(operands(rule)["a"]) == ("num_tokens", 30)
+    assert [dims(operands(rule)[name]) for name in ("a_log", "dt_bias")] == [(3,), (30,)]
+    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 3, 10, 10)
+    assert attribute(norm, "activation") == "sigmoid"
+
+
+def test_layers_with_convolutions_alone(tmp_path: Path) -> None:
+    model, fusions = run_passes(_network(tmp_path, family="lfm2")[1])
+    check_all_fused(model, fusions)
+    assert Counter(node.op_type for node in model.graph)["CausalConv"] == 2
+    conv = nodes_of(model.graph, "CausalConv", DOMAIN)[1]
+    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("none", ("num_blocks", 60, 2))
+    assert [value.name for value in model.graph.inputs if "state" in str(value.name)] == [
+        "conv_state.0",
+        "conv_state.1",
+    ]
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         {},
+        {"family": "lfm2"},
+        {"family": "lfm2", "conv_bias": True},
         {"linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_conv_kernel_dim": 2},
         {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
     ],
-    ids=["tiny", "one value head each", "attention first"],
+    ids=["tiny", "convolutions", "convolutions with biases", "one value head each", "attention first"],
 )
 def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
     overrides: dict[str, Any], tmp_path: Path
@@ -79,7 +106,8 @@ def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
     model, network = _network(tmp_path, **overrides)
     fused, fusions = run_passes(network)
     check_all_fused(fused, fusions)
-    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=20, vocab=VOCAB_SIZE), num_seqs=3)
+    head_dim = getattr(model.config, "head_dim", 10)
+    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=head_dim, vocab=VOCAB_SIZE), num_seqs=3)
     for value in fused.graph.inputs:
         if str(value.name).startswith(("conv_state.", "recurrent_state.")):
             shape = [state.num_blocks, *(dims(value) or ())[1:]]

@@ -266,6 +266,30 @@ def test_lfm2_has_keys_of_training_and_of_other_names(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
+def test_kimi_linear_lists_its_layers_from_1_on(tmp_path: Path) -> None:
+    """Published configs have an object for recurrent layers, and a head_dim that no head has."""
+    save_tiny_model("kimi_linear", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "usual")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    sizes = {
+        key: config.pop(f"linear_{own}")
+        for key, own in (
+            *(("num_heads", "num_heads"), ("head_dim", "head_dim")),
+            ("short_conv_kernel_size", "conv_kernel_dim"),
+        )
+    }
+    config["linear_attn_config"] = {**sizes, "kda_layers": [1, 2], "full_attn_layers": [3]}
+    config |= {"head_dim": 10, "mla_use_nope": True, "rope_theta": 10000.0, "rope_scaling": None}
+    config |= {"first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid"}
+    config |= {"use_grouped_topk": True, "num_nextn_predict_layers": 0}
+    for key in ("layer_types", "mlp_layer_types", "qk_head_dim"):
+        del config[key]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "own")
+    networks = [(tmp_path / name / "network.onnx").read_bytes() for name in ("usual", "own")]
+    assert networks[0] == networks[1]
+
+
 _FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
@@ -336,6 +360,27 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
             r"num_experts_per_tok: expected at most num_experts \(7\), found 8",
         ),
         ("qwen3_5_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not mapped"),
+        ("kimi_linear", {"layer_types": ["conv"] * 3}, "layer_types: expected 3 times full_attention or linear_atten"),
+        ("kimi_linear", {"layer_types": None}, "layer_types: expected 3 times full_attention or linear_attention, f"),
+        (
+            "kimi_linear",
+            {"linear_attn_config": {"kda_layers": [0, 1], "full_attn_layers": [2]}},
+            r"linear_attn_config.kda_layers: expected numbers from 1 to 3, each once here or in full_attn_layers, f",
+        ),
+        ("kimi_linear", {"linear_attn_config": {"kda_layers": [1, 2]}}, "linear_attn_config.kda_layers: expected numb"),
+        (
+            "kimi_linear",
+            {"linear_attn_config": {"kda_layers": [1, 3], "full_attn_layers": [2]}},
+            "layer_types: contradicts linear_attn_config: ",
+        ),
+        ("kimi_linear", {"linear_attn_config": {"gate_lower_bound": -5.0}}, "config.gate_lower_bound: -5.0 is not map"),
+        ("kimi_linear", {"linear_attn_config": {"head_dim": 7}}, "linear_head_dim: contradicts linear_attn_config.he"),
+        ("kimi_linear", {"linear_attn_config": 3}, "linear_attn_config: expected an object, found 3"),
+        ("kimi_linear", {"linear_conv_kernel_dim": 1}, "short_conv_kernel_size: expected an integer in 2..64, found 1"),
+        ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope: expected True, found False"),
+        ("kimi_linear", {"hidden_act": "situ"}, "hidden_act: expected 'silu', found 'situ'"),
+        ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func: expected 'sigmoid', f"),
+        ("kimi_linear", {"mlp_layer_types": ["dense"]}, "mlp_layer_types: expected 3 times dense or sparse, found"),
         ("lfm2", {"layer_types": ["conv"] * 2}, "layer_types: expected 3 times full_attention or conv, found"),
         ("lfm2", {"layer_types": None}, "layer_types: expected 3 times full_attention or conv, found None"),
         ("lfm2", {"layer_types": ["mamba"] * 3}, "layer_types: expected 3 times full_attention or conv, found"),
