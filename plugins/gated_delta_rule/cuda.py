@@ -19,10 +19,8 @@ def lower(op: Lowering) -> list[Command]:
     heads = features(y) // value_dim
     if key_dim > _MAX_KEY_DIM:
         op.refuse(f"its keys have {key_dim} elements, expected at most {_MAX_KEY_DIM}: build for --target cpu")
-    if op.attribute("decay_dim") > _MAX_DECAY_DIM:
-        op.refuse(
-            f"its heads have {op.attribute('decay_dim')} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu"
-        )
+    if (decays := op.attribute("decay_dim")) > _MAX_DECAY_DIM:
+        op.refuse(f"its heads have {decays} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu")
     defines = {"TL_KEY_HEADS": op.attribute("num_key_heads"), "TL_VALUE_HEADS": heads, **replay_defines(op)}
     places, of_heads = StatePlaces.of(op, "recurrent_state"), (op.vector("a_log"), op.vector("dt_bias"))
     defines |= {"TL_FP16": DTYPE_FLAGS[y.dtype], **places.defines()}

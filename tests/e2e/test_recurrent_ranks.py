@@ -16,7 +16,9 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 
 RANKS: tuple[dict[str, Any], ...] = ({"tp_size": 2}, {"pp_size": 2}, {"tp_size": 2, "pp_size": 2})
-OF_THREE_LAYERS: dict[str, Any] = {"pp_size": 3}  # the layers of qwen3_next: two stages of states alone, and one of attention alone
+OF_THREE_LAYERS: dict[str, Any] = {
+    "pp_size": 3
+}  # the layers of qwen3_next: two stages of states alone, and one of attention alone
 
 
 @pytest.fixture(scope="module", params=[(family, ranks) for family in HYBRID_FAMILIES for ranks in RANKS], ids=str)

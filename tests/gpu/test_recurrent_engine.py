@@ -13,7 +13,7 @@ from tests.e2e.test_guided_decoding import described as in_full
 from tests.e2e.test_guided_decoding import requests
 from tests.gpu.test_deterministic import described
 from tests.gpu.test_engine import NUM_NEW_TOKENS, Case, assert_same_until_near_ties, check_logits, in_words_of
-from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_config
+from tests.models import HYBRID_FAMILIES, VOCAB_SIZE, save_tiny_model
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint

@@ -300,7 +300,7 @@ def _fuse(
             "the network has features for a draft head, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
-    check_recurrent(checkpoint.model.graph, limits, backend.kind)
+    check_recurrent(checkpoint.model.graph, backend.kind)
     check_module(checkpoint.kind, limits, caches, backend.kind)
     check_prompt_embeds(limits, backend.kind, checkpoint.config.family)
     check_divisible(checkpoint.model.graph, limits, backend.kind)

@@ -2,7 +2,6 @@
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.common.vocabulary import WITH_STATES
 from trtllm_lite.errors import BuildError
@@ -11,8 +10,8 @@ from trtllm_lite.network.contract import layer_kinds
 _MOST_NAMED = 8
 
 
-def check_recurrent(graph: ir.Graph, limits: BuildLimits, target: str) -> None:
-    """Raise BuildError if the network ``graph`` has recurrent layers, and ``target`` or ``limits`` do not fit them."""
+def check_recurrent(graph: ir.Graph, target: str) -> None:
+    """Raise BuildError if the network ``graph`` has recurrent layers, and they do not fit ``target`` or the others."""
     found = [f"layers.{number}" for number, kind in layer_kinds(graph) if kind in WITH_STATES]
     if not found:
         return

@@ -46,7 +46,7 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
 
 
 def heads_that_serve(rank: Rank, count: int) -> Range | None:
-    """The heads among ``count``, each for several successive ones, that serve the rank's; None if they do not divide."""
+    """The heads among ``count``, each for several successive ones, that serve the rank's; None if it cannot be."""
     if not _shares_out(count, rank.tp_size):
         return None
     first = rank.number * count // rank.tp_size
