@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 FUNCTIONS, FUNCTIONS_VERSION = "trtllm_lite.functions", 1
 GATED_DELTA_RULE = "GatedDeltaRule"
+MAMBA2 = "Mamba2"
 
 # The gated delta rule (arXiv 2412.06464) of tokens one after the other: qkv [batch, seq, 2 * key_heads * key_dim +
 # value_heads * value_dim] holds queries and keys of all key heads, then values; b is [batch, seq, value_heads], a_log
@@ -108,7 +109,87 @@ GatedDeltaRule <num_key_heads, scale, norm_epsilon>
     y = Reshape (outputs, merged)
 }
 """
-_TEXTS = {GATED_DELTA_RULE: _GATED_DELTA_RULE}
+
+# The state space model of Mamba-2 (arXiv 2405.21060) of tokens one after the other: xbc [batch, seq, heads * head_dim +
+# 2 * num_groups * state_size] holds the inputs x of all heads, then the vectors B of all groups, then their C; dt is
+# [batch, seq, heads], a_log, dt_bias and d are [heads]; the state is [batch, heads, state_size, head_dim]. Head h reads
+# group h // (heads / num_groups). With step = softplus(dt + dt_bias) between min_step and max_step, a token changes the
+# state S to exp(-exp(a_log) * step) * S + B (step * x)^T, and its output is S^T C + d * x.
+_MAMBA2 = """
+<domain: "trtllm_lite.functions", opset_import: ["": 24]>
+Mamba2 <num_groups, min_step, max_step>
+(xbc, dt, a_log, dt_bias, d, state) => (y, new_state)
+{
+    heads = Shape <start = 1, end = 2> (state)
+    state_size = Shape <start = 2, end = 3> (state)
+    head_dim = Shape <start = 3, end = 4> (state)
+    one = Constant <value_ints = [1]> ()
+    same = Constant <value_ints = [0, 0]> ()
+    last = Constant <value_ints = [-1]> ()
+    groups_scalar = Constant <value_int: int = @num_groups> ()
+    groups = Reshape (groups_scalar, one)
+    inputs_width = Mul (heads, head_dim)
+    vectors_width = Mul (groups, state_size)
+    widths = Concat <axis = 0> (inputs_width, vectors_width, vectors_width)
+    x, b, c = Split <axis = -1> (xbc, widths)
+
+    repeats = Div (heads, groups)
+    by_group = Concat <axis = 0> (same, groups, one, state_size)
+    repeated = Concat <axis = 0> (one, one, one, repeats, one)
+    b_of_groups = Reshape (b, by_group)
+    c_of_groups = Reshape (c, by_group)
+    b_repeated = Expand (b_of_groups, repeated)
+    c_repeated = Expand (c_of_groups, repeated)
+    rows = Concat <axis = 0> (same, heads, one, state_size)
+    columns = Concat <axis = 0> (same, heads, state_size, one)
+    of_inputs = Concat <axis = 0> (same, heads, one, head_dim)
+    b_columns = Reshape (b_repeated, columns)
+    c_rows = Reshape (c_repeated, rows)
+    x_rows = Reshape (x, of_inputs)
+
+    biased = Add (dt, dt_bias)
+    unbounded = Softplus (biased)
+    least = Constant <value_float: float = @min_step> ()
+    greatest = Constant <value_float: float = @max_step> ()
+    step = Clip (unbounded, least, greatest)
+    speed = Exp (a_log)
+    negative_decay = Mul (speed, step)
+    log_decay = Neg (negative_decay)
+    decay = Exp (log_decay)
+    matrix_axes = Constant <value_ints = [3, 4]> ()
+    decay_of_matrix = Unsqueeze (decay, matrix_axes)
+    step_of_matrix = Unsqueeze (step, matrix_axes)
+    scaled_rows = Mul (x_rows, step_of_matrix)
+
+    new_state, outputs = Scan <
+        num_scan_inputs = 4,
+        scan_input_axes = [1, 1, 1, 1],
+        scan_output_axes = [1],
+        body = token (
+            float[batch, heads, state_size, head_dim] before,
+            float[batch, heads, 1, head_dim] scaled,
+            float[batch, heads, state_size, 1] b_column,
+            float[batch, heads, 1, state_size] c_row,
+            float[batch, heads, 1, 1] token_decay
+        ) => (
+            float[batch, heads, state_size, head_dim] after,
+            float[batch, heads, 1, head_dim] output
+        ) {
+            decayed = Mul (before, token_decay)
+            added = MatMul (b_column, scaled)
+            after = Add (decayed, added)
+            output = MatMul (c_row, after)
+        }
+    > (state, scaled_rows, b_columns, c_rows, decay_of_matrix)
+    by_head = Constant <value_ints = [-1, 1, 1]> ()
+    d_of_heads = Reshape (d, by_head)
+    direct = Mul (x_rows, d_of_heads)
+    summed = Add (outputs, direct)
+    merged = Concat <axis = 0> (same, last)
+    y = Reshape (summed, merged)
+}
+"""
+_TEXTS = {GATED_DELTA_RULE: _GATED_DELTA_RULE, MAMBA2: _MAMBA2}
 
 
 def definition(name: str) -> ir.Function:

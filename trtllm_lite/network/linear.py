@@ -25,6 +25,11 @@ class Linear:
             return product
         return graph.op("Add", [product, graph.vector(self.bias, f"{name}.bias")], f"{name}.bias")
 
+    def split(self, *extents: int) -> tuple["Linear", ...]:
+        """Layers that compute consecutive features, ``extents`` of them each."""
+        biases = [None] * len(extents) if self.bias is None else self.bias.split(*extents)
+        return tuple(Linear(*parts) for parts in zip(self.weight.split(*extents), biases, strict=True))
+
     def split_heads(self, heads: int, *extents: int) -> tuple["Linear", ...]:
         """Layers that compute ``extents`` features of each of ``heads``, such as a gate that is fused with queries."""
         weights = self.weight.split_heads(heads, *extents)
