@@ -8,12 +8,16 @@ Of a token at position t the place t % slots has its key, its update u, by which
 the logarithm of the decay that comes before it. The matrix has the first ``length`` tokens, a multiple of REPLAYED.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trtllm_lite.plugins.state_spans import StateSpan
+
 REPLAYED = 16
+_SIZES = ("key_dim", "value_dim", "decay_dim", "replay_tokens", "taken_back")
 
 
 def stored_length(length: int, past: int, count: int, replayed: int, taken_back: int) -> int:
@@ -37,6 +41,17 @@ class ReplayState:
     decays: int
     replayed: int
     taken_back: int
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> "ReplayState":
+        """The layout that an operator's attributes state."""
+        return cls(*(int(attributes[name]) for name in _SIZES))
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """The attributes of an operator that state the layout, but for the tokens that may be taken back."""
+        numbers = (self.key_dim, self.value_dim, self.decays, self.replayed)
+        return dict(zip(_SIZES, numbers, strict=False))
 
     @property
     def slots(self) -> int:
@@ -63,3 +78,44 @@ class ReplayState:
             decays.reshape(heads, self.slots, self.decays),
             length[:, 0],
         )
+
+
+class Replay:
+    """A sequence's matrices [heads, key_dim, value_dim] while a step's tokens are added, one after the other."""
+
+    def __init__(self, layout: ReplayState, state: np.ndarray, span: StateSpan) -> None:
+        """``state`` [heads, layout.size] is changed by :meth:`store`."""
+        self._layout, self._parts, self._position = layout, layout.views(state), span.past
+        matrix, keys, updates, decays, length = self._parts
+        self._length = int(length[0]) if span.past else 0
+        self._past, self._stored = (
+            span.past,
+            stored_length(self._length, span.past, span.count, layout.replayed, layout.taken_back),
+        )
+        self.matrix = matrix.astype(np.float64) if self._length else np.zeros(matrix.shape)
+        self._kept: np.ndarray | None = None
+        self._new: list[tuple[np.ndarray, ...]] = []
+        for position in range(self._length, span.past):
+            slot = position % layout.slots
+            self._change(position, *(part[:, slot].astype(np.float64) for part in (keys, updates, decays)))
+
+    def add(self, key: np.ndarray, update: np.ndarray, decay: np.ndarray) -> None:
+        """Add the next token: [heads, key_dim], [heads, value_dim], [heads, decays]."""
+        self._change(self._position, key, update, decay)
+        self._new.append((key, update, decay))
+        self._position += 1
+
+    def _change(self, position: int, key: np.ndarray, update: np.ndarray, decay: np.ndarray) -> None:
+        self.matrix = self.matrix * np.exp(decay)[:, :, None] + key[:, :, None] * update[:, None]
+        if position + 1 == self._stored:
+            self._kept = self.matrix
+
+    def store(self) -> None:
+        """Write the sequence's state after the step."""
+        matrix, *parts, length = self._parts
+        if self._kept is not None:
+            matrix[...] = self._kept
+        for number in range(max(self._stored - self._past, 0), len(self._new)):
+            for part, value in zip(parts, self._new[number], strict=True):
+                part[:, (self._past + number) % self._layout.slots] = value
+        length[...] = self._stored

@@ -75,14 +75,36 @@ def gated_delta_rule(
     layout = ReplayState(key_dim, value_dim, key_dim if by_channel else 1, REPLAYED, taken_back)
     decays = value_heads * layout.decays
     widths = (2 * key_heads * key_dim + value_heads * value_dim, decays, value_heads)
-    attributes = {
-        **{"num_key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim, "decay_dim": layout.decays},
-        **{"scale": key_dim**-0.5, "norm_epsilon": 1e-6, "cache_group": GROUP},
-        **{"replay_tokens": REPLAYED, "taken_back": taken_back},
-    }
+    attributes = {"num_key_heads": key_heads, "scale": key_dim**-0.5, "norm_epsilon": 1e-6, **_of_replay(layout)}
     weights = (a_log, rng.standard_normal(decays, np.float32))
     state = (value_heads, layout.size)
     return Operator("GatedDeltaRule", widths, state, weights, attributes, (), "gated_delta_rule", layout)
+
+
+def mamba2(
+    heads: int,
+    groups: int,
+    key_dim: int,
+    value_dim: int,
+    *,
+    bounds: tuple[float, float] = (0.01, 4.0),
+    taken_back: int = TAKEN_BACK,
+) -> Operator:
+    """A Mamba2 with heads that remember a few tokens, and others that remember hundreds; ``bounds`` bind some steps."""
+    rng = np.random.default_rng([heads, groups, key_dim, value_dim])
+    a_log = np.linspace(np.log(1e-3), np.log(16), heads).astype(np.float32)
+    layout = ReplayState(key_dim, value_dim, 1, REPLAYED, taken_back)
+    widths = (heads * value_dim + 2 * groups * key_dim, heads)
+    attributes = {"num_groups": groups, "min_step": bounds[0], "max_step": bounds[1], **_of_replay(layout)}
+    weights = (a_log, *rng.standard_normal((2, heads), np.float32))
+    return Operator("Mamba2", widths, (heads, layout.size), weights, attributes, (), "mamba2", layout)
+
+
+def _of_replay(layout: ReplayState) -> dict[str, int]:
+    return {
+        **{"key_dim": layout.key_dim, "value_dim": layout.value_dim, "decay_dim": layout.decays, "cache_group": GROUP},
+        **{"replay_tokens": layout.replayed, "taken_back": layout.taken_back},
+    }
 
 
 class Sequences:

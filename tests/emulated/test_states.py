@@ -8,9 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.state_checks import StateKernel, check_divided, check_gated_rms_norm, check_state_steps
+from tests.gpu.state_checks import (
+    StateKernel,
+    check_divided,
+    check_gated_rms_norm,
+    check_grouped_rms_norm,
+    check_state_steps,
+)
 from tests.rounds import rounds
-from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule
+from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule, mamba2
 
 LENGTHS = [13, 42, 70]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
@@ -32,7 +38,17 @@ def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_channel: bool) ->
     check_state_steps(gated_delta_rule(*sizes, by_channel=by_channel), LENGTHS, STEPS, torch.bfloat16, Emulator())
 
 
-OPERATORS = [causal_conv(8, 5), gated_delta_rule(1, 2, 24, 40), gated_delta_rule(1, 1, 8, 8, by_channel=True)]
+@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (6, 2, 24, 40), (2, 1, 128, 64), (3, 3, 7, 136)])
+def test_mamba2(sizes: tuple[int, int, int, int]) -> None:
+    check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.bfloat16, Emulator())
+
+
+OPERATORS = [
+    causal_conv(8, 5),
+    gated_delta_rule(1, 2, 24, 40),
+    gated_delta_rule(1, 1, 8, 8, by_channel=True),
+    mamba2(2, 1, 24, 40),
+]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -54,3 +70,9 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator,
 @pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 8), (5, 3, 40), (3, 9, 128)])
 def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
     check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator(), activation)
+
+
+@pytest.mark.parametrize("order", ["gate_first", "gate_last"])
+@pytest.mark.parametrize(("rows", "groups", "size", "threads"), [(1, 1, 8, 32), (5, 3, 40, 32), (2, 2, 642, 64)])
+def test_grouped_rms_norm(rows: int, groups: int, size: int, threads: int, order: str) -> None:
+    check_grouped_rms_norm(rows, groups, size, order, torch.bfloat16, Emulator(), threads)

@@ -1,4 +1,4 @@
-"""Checks of operators with a recurrent state, and of GatedRmsNorm, on a GPU or emulated."""
+"""Checks of operators with a recurrent state, and of their norms, on a GPU or emulated."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from tests.gpu.memory import Memory
 from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_states, run_steps
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
+from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_rms_norm
 from trtllm_lite.plugins.launch import Buffer
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -158,4 +159,21 @@ def check_gated_rms_norm(
     kernel(y, x, gate, weight, 1e-6, grid=(rows, -(-groups // 8), 1))
     arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
     (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6, "activation": activation})
+    assert_close(y.cpu(), torch.from_numpy(expected).double())
+
+
+def check_grouped_rms_norm(
+    rows: int, groups: int, size: int, order: str, dtype: torch.dtype, machine: Machine, threads: int
+) -> None:
+    """Check random rows, of which some are much larger than others."""
+    device, features = machine.device, groups * size
+    x = (torch.randn(rows, features, device=device) * torch.logspace(-2, 2, rows, device=device)[:, None]).to(dtype)
+    gate, weight = torch.randn(rows, features, device=device).to(dtype), torch.randn(groups, size, device=device)
+    y = torch.full_like(x, POISON)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUPS": groups, "TL_THREADS": threads}
+    defines |= {"TL_GATE_FIRST": int(order == "gate_first"), "TL_FP16": dtype_flag(dtype)}
+    kernel = machine.kernel("grouped_rms_norm/cuda.cuh", "grouped_rms_norm", threads, 0, defines)
+    kernel(y, x, gate, weight, 1e-6, grid=(rows, groups, 1))
+    arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
+    (expected,) = grouped_rms_norm(arrays, {"order": order, "epsilon": 1e-6})
     assert_close(y.cpu(), torch.from_numpy(expected).double())

@@ -1,12 +1,18 @@
-"""Operators with a recurrent state on a GPU, in the extents of Qwen3-Next."""
+"""Operators with a recurrent state on a GPU, in the extents of Qwen3-Next and Granite 4."""
 
 import numpy as np
 import pytest
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.state_checks import StateKernel, check_divided, check_gated_rms_norm, check_state_steps
-from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule
+from tests.gpu.state_checks import (
+    StateKernel,
+    check_divided,
+    check_gated_rms_norm,
+    check_grouped_rms_norm,
+    check_state_steps,
+)
+from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule, mamba2
 
 LENGTHS = [13, 420, 700]
 STEPS = [[(0, 7), (1, 400), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 500), (1, 20), (0, 5)], [(2, 198)]]
@@ -16,6 +22,9 @@ OPERATORS = [
     gated_delta_rule(16, 32, 128, 128),
     gated_delta_rule(3, 6, 24, 40),
     gated_delta_rule(8, 8, 128, 128, by_channel=True),
+    mamba2(128, 1, 128, 64),
+    mamba2(6, 2, 24, 40),
+    mamba2(8, 8, 256, 64),
 ]
 
 
@@ -43,3 +52,10 @@ def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
 @pytest.mark.parametrize(("groups", "size"), [(32, 128), (3, 40)])
 def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
     check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU, activation)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 129])
+@pytest.mark.parametrize("order", ["gate_first", "gate_last"])
+@pytest.mark.parametrize(("groups", "size", "threads"), [(1, 8192, 512), (8, 512, 32), (3, 40, 32)])
+def test_grouped_rms_norm(rows: int, groups: int, size: int, threads: int, order: str) -> None:
+    check_grouped_rms_norm(rows, groups, size, order, torch.bfloat16, GPU, threads)

@@ -141,6 +141,8 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["y_features"] = bound["num_heads"] * bound["value_dim"]
     if op == "GatedDeltaRule":
         bound["y_features"] = bound["value_heads"] * int(attributes["value_dim"])
+    if op == "Mamba2":
+        bound["y_features"] = bound["num_heads"] * int(attributes["value_dim"])
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
         bound["tallied"] = int(attributes["local_experts"]) + 3

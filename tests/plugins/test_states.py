@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi_linear
+from transformers.models.mamba2 import modeling_mamba2
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, reference, run
@@ -23,17 +25,19 @@ from tests.state_batch import (
     check_states,
     check_tokens_are_taken_back,
     gated_delta_rule,
+    mamba2,
     run_steps,
 )
 from tests.tolerances import KERNEL_TOLERANCES, STATE_TOLERANCES, assert_close
 from trtllm_lite import _testing
 from trtllm_lite.errors import EngineError
-from trtllm_lite.plugins.gated_delta_rule.reference import Replay
+from trtllm_lite.plugins.replay import Replay
 from trtllm_lite.plugins.state_spans import StateSpan
 
 ISA = _testing.supported_isas()[0]
 LENGTHS = [13, 42, 90]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 70), (1, 2), (0, 5)], [(2, 18)]]
+SPACES = [(1, 1, 8, 8), (6, 2, 24, 40), (8, 4, 128, 64), (3, 1, 7, 65), (4, 4, 130, 33)]
 RULES = [(1, 1, 8, 8), (3, 6, 24, 40), (2, 4, 128, 128), (1, 3, 7, 65), (2, 2, 130, 33)]
 
 
@@ -72,7 +76,12 @@ def test_gated_delta_rule(isa: str, sizes: tuple[int, int, int, int], by_channel
     check_steps(gated_delta_rule(*sizes, by_channel=by_channel), isa)
 
 
-OPERATORS = [causal_conv(40, 5), gated_delta_rule(3, 6, 24, 40), gated_delta_rule(1, 2, 24, 40, by_channel=True)]
+OPERATORS = [
+    causal_conv(40, 5),
+    gated_delta_rule(3, 6, 24, 40),
+    gated_delta_rule(1, 2, 24, 40, by_channel=True),
+    mamba2(6, 3, 24, 40),
+]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -80,6 +89,11 @@ OPERATORS = [causal_conv(40, 5), gated_delta_rule(3, 6, 24, 40), gated_delta_rul
 @settings(deadline=None, max_examples=rounds(60))
 def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
     check_tokens_are_taken_back(operator, kernel(operator, ISA, 2), seed)
+
+
+@pytest.mark.parametrize("sizes", SPACES)
+def test_mamba2(isa: str, sizes: tuple[int, int, int, int]) -> None:
+    check_steps(mamba2(*sizes), isa)
 
 
 @st.composite
@@ -101,10 +115,11 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator,
         assert_same_bits(found, expected)
 
 
-@pytest.mark.parametrize("operator", [causal_conv(40, 4), gated_delta_rule(1, 2, 24, 40)])
-def test_a_row_of_nan_stays_in_its_sequence(isa: str, operator: Operator) -> None:
+@pytest.mark.parametrize("operator", [causal_conv(40, 4), gated_delta_rule(1, 2, 24, 40), mamba2(2, 1, 24, 40)])
+@pytest.mark.parametrize("part", [0, -1])
+def test_a_row_of_nan_stays_in_its_sequence(isa: str, operator: Operator, part: int) -> None:
     clean, dirty = Sequences(operator, LENGTHS), Sequences(operator, LENGTHS)
-    dirty.rows[1][0][3] = np.nan
+    dirty.rows[1][part][3] = np.nan
     expected, made = (sequences.step(STEPS[0], kernel(operator, isa)) for sequences in (clean, dirty))
     assert_same_bits(made[1][:3], expected[1][:3])
     assert np.isnan(made[1][3:7]).all()
@@ -130,6 +145,54 @@ def test_key_heads_divide_value_heads() -> None:
     inputs[0] = np.ones((3, 2 * 3 * 8 + 4 * 8), np.float32)
     with pytest.raises(EngineError, match="num_key_heads: expected a divisor of 4 value heads, found 3"):
         run(operator.name, inputs, {**operator.attributes, "num_key_heads": 3})
+
+
+@pytest.mark.parametrize("bounds", [(0.0, float(np.finfo(np.float32).max)), (0.5, 3.0)])
+def test_steps_far_from_zero(isa: str, bounds: tuple[float, float]) -> None:
+    operator = mamba2(4, 1, 16, 16, bounds=bounds)
+    sequences = Sequences(operator, [24])
+    steps = sequences.rows[0][1]
+    steps[:] = np.resize([-1e4, -90, -30, 0, 19.9, 20.1, 90, 1e4], steps.shape)
+    expected = reference(operator.name, sequences.inputs([(0, 24)]), operator.attributes)
+    (found,) = sequences.step([(0, 24)], kernel(operator, isa))
+    assert_close(found, expected["y"], what="results", table=STATE_TOLERANCES)
+
+
+def test_groups_divide_heads() -> None:
+    operator = mamba2(4, 2, 8, 8)
+    inputs = Sequences(operator, [3]).inputs([(0, 3)])
+    inputs[0] = np.ones((3, 4 * 8 + 2 * 3 * 8), np.float32)
+    with pytest.raises(EngineError, match="num_groups: expected a divisor of 4 heads, found 3"):
+        run(operator.name, inputs, {**operator.attributes, "num_groups": 3})
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 200])
+def test_the_space_of_transformers(isa: str, tokens: int) -> None:
+    """transformers computes chunks of 64 tokens in another way."""
+    operator = mamba2(6, 2, 24, 40)
+    sequences = Sequences(operator, [tokens + 9])
+    sequences.step([(0, 9)], kernel(operator, isa))
+    before = _matrix(operator, sequences)
+    xbc, dt = (torch.from_numpy(part[9:]) for part in sequences.rows[0])
+    x, b, c = xbc.split([240, 48, 48], 1)
+    a_log, dt_bias, d = (torch.from_numpy(weight) for weight in operator.weights)
+    y, state = modeling_mamba2.mamba2_chunk_scan(
+        x.view(1, tokens, 6, 40),
+        dt[None],
+        -a_log.exp(),
+        b.view(1, tokens, 2, 24),
+        c.view(1, tokens, 2, 24),
+        64,
+        D=d,
+        dt_bias=dt_bias,
+        initial_states=torch.from_numpy(before)[None].transpose(2, 3),
+        dt_softplus=True,
+        dt_limit=(operator.attributes["min_step"], operator.attributes["max_step"]),
+        return_final_states=True,
+    )
+    (found,) = sequences.step([(0, tokens)], kernel(operator, isa))
+    assert_close(found, y.reshape(tokens, -1).numpy(), what="results", table=STATE_TOLERANCES)
+    assert_close(_matrix(operator, sequences), state[0].transpose(1, 2).numpy(), what="states", table=STATE_TOLERANCES)
 
 
 @pytest.mark.parametrize("tokens", [1, 63, 64, 200])
@@ -185,11 +248,32 @@ def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int, activation:
     assert_same_bits(last, actual[-1:])
 
 
+@pytest.mark.parametrize("order", ["gate_first", "gate_last"])
+@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 1), (5, 3, 40), (33, 1, 512), (70, 2, 65)])
+def test_grouped_rms_norm(isa: str, rows: int, groups: int, size: int, order: str) -> None:
+    rng = np.random.default_rng([rows, groups, size])
+    x, gate = 3 * rng.standard_normal((2, rows, groups * size), np.float32)
+    weight, attributes = rng.standard_normal((groups, size), np.float32), {"order": order, "epsilon": 1e-5}
+    actual = run("GroupedRmsNorm", [x, gate, weight], attributes, isa=isa, num_threads=3)["y"]
+    expected = reference("GroupedRmsNorm", [x, gate, weight], attributes)["y"]
+    assert_close(actual, expected, what="results", table=KERNEL_TOLERANCES)
+    norm = falcon_h1.FalconH1RMSNormGated(groups * size, 1e-5, groups, norm_before_gate=order == "gate_last")
+    norm.weight.data = torch.from_numpy(weight).flatten()
+    with torch.no_grad():
+        theirs = norm(*(torch.from_numpy(part)[None] for part in (x, gate)))[0].numpy()
+    assert_close(actual, theirs, what="results", table=KERNEL_TOLERANCES)
+    last = run("GroupedRmsNorm", [x[-1:], gate[-1:], weight], attributes, isa=isa, num_threads=1)["y"]
+    assert_same_bits(last, actual[-1:])
+
+
 def test_nothing_is_touched_behind_operands(isa: str) -> None:
-    for operator in (causal_conv(21, 4), gated_delta_rule(1, 2, 7, 21)):
+    for operator in (causal_conv(21, 4), gated_delta_rule(1, 2, 7, 21), mamba2(2, 1, 7, 21)):
         sequences = Sequences(operator, [19, 6])
         sequences.states = sequences.states[: sequences.tables[:, 0].max() + 1]
         sequences.step([(0, 2), (1, 6)], kernel(operator, isa))
         run_guarded(operator.name, sequences.inputs([(0, 17)]), dict(operator.attributes), "row_major", isa)
     x = np.ones((3, 21), np.float32)
     run_guarded("GatedRmsNorm", [x, x, x[0, :7]], {"epsilon": 1e-5, "activation": "silu"}, "row_major", isa)
+    for order in ("gate_first", "gate_last"):
+        weight = x[0].reshape(3, 7)
+        run_guarded("GroupedRmsNorm", [x, x, weight], {"order": order, "epsilon": 1e-5}, "row_major", isa)

@@ -8,6 +8,8 @@ from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at
 from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.causal_conv.reference import reference as convolve
 from trtllm_lite.plugins.gated_delta_rule.reference import reference as apply_delta_rule
+from trtllm_lite.plugins.grouped_rms_norm.reference import reference as normalise_groups
+from trtllm_lite.plugins.mamba2.reference import reference as apply_mamba2
 from trtllm_lite.plugins.replay import ReplayState
 
 # The attributes of operators with a replayed state, and their macros.
@@ -18,6 +20,14 @@ _REPLAY = {
     "replay_tokens": "REPLAYED",
     "taken_back": "TAKEN_BACK",
 }
+
+
+def _layout(macros: Macros) -> ReplayState:
+    return ReplayState(*(macros[f"TL_{name}"] for name in _REPLAY.values()))
+
+
+def _attributes(macros: Macros, **more: Any) -> dict[str, Any]:
+    return {name: macros[f"TL_{macro}"] for name, macro in _REPLAY.items()} | {"cache_group": 0, **more}
 
 
 def _places(pointers: tuple[Pointer, Pointer, Pointer], num_seqs: int, stride: int) -> list[np.ndarray]:
@@ -97,7 +107,7 @@ def gated_delta_rule(
     epsilon: float,
 ) -> None:
     key_heads, heads = macros["TL_KEY_HEADS"], macros["TL_VALUE_HEADS"]
-    layout = ReplayState(*(macros[f"TL_{name}"] for name in _REPLAY.values()))
+    layout = _layout(macros)
     key_dim, value_dim, decays = layout.key_dim, layout.value_dim, heads * layout.decays
     assert grid[:1] == (heads,)
     *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
@@ -106,11 +116,42 @@ def gated_delta_rule(
     widths = (2 * key_heads * key_dim + heads * value_dim, decays, heads)
     rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
     weights = [at(a_log, np.float32, heads), at(dt_bias, np.float32, decays)]
-    attributes: dict[str, Any] = {name: macros[f"TL_{macro}"] for name, macro in _REPLAY.items()}
-    attributes |= {"num_key_heads": key_heads, "scale": scale, "norm_epsilon": epsilon, "cache_group": 0}
+    attributes = _attributes(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
     results, after = apply_delta_rule([*rows, *weights, cache.all, *places, cache.tables], attributes)
     cache.store(after)
     at(y, half, count, heads * value_dim)[...] = results
+
+
+@kernel
+def mamba2(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    states: Pointer,
+    cu_seqlens: Pointer,
+    past_lens: Pointer,
+    tables: Pointer,
+    stride: int,
+    xbc: Pointer,
+    dt: Pointer,
+    a_log: Pointer,
+    dt_bias: Pointer,
+    d: Pointer,
+    min_step: float,
+    max_step: float,
+) -> None:
+    heads, groups, layout = macros["TL_HEADS"], macros["TL_GROUPS"], _layout(macros)
+    features = heads * layout.value_dim
+    assert grid[:1] == (heads,)
+    *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
+    cache = _States(macros, states, blocks, heads, layout.size)
+    count, half = int(places[0][-1]), half_type(macros)
+    rows = [at(xbc, half, count, features + 2 * groups * layout.key_dim), at(dt, half, count, heads)]
+    weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias, d)]
+    attributes = _attributes(macros, num_groups=groups, min_step=min_step, max_step=max_step)
+    results, after = apply_mamba2([*rows, *weights, cache.all, *places, cache.tables], attributes)
+    cache.store(after)
+    at(y, half, count, features)[...] = results
 
 
 @kernel
@@ -123,3 +164,14 @@ def gated_rms_norm(
     normal = groups / np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + epsilon) * at(weight, np.float32, size)
     name = "sigmoid" if macros["TL_SIGMOID"] else "silu"
     at(y, half, *shape)[...] = normal.reshape(shape) * activate(name, at(gate, half, *shape).astype(np.float64))
+
+
+@kernel
+def grouped_rms_norm(
+    macros: Macros, grid: Grid, y: Pointer, x: Pointer, gate: Pointer, weight: Pointer, epsilon: float
+) -> None:
+    half, shape, groups = half_type(macros), (grid[0], macros["TL_FEATURES"]), macros["TL_GROUPS"]
+    assert grid[1] == groups
+    operands = [at(x, half, *shape), at(gate, half, *shape), at(weight, np.float32, groups, shape[1] // groups)]
+    order = "gate_first" if macros["TL_GATE_FIRST"] else "gate_last"
+    (at(y, half, *shape)[...],) = normalise_groups(operands, {"order": order, "epsilon": epsilon})

@@ -7,11 +7,17 @@ import pytest
 import torch
 
 from tests.gpu.device import Argument
-from tests.gpu.state_checks import check_gated_rms_norm, check_state_steps
-from tests.state_batch import Operator, causal_conv, gated_delta_rule
+from tests.gpu.state_checks import check_gated_rms_norm, check_grouped_rms_norm, check_state_steps
+from tests.state_batch import Operator, causal_conv, gated_delta_rule, mamba2
 from tests.unit.builder import cuda_states  # noqa: F401 (registers kernels)
 from tests.unit.builder.cuda_kernels import KERNELS, Macros, Pointer
 
+OPERATORS = [
+    causal_conv(40, 4, dtype=np.float16),
+    gated_delta_rule(3, 6, 24, 40),
+    gated_delta_rule(3, 6, 24, 40, by_channel=True),
+    mamba2(6, 2, 24, 40),
+]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
 
 
@@ -46,14 +52,7 @@ def _pointer(argument: Argument) -> Argument | Pointer:
     return argument
 
 
-@pytest.mark.parametrize(
-    "operator",
-    [
-        causal_conv(40, 4, dtype=np.float16),
-        gated_delta_rule(3, 6, 24, 40),
-        gated_delta_rule(3, 6, 24, 40, by_channel=True),
-    ],
-)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_recurrent_states(operator: Operator) -> None:
     check_state_steps(operator, [13, 42, 70], STEPS, torch.float16, _Numpy())
 
@@ -61,3 +60,8 @@ def test_recurrent_states(operator: Operator) -> None:
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_gated_rms_norm(activation: str) -> None:
     check_gated_rms_norm(5, 3, 40, torch.bfloat16, _Numpy(), activation)
+
+
+@pytest.mark.parametrize("order", ["gate_first", "gate_last"])
+def test_grouped_rms_norm(order: str) -> None:
+    check_grouped_rms_norm(5, 3, 40, order, torch.bfloat16, _Numpy(), 32)

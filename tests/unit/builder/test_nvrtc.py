@@ -119,6 +119,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/swap_ab.cuh": LINEAR | SWAP_AB | {"TL_WEIGHT_FORM": 4, "TL_SPLITS": 2} | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
+    "mamba2/cuda.cuh": {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
     "paged_attention/decode.cuh": HEADS
     | SCORES
     | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
@@ -155,6 +156,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_linear/even_groups.cuh": EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
     "grouped_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 0},
+    "grouped_rms_norm/cuda.cuh": {"TL_FEATURES": 8192, "TL_GROUPS": 1, "TL_GATE_FIRST": 1, "TL_THREADS": 512},
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
     "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
     "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},

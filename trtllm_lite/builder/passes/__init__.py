@@ -12,10 +12,12 @@ from trtllm_lite.builder.passes.embedding import EMBEDDING
 from trtllm_lite.builder.passes.features import STORE_FEATURES
 from trtllm_lite.builder.passes.gated_delta_net import GATED_DELTA_NET
 from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
+from trtllm_lite.builder.passes.grouped_norm import GROUPED_NORM
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.latent_attention import LATENT_ATTENTION
 from trtllm_lite.builder.passes.linear import LINEAR
 from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
+from trtllm_lite.builder.passes.mamba2 import MAMBA2
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.moe import MOE
@@ -39,6 +41,8 @@ PIPELINE = (
     SIGMOID_GATE,
     CAUSAL_CONV,
     GATED_DELTA_NET,
+    MAMBA2,
+    GROUPED_NORM,
     LATENT_ATTENTION,
     LINEAR,
     GATHER_COLUMNS,

@@ -33,10 +33,9 @@ from trtllm_lite.builder.passes.attention_pattern import (
     match_unpacked,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.recurrent_pattern import insert_recurrent, match_state
+from trtllm_lite.builder.passes.recurrent_pattern import extent_of, insert_recurrent, layout_of, match_state
 from trtllm_lite.builder.passes.remove_padding import PADDED_ROWS
 from trtllm_lite.network.functions import FUNCTIONS, GATED_DELTA_RULE
-from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 
 _ROWS = ("qkv", "a", "b")
 
@@ -62,23 +61,14 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
             yield Decision(site(rule), False, str(mismatch))
             continue
         operands = dict(zip((*_ROWS, "a_log", "dt_bias"), [*rows, *rule.inputs[3:5]], strict=True))
-        layout = _layout(rule, rows[1])
+        heads = extent_of(state.past, 1)
+        layout = layout_of(state, features_of(rows[1]) // heads)
         attributes = {name: attribute(rule, name) for name in ("num_key_heads", "scale", "norm_epsilon")}
-        attributes |= {"key_dim": layout.key_dim, "value_dim": layout.value_dim, "decay_dim": layout.decays}
-        attributes["replay_tokens"] = layout.replayed
-        form = ((dims(state.past) or ())[1], layout.size)
+        attributes |= layout.attributes
+        form = (heads, layout.size)
         y = insert_recurrent(graph, rule, "GatedDeltaRule", operands, state, form, attributes)
         _fuse_norm(graph, rule, y, norm)
         yield Decision(site(rule), True)
-
-
-def _layout(rule: ir.Node, decays: ir.Value) -> ReplayState:
-    """The state of a head, of which one token can be taken back. ``decays``: the rows of which decays are made."""
-    heads, key_dim, value_dim = (dims(rule.inputs[5]) or ())[1:]
-    assert isinstance(heads, int)
-    assert isinstance(key_dim, int)
-    assert isinstance(value_dim, int)
-    return ReplayState(key_dim, value_dim, features_of(decays) // heads, REPLAYED, 1)
 
 
 def _match_norm(value: ir.Value) -> _GatedNorm:

@@ -13,6 +13,7 @@ from trtllm_lite.builder.graph import Dim, attribute, dims, fused_node, operands
 from trtllm_lite.builder.passes.attention_pattern import expect, is_packing, layer_of
 from trtllm_lite.builder.passes.paged_attention import NUM_BLOCKS, add_shared_inputs
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, PADDED_ROWS
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import all_schemas
 
 _FLOAT = ir.DataType.FLOAT
@@ -34,6 +35,18 @@ def match_state(kind: str, past: ir.Value | None, present: ir.Value) -> State:
     expect(present.is_graph_output(), f"its {kind} is not an output of the network")
     assert past is not None
     return State(kind, past, present)
+
+
+def extent_of(value: ir.Value, axis: int) -> int:
+    """An extent of ``value``, which is known."""
+    extent = (dims(value) or ())[axis]
+    assert isinstance(extent, int)
+    return extent
+
+
+def layout_of(state: State, decays: int) -> ReplayState:
+    """What is kept of a head's matrix ``state``, if one token can be taken back; ``decays``: those of a token."""
+    return ReplayState(extent_of(state.past, 2), extent_of(state.past, 3), decays, REPLAYED, 1)
 
 
 def insert_recurrent(

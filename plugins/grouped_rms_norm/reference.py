@@ -1,0 +1,18 @@
+"""GroupedRmsNorm in numpy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.plugins.activations import activate
+
+
+def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    """``(x [rows, features], gate [rows, features], weight [num_groups, group_size]) -> (y [rows, features],)``."""
+    x, gate, weight = (operand.astype(np.float64) for operand in inputs)
+    gates, gates_first = activate("silu", gate), attributes["order"] == "gate_first"
+    groups = (x * gates if gates_first else x).reshape(-1, *weight.shape)
+    rms = np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + attributes["epsilon"])
+    normalised = (groups / rms * weight).reshape(x.shape)
+    return ((normalised if gates_first else normalised * gates).astype(np.float32),)
