@@ -27,8 +27,12 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
 ACTIVATIONS: dict[str, Function] = {
-    **{"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "sigmoid": _sigmoid},
+    **{"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": _relu, "sigmoid": _sigmoid},
 }
 
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0

@@ -204,7 +204,7 @@ def test_weights_in_blocks_match_reference(isa: str, rows: int, experts: int, to
     assert_close(actual, reference("GroupedLinear", [multiplied, *operands], ONE_RANK)["y"], "bfloat16")
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu_oai"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu_oai", "relu"])
 def test_activations_and_biases(isa: str, activation: str) -> None:
     """Gate and up projections exceed the bounds of swiglu_oai on all sides."""
     rng, ids = np.random.default_rng(6), _choices(9, 5, 3)

@@ -55,7 +55,7 @@ class SwigluOai:
 
 
 SIGMOID = Activation("Sigmoid", "sigmoid")  # of gates
-
+RELU = Activation("Relu", "relu")
 # The keys are transformers' names (ACT2FN), in which gelu_new, gelu_fast and gelu_pytorch_tanh are one approximation.
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": Activation("Swish", "swish"),
@@ -68,13 +68,22 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 @dataclass(frozen=True)
+class SquaredRelu:
+    """max(x, 0)^2 (arXiv 2109.08668), which is max(x, 0) * x."""
+
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
+        """Apply the function to every element."""
+        return context.graph.op("Mul", [context.graph.op("Relu", [x], "relu"), x], "relu.squared")
+
+
+@dataclass(frozen=True)
 class GatedMlp:
     """down(activation(gate(x)) * up(x)) (arXiv 2002.05202)."""
 
     gate: Linear
     up: Linear
     down: Linear
-    activation: Activation
+    activation: Gating
 
     def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
@@ -89,7 +98,7 @@ class PlainMlp:
 
     up: Linear
     down: Linear
-    activation: Activation
+    activation: Activation | SquaredRelu
 
     def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""

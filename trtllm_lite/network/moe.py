@@ -15,7 +15,8 @@ import onnx_ir as ir
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.graph import GraphBuilder
-from trtllm_lite.network.mlp import GatedMlp, Gating
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.mlp import GatedMlp, Gating, PlainMlp
 from trtllm_lite.network.weight_expression import WeightExpression
 
 # How shares come from the router's scores: as softmax or sigmoid of the scores of all experts, the largest of which are
@@ -161,7 +162,7 @@ class Experts:
 class SharedExpert:
     """An MLP for all tokens, times sigmoid(gate . x) if there is a ``gate`` [1, hidden], stored in float32."""
 
-    mlp: GatedMlp
+    mlp: GatedMlp | PlainMlp
     gate: WeightExpression | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
@@ -175,12 +176,21 @@ class SharedExpert:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """The linear layers around experts that work on fewer features than the residual stream has."""
+
+    into: Linear
+    out: Linear
+
+
+@dataclass(frozen=True)
 class Moe:
-    """A mixture of experts, perhaps with a shared expert."""
+    """A mixture of experts, perhaps with a shared expert, which like the router never works on a ``latent``."""
 
     router: Router
     experts: Experts
     shared: SharedExpert | None = None
+    latent: Latent | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
@@ -188,9 +198,16 @@ class Moe:
         with graph.scope("router"):
             shares = self.router(graph, x)
         with graph.scope("experts"):
-            mixed = self.experts(context, x, shares)
+            mixed = self._mix(context, x, shares)
         if self.shared is None:
             return mixed
         with graph.scope("shared_expert"):
             shared = self.shared(context, x)
         return graph.op("Add", [mixed, shared], "with_shared_expert")
+
+    def _mix(self, context: DecoderContext, x: ir.Value, shares: ir.Value) -> ir.Value:
+        """The sum of the experts' outputs."""
+        if self.latent is None:
+            return self.experts(context, x, shares)
+        mixed = self.experts(context, self.latent.into(context.graph, x, "latent_in"), shares)
+        return self.latent.out(context.graph, mixed, "latent_out")

@@ -10,6 +10,7 @@ from trtllm_lite.builder.passes.attention_pattern import expect
 from trtllm_lite.network.mlp import SWIGLU_ALPHA, SWIGLU_LIMIT
 
 OP_TYPES = ("Swish", "Gelu")
+_OF_EXPERTS = (*OP_TYPES, "Relu")
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
@@ -40,13 +41,13 @@ def match_gating(value: ir.Value | None) -> GatingMatch:
     product = produced_by(value, "Mul")
     expect(product is not None, "the experts are not gated MLPs")
     assert product is not None
-    function = next((node for operand in product.inputs if (node := produced_by(operand, *OP_TYPES))), None)
+    function = next((node for operand in product.inputs if (node := produced_by(operand, *_OF_EXPERTS))), None)
     expect(function is not None, "the experts have no activation function")
     assert function is not None
     up = next((operand for operand in product.inputs if operand is not function.outputs[0]), None)
     if (bounded := _match_swiglu_oai(function, up)) is not None:
         return bounded
-    name = activation_of(function)
+    name = "relu" if function.op_type == "Relu" else activation_of(function)
     expect(name is not None, f"the gate goes through {describe(function)}, which no fused operator computes")
     return GatingMatch(name or "", function.inputs[0], up)
 

@@ -20,7 +20,7 @@ from trtllm_lite.builder.graph import (
     site,
     value_of,
 )
-from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect
+from trtllm_lite.builder.passes.attention_pattern import MismatchError
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.experts import Experts, match_experts
 from trtllm_lite.builder.passes.routing import Routing, match_routing
@@ -37,7 +37,6 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
         name = site(scatter)
         try:
             routing, experts = match_routing(scatter), match_experts(scatter)
-            expect(experts.x is routing.x, "the router and the experts read different inputs")
         except MismatchError as mismatch:
             yield Decision(name, False, str(mismatch))
             continue
@@ -47,7 +46,7 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
 
 
 def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> None:
-    rows, hidden = (dims(routing.x) or (None,))[0], features_of(routing.x)
+    rows, features = (dims(routing.x) or (None,))[0], features_of(experts.x)
 
     def weights(product: str, tensors: Mapping[str, ir.TensorProtocol]) -> dict[str, ir.Value]:
         path = f"{name}.experts.{product}"
@@ -64,11 +63,11 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
     owned = {"local_experts": experts.num_experts, "moe_tp_size": 1}
     tallied = implied_extents(all_schemas()["Router"], owned)["tallied"]
     tally = value_of(f"{name}.router.tally", ir.DataType.INT64, [tallied])
-    gated, y = new("experts.gated", routing.top_k, experts.inner), new("experts.y", hidden)
+    gated, y = new("experts.gated", routing.top_k, experts.inner), new("experts.y", features)
 
-    def room(product: str, features: int) -> dict[str, ir.Value]:
+    def room(product: str, width: int) -> dict[str, ir.Value]:
         path = f"experts.{product}"
-        return {"gathered": new(f"{path}.gathered", features), "members": new(f"{path}.members", dtype=_INT32)}
+        return {"gathered": new(f"{path}.gathered", width), "members": new(f"{path}.members", dtype=_INT32)}
 
     before, behind = ("input_shares", None) if experts.scale_inputs else (None, "shares")
     nodes = [
@@ -83,10 +82,10 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
             "GroupedGatedLinear",
             f"{name}.experts.gate_up_proj",
             {
-                **{"x": routing.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
+                **{"x": experts.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
                 **({before: chosen["shares"]} if before else {}),
             },
-            {"y": gated, **room("gate_up_proj", hidden)},
+            {"y": gated, **room("gate_up_proj", features)},
             {"activation": experts.activation, "moe_tp_size": 1},
         ),
         fused_node(

@@ -52,9 +52,10 @@ TL_INLINE Vec swiglu_oai(Vec gate, Vec up) {
   return g / (one + exp(g * broadcast(-1.702f))) * (u + one);
 }
 
-// Combines the gate and up projections.
+// Combines the gate and up projections of experts.
 template <typename Activation>
 TL_INLINE Vec gated(Activation activation, Vec gate, Vec up) {
+  if (activation == Activation::kRelu) return max(zero(), gate) * up;
   return activation == Activation::kSwigluOai ? swiglu_oai(gate, up) : activate(activation, gate) * up;
 }
 
