@@ -28,7 +28,10 @@ MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
-HYBRID_FAMILIES = ("kimi_linear", "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
+HYBRID_FAMILIES = (
+    *("bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h"),
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe"),
+)
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
@@ -175,6 +178,29 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "num_local_experts": 12, "num_experts_per_tok": 3},
         **{"moe_intermediate_size": 37, "n_group": 4, "topk_group": 2, "max_position_embeddings": 512},
     },
+    "bamba": {
+        **{"mamba_n_heads": 6, "mamba_d_head": 24, "mamba_n_groups": 2, "mamba_d_state": 14, "mamba_chunk_size": 64},
+        **{"hidden_size": 72, "attn_layer_indices": [2], "max_position_embeddings": 512},
+    },
+    "falcon_h1": {
+        **{"mamba_d_ssm": 84, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 14, "mamba_chunk_size": 64},
+        **{"embedding_multiplier": 1.7, "lm_head_multiplier": 0.6, "key_multiplier": 0.7, "ssm_in_multiplier": 1.2},
+        **{"attention_in_multiplier": 0.8, "attention_out_multiplier": 0.9, "ssm_out_multiplier": 0.4},
+        **{"ssm_multipliers": [0.7, 1.3, 0.9, 1.1, 0.6], "mlp_multipliers": [0.8, 1.4], "max_position_embeddings": 512},
+    },
+    "granitemoehybrid": {
+        **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
+        **{"mamba_n_heads": 6, "mamba_d_head": 20, "mamba_n_groups": 2, "mamba_d_state": 14, "mamba_chunk_size": 64},
+        **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
+        **{"layer_types": ["mamba", "mamba", "attention"], "max_position_embeddings": 512},
+    },
+    "nemotron_h": {
+        **{"mamba_num_heads": 6, "mamba_head_dim": 18, "n_groups": 2, "ssm_state_size": 14, "chunk_size": 64},
+        **{"layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"]},
+        **{"head_dim": 14, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2},
+        **{"moe_intermediate_size": 37, "moe_shared_expert_intermediate_size": 53, "moe_latent_size": 26},
+        **{"layer_norm_epsilon": 1e-5, "max_position_embeddings": 512},
+    },
     "lfm2": {
         **{"layer_types": ["conv", "conv", "full_attention"], "block_multiple_of": 7, "norm_eps": 1e-4},
         **{"tie_word_embeddings": True, "max_position_embeddings": 512},
@@ -202,6 +228,7 @@ _SHAPES = {
     "cohere": _LAYER_NORM_SHAPE,
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
     "qwen3_5_moe": {key: value for key, value in _SHAPE.items() if key != "intermediate_size"},
+    "nemotron_h": {key: value for key, value in _SHAPE.items() if key not in ("rms_norm_eps", "num_hidden_layers")},
     "bert": _ENCODER_SHAPE,
     "roberta": _ENCODER_SHAPE,
     "mpnet": _ENCODER_SHAPE,
@@ -255,7 +282,10 @@ def _adds_one(family: str, norm: str) -> bool:
 def is_router(parameter: str) -> bool:
     """Whether the matrix is a router's or a gate's, which checkpoints store in float32."""
     return parameter.endswith(
-        ("mlp.gate.weight", "feed_forward.gate.weight", "shared_expert_gate.weight", "router.weight")
+        (
+            *("mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
+            *("shared_expert_gate.weight", "router.weight"),
+        )
     )
 
 

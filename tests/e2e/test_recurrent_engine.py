@@ -18,7 +18,7 @@ from tests.unit.csrc.tiny_engine import TinyEngine
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine
-from trtllm_lite.common.vocabulary import LATENT_ATTENTION, cache_names
+from trtllm_lite.common.vocabulary import LATENT_ATTENTION, WITH_STATES, cache_names
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.reader import read_engine
@@ -40,6 +40,10 @@ WIDE_STATES: dict[str, dict[str, Any]] = {
     "kimi_linear": {"linear_head_dim": 20},
     **{family: {"conv_L_cache": 9} for family in ("lfm2", "lfm2_moe")},
     **{family: {"linear_value_head_dim": 46} for family in ("qwen3_next", "qwen3_5", "qwen3_5_moe")},
+    "bamba": {},
+    "falcon_h1": {"mamba_d_state": 40},
+    "granitemoehybrid": {},
+    "nemotron_h": {},
 }
 
 
@@ -189,25 +193,30 @@ def test_the_manifest_says_what_a_state_takes(case: Case) -> None:
     cache = read_engine(case.directory / "engine").manifest.kv_cache
     full, states = cache.groups
     kinds = layer_kinds(load_network(case.directory / "checkpoint").graph)
-    assert (full.kind, full.layers, full.blocks) == ("latent" if kinds[2][1] == LATENT_ATTENTION else "full", (2,), 1)
-    assert (states.kind, states.layers, states.window) == ("state", (0, 1), 0)
-    assert [kept.tensor for kept in states.caches] == [name.plan for name in cache_names(kinds[:2])]
+    with_states = [(number, kind) for number, kind in kinds if kind in WITH_STATES]
+    attending = [number for number, kind in kinds if kind not in WITH_STATES]
+    attention = "latent" if LATENT_ATTENTION in dict(kinds).values() else "full"
+    assert (full.kind, full.layers, full.blocks) == (attention, tuple(attending), 1)
+    assert (states.kind, states.layers, states.window) == ("state", tuple(dict(with_states)), 0)
+    assert [kept.tensor for kept in states.caches] == [name.plan for name in cache_names(with_states)]
     assert states.blocks > 1
     of_layers = sum(4 * int(np.prod(kept.shape)) for kept in states.caches)
     assert (states.blocks - 1) * cache.bytes_per_block < of_layers <= states.blocks * cache.bytes_per_block
     use = cache_use(cache, LIMITS["max_seq_len"]).groups[1]
     assert use.num_bytes == states.blocks * cache.bytes_per_block
-    assert use.describe().startswith("2 layers with states, float32: ")
+    assert use.describe().startswith(f"{len(with_states)} layers with states, float32: ")
 
 
 def test_what_states_cannot_do_is_refused(case: Case, tmp_path: Path) -> None:
-    runner = case.runner()
+    runner, kinds = case.runner(), layer_kinds(load_network(case.directory / "checkpoint").graph)
+    names = [rf"layers\.{number}" for number, kind in kinds if kind in WITH_STATES]
     with pytest.raises(LimitError, match="2 beams for a model with recurrent layers"):
         runner.generate([[1, 2, 3]], max_new_tokens=2, num_beams=2)
     for options, message in (
         ({"target": "sm_89", "backend": "tensorrt"}, "the target is tensorrt: build with --backend native"),
     ):
-        with pytest.raises(BuildError, match=rf"has 2 recurrent layers \(layers\.0, layers\.1\), and {message}"):
+        layers = rf"{len(names)} recurrent layers \({', '.join(names)}\)"
+        with pytest.raises(BuildError, match=f"has {layers}, and {message}"):
             build_engine(case.directory / "checkpoint", tmp_path / "engine", **options)
     assert not (tmp_path / "engine").exists()
 
@@ -271,7 +280,8 @@ def _overlap(engine: TinyEngine) -> None:
 
 def _attend_to_a_state(engine: TinyEngine) -> None:
     names = [tensor["name"] for tensor in engine.plan["tensors"]]
-    (attention,) = (call for call in engine.instructions() if call["op"] in ("PagedAttention", "LatentAttention"))
+    attentions = ("PagedAttention", "LatentAttention")
+    attention = next(call for call in engine.instructions() if call["op"] in attentions)
     cache = next(name for name in attention["operands"] if name in ("key_cache", "latent_cache"))
     attention["operands"][cache] = names.index("conv_state.0")
 

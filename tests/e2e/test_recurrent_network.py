@@ -47,6 +47,62 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "lfm2_moe",
         {"use_expert_bias": False, "norm_topk_prob": False, "num_dense_layers": 0, "conv_L_cache": 2},
     ),
+    "bamba": ("bamba", {}),
+    "bamba-one-group-biased-tied": (
+        "bamba",
+        {
+            **{"mamba_n_groups": 1, "mamba_d_conv": 2, "mamba_proj_bias": True, "attention_bias": True},
+            **{"mlp_bias": True, "tie_word_embeddings": True, "attn_layer_indices": [0, 2]},
+        },
+    ),
+    "bamba-bounded-steps": (
+        "bamba",
+        {"mamba_n_groups": 6, "time_step_limit": [0.5, 1.5], "mamba_conv_bias": False, "mamba_d_head": "auto"},
+    ),
+    "bamba-recurrent-alone": ("bamba", {"attn_layer_indices": None}),
+    "falcon_h1": ("falcon_h1", {}),
+    "falcon_h1-norm-first-biased": (
+        "falcon_h1",
+        {
+            **{"mamba_rms_norm": True, "attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True},
+            **{"projectors_bias": True, "mamba_n_groups": 1, "mamba_d_conv": 2},
+        },
+    ),
+    "falcon_h1-gate-first-expanded": (
+        "falcon_h1",
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_d_ssm": None, "mamba_n_groups": 3},
+    ),
+    "falcon_h1-without-factors": (
+        "falcon_h1",
+        {
+            **{f"{name}_multiplier": 1.0 for name in ("ssm_in", "ssm_out", "attention_in", "attention_out", "key")},
+            **{"ssm_multipliers": None, "mlp_multipliers": None, "tie_word_embeddings": True},
+        },
+    ),
+    "granitemoehybrid": ("granitemoehybrid", {}),
+    "granitemoehybrid-dense-rope": ("granitemoehybrid", {"num_local_experts": 0, "position_embedding_type": "rope"}),
+    "granitemoehybrid-odd-heads-biased-tied": (
+        "granitemoehybrid",
+        {
+            **{"mamba_n_heads": 5, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_proj_bias": True},
+            **{"attention_bias": True, "tie_word_embeddings": True, "layer_types": None},
+        },
+    ),
+    "nemotron_h": ("nemotron_h", {}),
+    "nemotron_h-by-pattern-dense-biased": (
+        "nemotron_h",
+        {
+            **{"layers_block_type": None, "hybrid_override_pattern": "-M*M-", "mlp_bias": True, "use_bias": True},
+            **{"mamba_num_heads": 5, "n_groups": 1},
+        },
+    ),
+    "nemotron_h-one-group-wide-experts": (
+        "nemotron_h",
+        {
+            **{"moe_latent_size": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False},
+            **{"routed_scaling_factor": 2.5, "use_conv_bias": False, "mamba_head_dim": 7},
+        },
+    ),
     "qwen3_next": ("qwen3_next", {}),
     "qwen3_next-by-interval": ("qwen3_next", {"layer_types": None, "num_hidden_layers": 5, "mlp_only_layers": [1]}),
     "qwen3_next-one-value-head-each-biased-tied": (
@@ -107,6 +163,8 @@ def _least_gap(model: PreTrainedModel, sequences: NDArray[np.int64]) -> float:
         return np.inf
     with torch.no_grad():
         scores = model.model(torch.tensor(sequences), use_cache=False, output_router_logits=True).router_logits
+    if not scores:
+        return np.inf
     corrections = [
         buffer for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))
     ]

@@ -33,19 +33,23 @@ SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attent
 WITHOUT_HEAD_DIM = (
     *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
     *("granitemoe", "deepseek_v2", "deepseek_v3", "kimi_linear", "lfm2", "lfm2_moe"),
+    *("bamba", "falcon_h1", "granitemoehybrid"),
 )
 _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
     **{"v_head_dim": 16, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 4},
 }
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 24}
 _DELTA: dict[str, Any] = {
     **{"linear_num_value_heads": 8, "linear_key_head_dim": 24, "linear_value_head_dim": 48},
     "partial_rotary_factor": 0.5,
 }
 _SHARED_EXPERT: dict[str, Any] = {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80}
 OWN_SHAPES: dict[str, dict[str, Any]] = {
+    "bamba": _MAMBA,
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
+    "falcon_h1": {**_MAMBA, "mamba_d_ssm": 128},
     "granitemoe": {"shared_intermediate_size": 80},
     "kimi_linear": {
         **{name: size for name, size in _LATENTS.items() if name != "n_routed_experts"},
@@ -53,7 +57,12 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     },
     "lfm2": {"block_multiple_of": 32},
     "lfm2_moe": {"moe_intermediate_size": 48},
+    "granitemoehybrid": {**_MAMBA, "shared_intermediate_size": 80},
     "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},
+    "nemotron_h": {
+        **{"mamba_num_heads": 8, "mamba_head_dim": 24, "n_groups": 2, "ssm_state_size": 24, "moe_latent_size": 32},
+        **{"moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80},
+    },
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
     "qwen3_next": {**_SHARED_EXPERT, **_DELTA},

@@ -33,6 +33,12 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_next": {**ALL_EXPERTS, "linear_value_head_dim": 96},
     "qwen3_5": {"linear_value_head_dim": 96},
     "qwen3_5_moe": {**ALL_EXPERTS, "linear_value_head_dim": 96},
+    "bamba": {"mamba_d_state": 128},
+    "falcon_h1": {"mamba_d_state": 256},
+    "granitemoehybrid": {"mamba_d_state": 128, "num_local_experts": 4, "num_experts_per_tok": 4},
+    "nemotron_h": {
+        **{"ssm_state_size": 128, "n_routed_experts": 4, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1},
+    },
 }
 VOCAB = 400  # a multiple of 8, as deterministic products need
 

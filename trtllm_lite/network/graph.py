@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from trtllm_lite.network.blocks import AddOperator, Blocks, Part, Rounding, dequantize
 from trtllm_lite.network.dtypes import ONNX
@@ -168,6 +169,10 @@ class GraphBuilder:
     def scalar(self, name: str, value: float) -> ir.Value:
         """A float32 :meth:`constant` under the current path."""
         return self.constant(".".join([*self._path, name]), np.array(value, np.float32))
+
+    def floats(self, name: str, values: NDArray) -> ir.Value:
+        """A float32 :meth:`constant` under the current path, of a few values for each feature at most."""
+        return self.constant(".".join([*self._path, name]), values.astype(np.float32))
 
     def vector(self, expression: WeightExpression, name: str) -> ir.Value:
         """A weight stored as float32; ``name`` is its name under the current path unless the source names it."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from trtllm_lite.common.vocabulary import ATTENTION
+from trtllm_lite.common.vocabulary import ATTENTION, RECURRENT
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.norms import Norm
 
@@ -47,7 +47,7 @@ class Residual:
 class SequentialLayer:
     """A block that mixes tokens, such as attention, and then the MLP on its result.
 
-    The nodes of the first block are named ``name``, which is one of the kinds of layers in common/vocabulary.py.
+    The nodes of the first block are named ``name``, as the kind of the layer in common/vocabulary.py.
     """
 
     mixer: Residual
@@ -56,6 +56,38 @@ class SequentialLayer:
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
         return self.mlp(context, self.mixer(context, hidden, self.name), "mlp")
+
+
+@dataclass(frozen=True)
+class SingleLayer:
+    """A block alone, whether it mixes tokens or not; its nodes are named ``name``."""
+
+    block: Residual
+    name: str
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        return self.block(context, hidden, self.name)
+
+
+@dataclass(frozen=True)
+class ParallelMixers:
+    """recurrent(x) + attention_factor * attention(x): a block of two that mix tokens, of the same activations."""
+
+    recurrent: Block
+    attention: Block
+    attention_factor: float = 1.0
+
+    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+        """Map activations [batch, seq, hidden] to the same shape."""
+        graph = context.graph
+        with graph.scope(RECURRENT):
+            recurrent = self.recurrent(context, x)
+        with graph.scope(ATTENTION):
+            attended = self.attention(context, x)
+        if self.attention_factor != 1:
+            factor = graph.scalar("attention_factor", self.attention_factor)
+            attended = graph.op("Mul", [attended, factor], "attention.scaled")
+        return graph.op("Add", [recurrent, attended], "both")
 
 
 @dataclass(frozen=True)

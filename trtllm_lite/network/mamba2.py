@@ -14,11 +14,12 @@ from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.convolution import CausalConvolution
 from trtllm_lite.network.functions import MAMBA2
 from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import ACTIVATIONS
+from trtllm_lite.network.mlp import ACTIVATIONS, Gating
 from trtllm_lite.network.norms import RmsNorm
+from trtllm_lite.network.scaled import ScaledLinear
 from trtllm_lite.network.weight_expression import Ones, WeightExpression
 
-_GATE = ACTIVATIONS["silu"]
+_SILU = ACTIVATIONS["silu"]
 NO_BOUNDS = 0.0, float(np.finfo(np.float32).max)  # of the steps of tokens
 
 
@@ -50,22 +51,22 @@ class GroupedNorm:
     epsilon: float
     gate_last: bool = False
 
-    def __call__(self, context: DecoderContext, y: ir.Value, gate: ir.Value) -> ir.Value:
+    def __call__(self, context: DecoderContext, gating: Gating, gate: ir.Value, y: ir.Value) -> ir.Value:
         """Map ``y`` and ``gate`` [batch, seq, features] to the same shape."""
         graph, (features,) = context.graph, self.weight.shape
         size = features // self.num_groups
-        x = y if self.gate_last else _GATE.gated(context, gate, y)
+        x = y if self.gate_last else gating.gated(context, gate, y)
         split = graph.constant(f"shape.{self.num_groups}_groups_of_{size}", np.array([0, 0, self.num_groups, size]))
         norm = RmsNorm(Ones((size,)), self.epsilon)
         normed = norm(graph, graph.op("Reshape", [x, split], "groups"), f"norm_of_{size}")
         merged = graph.op("Reshape", [normed, graph.constant("shape.merge_groups", np.array([0, 0, -1]))], "merge")
         scaled = graph.op("Mul", [merged, graph.vector(self.weight, "norm.weight")], "norm")
-        return _GATE.gated(context, gate, scaled) if self.gate_last else scaled
+        return gating.gated(context, gate, scaled) if self.gate_last else scaled
 
 
 @dataclass(frozen=True)
 class Mamba2:
-    """output(norm(model(convolution(xbc(x)), dt(x)), gate(x))); without a norm the gate multiplies alone, by its SiLU.
+    """output(norm(model(convolution(xbc(x)), dt(x)), gate(x))); without a norm the result is ``gating`` of both.
 
     ``xbc`` makes the inputs of all heads, then the vectors B of all groups, then their C. ``dt`` makes a number for
     each head: it says, with ``dt_bias``, how large a step is, which is kept between the two ``bounds``, and with
@@ -74,8 +75,8 @@ class Mamba2:
     """
 
     gate: Linear
-    xbc: Linear
-    dt: Linear
+    xbc: Linear | ScaledLinear
+    dt: Linear | ScaledLinear
     convolution: CausalConvolution
     a_log: WeightExpression
     dt_bias: WeightExpression
@@ -84,6 +85,7 @@ class Mamba2:
     output: Linear
     heads: SpaceHeads
     bounds: tuple[float, float] = NO_BOUNDS
+    gating: Gating = _SILU
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; changes the context's next state."""
@@ -100,5 +102,6 @@ class Mamba2:
         shapes = [("batch", "seq", heads.parts[0]), ("batch", *state)]
         y, present_state = graph.call(MAMBA2, operands, "space", attributes, shapes)
         context.keep_state(present_inputs, present_state)
-        gated = _GATE.gated(context, gate, y) if self.norm is None else self.norm(context, y, gate)
-        return self.output(graph, gated, "o_proj")
+        if self.norm is None:
+            return self.output(graph, self.gating.gated(context, gate, y), "o_proj")
+        return self.output(graph, self.norm(context, self.gating, gate, y), "o_proj")

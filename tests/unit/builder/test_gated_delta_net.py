@@ -4,16 +4,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from tests.models import VOCAB_SIZE, save_tiny_model
-from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.builder.networks import Shape
-from tests.unit.builder.scenario import Sequences
+from tests.unit.builder.recurrent import check_fused_network
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
@@ -107,20 +104,7 @@ def test_fused_networks_equal_transformers_for_sequences_of_any_lengths(
     fused, fusions = run_passes(network)
     check_all_fused(fused, fusions)
     head_dim = getattr(model.config, "head_dim", 10)
-    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=head_dim, vocab=VOCAB_SIZE), num_seqs=3)
-    for value in fused.graph.inputs:
-        if str(value.name).startswith(("conv_state.", "recurrent_state.")):
-            shape = [state.num_blocks, *(dims(value) or ())[1:]]
-            state.caches[str(value.name)] = np.full(shape, 1e3, np.float32)  # what is in a new block does not matter
-    texts: list[list[int]] = [[], [], []]
-    for lens in ([7, 1, 4], [1, 6, 2]):
-        feeds = state.feeds(lens)
-        for text, new in zip(texts, np.split(feeds["token_ids"], np.cumsum(lens)[:-1]), strict=True):
-            text += new.tolist()
-        (logits,) = state.step([fused], lens, feeds)
-        with torch.no_grad():
-            expected = [model(torch.tensor([text]), use_cache=False).logits[0, -1].numpy() for text in texts]
-        assert_close(logits, np.stack(expected), table=RECURRENT_TOLERANCES)
+    check_fused_network(model, fused, Shape(layers=3, kv_heads=2, head_dim=head_dim, vocab=VOCAB_SIZE))
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,12 @@ PARAMETERS = {
     "kimi-linear-48b-a3b": 49_122_681_728,
     "lfm2-1.2b": 1_170_340_608,
     "lfm2-8b-a1b": 8_339_930_560,
+    # With the weights, all 1, of norms of groups, which all layers share: as many as a group has features.
+    "bamba-9b": 9_780_243_584,
+    "falcon-h1-0.5b": 521_411_104,
+    "granite-4.0-h-small": 32_207_346_176,
+    "nemotron-nano-9b-v2": 8_888_228_608,
+    "nemotron-3-nano-30b-a3b": 31_577_940_800,  # and with corrections of scores
     "granite-3.0-1b-a400m": 1_334_628_352,
     "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,

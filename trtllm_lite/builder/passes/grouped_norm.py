@@ -67,7 +67,7 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
         last, name = gate.last, f"{site(node, gate.last)}.norm"
         output = value_of(f"{last.name}.normed", _FLOAT, dims(last.outputs[0]) or ())
         inputs = {"x": gate.x, "gate": gate.gate, "weight": _matrix(graph, norm)}
-        attributes = {"order": gate.order, "epsilon": norm.epsilon}
+        attributes: dict[str, int | float | str] = {"order": gate.order, "epsilon": norm.epsilon}
         graph.insert_before(last, fused_node("GroupedRmsNorm", name, inputs, {"y": output}, attributes))
         replace_value(last.outputs[0], output)
         yield Decision(name, True)

@@ -9,8 +9,6 @@ from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import GatedMlp
 from trtllm_lite.network.moe import SharedExpert
 
 _MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
@@ -37,10 +35,7 @@ def read_model(config: ConfigFields) -> Decoder:
     def shared(tensors: Tensors) -> SharedExpert:
         if apart:
             return SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide))
-        hidden = parts.sizes.hidden_size
-        gate, up = tensors.weight("shared_gate_up_proj", 2 * shared_wide, hidden).split(shared_wide, shared_wide)
-        down = tensors.linear("shared_down_proj", hidden, shared_wide)
-        return SharedExpert(GatedMlp(Linear(gate), Linear(up), down, parts.activation))
+        return SharedExpert(granite.shared_mlp(tensors, shared_wide))
 
     def layer(tensors: Tensors, _: int) -> Layer:
         make = experts.moe if apart else experts.fused_moe

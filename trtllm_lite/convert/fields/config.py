@@ -63,6 +63,13 @@ class ConfigFields:
             elif value is not None:
                 self._config = {**self._config, usual: value}
 
+    def assume(self, key: str, value: Any) -> None:
+        """Give ``key`` a value that follows from other keys; one that the config has already must be the same."""
+        found = self._config.get(key)
+        if found is not None and found != value:
+            self.problem(key, f"expected {shown(value)}, as other keys say, found {shown(found)}")
+        self._config = {**self._config, key: value}
+
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
         """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""
         value = self.take(key)

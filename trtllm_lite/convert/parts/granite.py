@@ -16,6 +16,7 @@ from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.mlp import GatedMlp
 
 GGUF_KEYS = {
     "attention.scale": "attention_multiplier",
@@ -48,6 +49,12 @@ class GraniteParts:
     def attention(self, tensors: Tensors) -> Attention:
         """The attention of one layer."""
         return replace(self.parts.attention(self.parts.projections(tensors, self.bias, self.bias)), scale=self.scores)
+
+    def shared_mlp(self, tensors: Tensors, wide: int) -> GatedMlp:
+        """The MLP of ``wide`` inner features that all tokens share, whose gate and up are one tensor."""
+        hidden = self.parts.sizes.hidden_size
+        gate, up = tensors.linears("shared_gate_up_proj", 2, wide, hidden)
+        return GatedMlp(gate, up, tensors.linear("shared_down_proj", hidden, wide), self.parts.activation)
 
     def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
         """A decoder of ``layers``."""

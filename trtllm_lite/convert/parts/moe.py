@@ -82,7 +82,7 @@ class MoeParts:
         gate, up = (self.of_each(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
         down = self.of_each(tensors, "expert_down_proj", hidden, inner)
         experts = Experts(self.num_experts, gate, up, down, self.parts.activation)
-        return Moe(self._router(tensors), experts, shared)
+        return Moe(self.router(tensors), experts, shared)
 
     def scaled_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """Like :meth:`moe`, but each expert's input is multiplied by its share."""
@@ -103,7 +103,7 @@ class MoeParts:
             RowsOfMatrices, named("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
         )
         down = RowsOfMatrices(named("experts_down_proj", count, hidden, inner))
-        return Moe(self._router(tensors), Experts(count, gate, up, down, self.parts.activation), shared)
+        return Moe(self.router(tensors), Experts(count, gate, up, down, self.parts.activation), shared)
 
     def transposed_moe(self, tensors: Tensors, shared: SharedExpert) -> Moe:
         """Like :meth:`fused_moe`, from matrices [in, out]; each expert's input is multiplied by its share."""
@@ -112,9 +112,10 @@ class MoeParts:
         gate, up = map(RowsOfMatrices, both)
         down = RowsOfMatrices(tensors.plain("experts_down_proj", count, inner, hidden).transpose())
         experts = Experts(count, gate, up, down, self.parts.activation, scale_inputs=True)
-        return Moe(self._router(tensors), experts, shared)
+        return Moe(self.router(tensors), experts, shared)
 
-    def _router(self, tensors: Tensors) -> Router:
+    def router(self, tensors: Tensors) -> Router:
+        """Make the router of one layer."""
         weight = tensors.weight("router", self.num_experts, self.parts.sizes.hidden_size)
         correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None
         return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
