@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from trtllm_lite.common.vocabulary import ATTENTION, RECURRENT
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import MAX_LAYERS
 from trtllm_lite.convert.parts.deepseek import read_groups
 from trtllm_lite.convert.parts.mamba2 import MIXERS, read_layer_kinds
 from trtllm_lite.convert.parts.moe import MoeParts
@@ -29,7 +30,7 @@ def read_kinds(config: ConfigFields) -> list[str]:
     key, given = ("layers_block_type", names) if pattern is None else ("hybrid_override_pattern", pattern)
     if not isinstance(given, list if pattern is None else str) or not given:
         config.problem(key, f"expected the kinds of all layers, found {shown(given)}")
-        return []
+        return [RECURRENT] * config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.assume("num_hidden_layers", len(given))
     kinds = [] if names is None else read_layer_kinds(config, "layers_block_type", len(given), _KINDS, RECURRENT)
     if pattern is None:
