@@ -160,7 +160,7 @@ KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
         same("cross_kv_cache_fraction", remedies.TEXT_ONLY),
         same("enable_partial_reuse copy_on_partial_reuse", "whole blocks are shared; leave it out", harmless=True),
         same("use_uvm", "host_cache_size holds what does not fit; leave it out"),
-        same("mamba_ssm_cache_dtype", "state space models are not supported; leave it out", ("auto",)),
+        same("mamba_ssm_cache_dtype", "states of recurrent layers are float32; leave it out", ("auto",)),
         same("attention_dp_events_gather_period_ms", "KV cache events are not recorded", (5,), harmless=True),
         same("max_util_for_resume", "a preempted request goes on once its blocks are free", harmless=True),
         same("use_kv_cache_manager_v2", "there is one manager of blocks", ("auto",), harmless=True),

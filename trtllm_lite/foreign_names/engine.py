@@ -19,7 +19,7 @@ _TRANSFER = "prompts and answers are computed by one engine; leave it out"
 _RELEASE = "shutdown() gives the memory back; leave it out"
 _WAITING = "a step begins as soon as a request is there; leave it out"
 _LOGPROBS = "there is one kind of log probabilities; leave it out"
-_STATE_SPACES = "state space models are not supported; leave it out"
+_STATE_SPACES = "states of recurrent layers are float32; leave it out"
 
 _PARALLEL = merge(
     [
