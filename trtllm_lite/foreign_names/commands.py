@@ -112,7 +112,7 @@ _BUILD = merge(
         same("qserve_gemm_plugin", remedies.SCHEMES, OFF),
         same("rmsnorm_quantization_plugin layernorm_quantization_plugin", _BUILT_IN, harmless=True),
         same("moe_plugin", _BUILT_IN, harmless=True),
-        same("mamba_conv1d_plugin", "state space models are not supported; leave it out", (*OFF, "auto")),
+        same("mamba_conv1d_plugin", "recurrent layers need no plugin; leave it out", (*OFF, "auto")),
         same("lora_plugin", _LORA, OFF),
         same("dora_plugin", "DoRA is not supported; merge the adapter into the model before converting it", OFF),
         same("lora_dir lora_ckpt_source lora_target_modules", _LORA),
