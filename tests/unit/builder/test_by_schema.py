@@ -13,6 +13,7 @@ from trtllm_lite.builder.graph import dims, fused_node, nodes_of, operands, valu
 from trtllm_lite.builder.sharding import by_schema, shard
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 HIDDEN, KEY_DIM, VALUE_DIM, WIDTH = 12, 5, 6, 4
@@ -22,7 +23,8 @@ STEP = {  # two sequences, the second of which goes on from a state
     "past_lens": np.array([0, 3], np.int32),
     "block_tables": np.array([[2], [1]], np.int32),
 }
-STATE = {"cache_group": 0, "tokens_per_state": 64}
+STATE = {"cache_group": 0, "taken_back": 1}
+LAYOUT = ReplayState(KEY_DIM, VALUE_DIM, 1, REPLAYED, 1)
 
 
 class Graph:
@@ -68,21 +70,22 @@ class Graph:
 
     def convolution(self, x: ir.Value, bias: bool = False) -> ir.Value:
         features = int((dims(x) or ())[-1])
-        given, made = self.state("conv_state", features, WIDTH - 1)
+        given, made = self.state("conv_state", WIDTH, features)
         given |= {"x": x, "weight": self.weight("conv.weight", features, WIDTH)}
         given |= {"bias": self.weight("conv.bias", features)} if bias else {}
         return self.add("CausalConv", "conv", given, features, {"activation": "silu", **STATE}, made)
 
     def rule(self, qkv: ir.Value, a: ir.Value, b: ir.Value, key_heads: int, heads: int) -> ir.Value:
-        given, made = self.state("recurrent_state", heads, KEY_DIM, VALUE_DIM)
+        given, made = self.state("recurrent_state", heads, LAYOUT.size)
+        self.states["recurrent_state.0"][..., -1] = 0  # no token is in the matrix
         given |= {"qkv": qkv, "a": a, "b": b}
         given |= {name: self.weight(name, heads) for name in ("a_log", "dt_bias")}
-        attributes = {"num_key_heads": key_heads, "scale": 0.4, "norm_epsilon": 1e-6, **STATE}
+        attributes = {"num_key_heads": key_heads, "scale": 0.4, "norm_epsilon": 1e-6, **LAYOUT.attributes, **STATE}
         return self.add("GatedDeltaRule", "rule", given, heads * VALUE_DIM, attributes, made)
 
     def norm(self, x: ir.Value, gate: ir.Value, size: int) -> ir.Value:
         given = {"x": x, "gate": gate, "weight": self.weight("norm.weight", size)}
-        return self.add("GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), {"epsilon": 1e-5})
+        return self.add("GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), {"epsilon": 1e-5, "activation": "silu"})
 
     def finish(self, y: ir.Value) -> ir.Graph:
         self.graph.outputs.append(y)
@@ -129,14 +132,14 @@ def test_ranks_share_out_heads(tp_size: int) -> None:
         begins = [(first_key * KEY_DIM, keys * KEY_DIM), ((2 + first_key) * KEY_DIM, keys * KEY_DIM)]
         begins.append((4 * KEY_DIM + first * VALUE_DIM, heads * VALUE_DIM))
         channels = np.concatenate([np.arange(begin, begin + count) for begin, count in begins])
-        own["conv_state.0"] = made.states["conv_state.0"][:, channels]
+        own["conv_state.0"] = made.states["conv_state.0"][:, :, channels]
         assert {str(value.name): (dims(value) or ())[1:] for value in rank.inputs if str(value.name) in own} == {
             name: state.shape[1:] for name, state in own.items()
         }
         y, after = outputs(rank, x | own)
         found += y
         assert_close(after["recurrent_state_out.0"], states["recurrent_state_out.0"][:, first : first + heads])
-        assert_close(after["conv_state_out.0"], states["conv_state_out.0"][:, channels])
+        assert_close(after["conv_state_out.0"], states["conv_state_out.0"][:, :, channels])
         assert dims(rank.initializers["low_rank.weight"]) == (8, HIDDEN)  # ``a`` needs all of it
     assert_close(found, expected)
 
@@ -147,8 +150,8 @@ def test_ranks_share_out_channels_with_padding(tp_size: int) -> None:
     x = {"x": made.random.normal(size=(ROWS, HIDDEN)).astype(np.float32), **STEP}
     ranks, expected = shard(graph, tp_size), outputs(graph, x | made.states)[0]
     share = {2: 16, 3: 8}[tp_size]
-    padded = np.pad(made.states["conv_state.0"], [(0, 0), (0, share * tp_size - 20), (0, 0)])
-    parts = np.split(padded, tp_size, axis=1)
+    padded = np.pad(made.states["conv_state.0"], [(0, 0), (0, 0), (0, share * tp_size - 20)])
+    parts = np.split(padded, tp_size, axis=2)
     found = sum(outputs(rank, x | {"conv_state.0": part})[0] for rank, part in zip(ranks, parts, strict=True))
     assert_close(np.asarray(found), expected)
 
