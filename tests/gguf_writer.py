@@ -56,6 +56,19 @@ _DELTA = {
     "linear_attn.norm": "ssm_norm",
     "linear_attn.out_proj": "ssm_out",
 }
+_SHORT_CONVOLUTIONS = {
+    "model.embedding_norm": "token_embd_norm",
+    "operator_norm": "attn_norm",
+    "ffn_norm": "ffn_norm",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "self_attn.out_proj": "attn_output",
+    **{f"conv.{name}": f"shortconv.{name}" for name in ("conv", "in_proj", "out_proj")},
+    **{f"feed_forward.{own}": f"ffn_{name}" for own, name in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+    "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.correction": "exp_probs_b",
+    **{f"feed_forward.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+}
 _DELTA_ARCHITECTURES = ("qwen3next", "qwen35", "qwen35moe")
 _OWN_NAMES: dict[str, dict[str, str]] = {
     "gpt2": {
@@ -103,6 +116,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.Wo": "ffn_down",
     },
     **dict.fromkeys(_DELTA_ARCHITECTURES, _DELTA),
+    **dict.fromkeys(("lfm2", "lfm2moe"), _SHORT_CONVOLUTIONS),
     "chatglm": {"mlp.gate_up_proj": "ffn_up"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",
@@ -159,6 +173,7 @@ _ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     **{"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"},
     "granitemoeshared": "granitemoe",
+    "lfm2_moe": "lfm2moe",
     "modernbert": "modern-bert",
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
@@ -195,6 +210,8 @@ def write_gguf(
     if architecture in _DELTA_ARCHITECTURES:
         tensors = _recurrent(tensors, model.config, fuses_gates)
     for name, tensor in tensors:
+        name = name.replace("expert_bias", "correction.bias")
+        tensor = tensor[:, 0] if name.endswith("conv.conv.weight") else tensor
         if name.startswith("pooler."):  # llama.cpp leaves the pooler out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -269,7 +286,8 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
             is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
             roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
             names = [f"{stem}{is_expert}{role}.weight" for role in roles]
-            tensor = tensor.transpose(1, 2) if "feed_forward.experts" in name else tensor
+            is_transposed = "feed_forward.experts" in name and f"{stem}gate.weight" not in found
+            tensor = tensor.transpose(1, 2) if is_transposed else tensor
             yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
         else:
             yield name, tensor
@@ -611,7 +629,24 @@ def _delta_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _lfm2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    wide, unit = config.intermediate_size, getattr(config, "block_multiple_of", None)
+    is_sparse = config.model_type == "lfm2_moe"
+    return {
+        **_llama_metadata(config, head_dim),
+        "feed_forward_length": wide if is_sparse else -(-int(2 * wide / 3) // unit) * unit,
+        "attention.head_count_kv": [
+            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
+        ],
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "shortconv.l_cache": config.conv_L_cache,
+        **({"leading_dense_block_count": config.num_dense_layers, "expert_gating_func": 2} if is_sparse else {}),
+        **({"expert_weights_scale": config.routed_scaling_factor} if is_sparse else {}),
+    }
+
+
 _OWN_METADATA = {
+    **dict.fromkeys(("lfm2", "lfm2moe"), _lfm2_metadata),
     **dict.fromkeys(_DELTA_ARCHITECTURES, _delta_metadata),
     "mistral3": _mistral3_metadata,
     "modern-bert": _modern_bert_metadata,

@@ -5,20 +5,21 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_recurrent_engine import CHUNKS, Case, check_preemption
+from tests.e2e.test_recurrent_engine import CHUNKS, WIDE_STATES, Case, check_preemption
 from tests.e2e.test_tensor_parallel import LIMITS as SMALL_LIMITS
 from tests.e2e.test_tensor_parallel import checkpoint_of
+from tests.fuzz.engines import taken_apart
 from tests.models import HYBRID_FAMILIES
+from trtllm_lite import _core
+from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
 
 RANKS: tuple[dict[str, Any], ...] = ({"tp_size": 2}, {"pp_size": 2}, {"tp_size": 2, "pp_size": 2})
-OF_THREE_LAYERS: dict[str, Any] = {
-    "pp_size": 3
-}  # the layers of qwen3_next: two stages of states alone, and one of attention alone
+OF_THREE_LAYERS: dict[str, Any] = {"pp_size": 3}  # of qwen3_next: two stages keep states alone, one keys and values
 
 
 @pytest.fixture(scope="module", params=[(family, ranks) for family in HYBRID_FAMILIES for ranks in RANKS], ids=str)
@@ -58,7 +59,7 @@ def groups_of(directory: Path) -> list[tuple[CacheGroup, ...]]:
 
 
 def test_states_take_equally_many_blocks_in_all_stages(tmp_path: Path) -> None:
-    checkpoint = checkpoint_of("qwen3_next", tmp_path)
+    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES)
     build_engine(checkpoint, tmp_path / "engine", **OF_THREE_LAYERS, **SMALL_LIMITS)
     stages = groups_of(tmp_path / "engine")
     assert [[group.layers for group in groups] for groups in stages] == [[(), (0,)], [(), (1,)], [(2,), ()]]
@@ -77,12 +78,28 @@ def test_states_take_equally_many_blocks_in_all_stages(tmp_path: Path) -> None:
     assert all(group.describe() for group in described)
 
 
+def test_stages_whose_states_do_not_fit_or_lie_elsewhere_are_refused(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES)
+    build_engine(checkpoint, tmp_path / "engine", **OF_THREE_LAYERS, **SMALL_LIMITS)
+    paths = [tmp_path / "engine" / f"rank{number}.engine" for number in range(3)]
+    blocks, changed = groups_of(tmp_path / "engine")[0][1].blocks, tmp_path / "changed.engine"
+    engine = taken_apart(paths[0].read_bytes())
+    engine.manifest["kv_cache"]["groups"][1]["blocks"] = blocks - 1
+    changed.write_bytes(engine.to_bytes())
+    with pytest.raises(EngineError, match=f"expected states in {blocks - 1} blocks"):
+        Engine(str(changed))
+    engine.manifest["kv_cache"]["groups"][1]["blocks"] = blocks + 1
+    changed.write_bytes(engine.to_bytes())
+    with pytest.raises(EngineError, match="stage 1 does not take what the previous stage sends"):
+        _core.open_executor([Engine(str(path)) for path in (changed, *paths[1:])])
+
+
 def test_ranks_keep_the_states_of_their_heads(tmp_path: Path) -> None:
     build_engine(checkpoint_of("qwen3_next", tmp_path), tmp_path / "engine", tp_size=6, **SMALL_LIMITS)
     alike = groups_of(tmp_path / "engine")
     assert all(groups == alike[0] for groups in alike)
     shapes = {cache.name: cache.shape for cache in alike[0][-1].caches}
-    # Of 2 key heads each serves three ranks; of 6 value heads each rank has one.
+    # Each of 2 key heads serves three ranks, and each rank has one of 6 value heads.
     assert shapes == {"conv_state": (10 + 10 + 14, 3), "recurrent_state": (1, 10, 14)}
 
 

@@ -85,7 +85,9 @@ class Graph:
 
     def norm(self, x: ir.Value, gate: ir.Value, size: int) -> ir.Value:
         given = {"x": x, "gate": gate, "weight": self.weight("norm.weight", size)}
-        return self.add("GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), {"epsilon": 1e-5, "activation": "silu"})
+        return self.add(
+            "GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), {"epsilon": 1e-5, "activation": "silu"}
+        )
 
     def finish(self, y: ir.Value) -> ir.Graph:
         self.graph.outputs.append(y)

@@ -18,6 +18,7 @@ from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.functions import FUNCTIONS
 from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import DOMAIN
 
 UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("gated_delta_net") + 1]
@@ -70,7 +71,7 @@ def test_decays_of_channels_and_gates_of_sigmoids_keep_their_forms(tmp_path: Pat
     _, rule, norm = (nodes_of(model.graph, op_type, DOMAIN)[1] for op_type in FUSED)
     assert dims(operands(rule)["a"]) == ("num_tokens", 30)
     assert [dims(operands(rule)[name]) for name in ("a_log", "dt_bias")] == [(3,), (30,)]
-    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 3, 10, 10)
+    assert dims(operands(rule)["recurrent_state"]) == ("num_blocks", 3, ReplayState(10, 10, 10, REPLAYED, 1).size)
     assert attribute(norm, "activation") == "sigmoid"
 
 
@@ -79,7 +80,7 @@ def test_layers_with_convolutions_alone(tmp_path: Path) -> None:
     check_all_fused(model, fusions)
     assert Counter(node.op_type for node in model.graph)["CausalConv"] == 2
     conv = nodes_of(model.graph, "CausalConv", DOMAIN)[1]
-    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("none", ("num_blocks", 60, 2))
+    assert (attribute(conv, "activation"), dims(operands(conv)["conv_state"])) == ("none", ("num_blocks", 3, 60))
     assert [value.name for value in model.graph.inputs if "state" in str(value.name)] == [
         "conv_state.0",
         "conv_state.1",

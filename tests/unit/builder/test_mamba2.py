@@ -18,6 +18,7 @@ from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.functions import FUNCTIONS
 from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import DOMAIN
 
 UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("grouped_norm") + 1]
@@ -47,7 +48,7 @@ def test_operands_keep_shapes_and_weights(tmp_path: Path) -> None:
     conv, space, norm = (nodes_of(model.graph, op_type, DOMAIN)[1] for op_type in FUSED)
     assert (dims(operands(conv)["weight"]), dims(operands(conv)["bias"])) == ((200, 4), (200,))
     assert operands(space)["xbc"] is conv.outputs[0]
-    assert dims(operands(space)["recurrent_state"]) == ("num_blocks", 6, 14, 24)
+    assert dims(operands(space)["recurrent_state"]) == ("num_blocks", 6, ReplayState(14, 24, 1, REPLAYED, 1).size)
     assert [attribute(space, name) for name in ("num_groups", "min_step", "max_step")] == [2, 0.125, 2.5]
     assert operands(norm)["x"] is space.outputs[0]
     assert (attribute(norm, "order"), attribute(norm, "epsilon")) == ("gate_first", pytest.approx(1e-5))

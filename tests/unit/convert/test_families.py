@@ -393,6 +393,7 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("lfm2", {"block_ffn_dim_multiplier": 1e9}, "block_ffn_dim_multiplier: expected from 1 to 2.30 inner features"),
         ("lfm2_moe", {"layer_types": None}, "layer_types: expected 3 times full_attention or conv, found None"),
         ("lfm2_moe", {"num_experts_per_tok": 8}, r"num_experts_per_tok: expected at most .* \(7\), found 8"),
+        (
             "bamba",
             {"attn_layer_indices": [3]},
             r"attn_layer_indices: expected numbers of layers in 0\.\.2, found \[3\]",

@@ -145,3 +145,33 @@ def test_states_that_would_grow_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match=r"expected negative numbers in blk\.1\.ssm_a, .* found -?0\.0"):
         convert_checkpoint(str(path), tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("family", ["lfm2", "lfm2_moe"])
+def test_short_convolutions_are_those_of_the_hugging_face_checkpoint(family: str, tmp_path: Path) -> None:
+    model = tiny_model(family)
+    save_model(model, tmp_path / "model")
+    write_gguf(model, tmp_path / "m.gguf")
+    for source in ("model", "m.gguf"):
+        converted = convert_checkpoint(str(tmp_path / source), tmp_path / f"{source}-checkpoint", "float32")
+        assert converted.config.family == family
+    for name in ("weights.safetensors", "network.onnx"):
+        found, expected = ((tmp_path / f"{source}-checkpoint" / name).read_bytes() for source in ("m.gguf", "model"))
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"attention.head_count_kv": [0, 2, 3]}, "num_key_value_heads: expected an integer in 1"),
+        ({"attention.head_count_kv": [0, 2]}, "layer_types: expected 3 times full_attention or conv, found"),
+        ({"attention.head_count_kv": [0, 2, 2]}, r"missing .*blk\.1\.attn_k\.weight"),
+        ({"shortconv.l_cache": 4}, r"wrong shape .*shortconv\.conv\.weight \(expected \[60, 1, 4\]"),
+        ({"shortconv.unknown": 4}, r"lfm2\.shortconv\.unknown: 4 is not mapped"),
+    ],
+)
+def test_metadata_of_short_convolutions_that_is_wrong(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    changes = {f"lfm2.{key}": value for key, value in metadata.items()}
+    path = write_gguf(tiny_model("lfm2"), tmp_path / "m.gguf", metadata=changes)
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")

@@ -102,7 +102,7 @@ def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[st
     ("pre", "other"),
     [
         *((pre, "smollm") for pre in ("starcoder", "refact", "exaone", "minerva-7b")),
-        *(("trillion", "gpt-2"), ("midm-2.0", "llama-bpe"), ("megrez", "qwen2")),
+        *(("trillion", "gpt-2"), ("midm-2.0", "llama-bpe"), ("lfm2", "llama-bpe"), ("megrez", "qwen2")),
     ],
 )
 def test_llama_cpp_cuts_these_alike(pre: str, other: str, metadata: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.short_convolution import SHORT_CONV_NAMES, ShortConvParts
+from trtllm_lite.convert.parts.short_convolution import SHORT_CONV_NAMES, ShortConvParts, short_conv_gguf
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
@@ -42,4 +42,5 @@ FAMILY = Family(
     architectures=("Lfm2ForCausalLM",),
     read_model=read_model,
     tensor_names=SHORT_CONV_NAMES,
+    gguf=short_conv_gguf("lfm2"),
 )

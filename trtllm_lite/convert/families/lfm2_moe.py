@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.moe import MOE_TENSOR_NAMES, MoeParts, layer_block
-from trtllm_lite.convert.parts.short_convolution import SHORT_CONV_NAMES, ShortConvParts
+from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MOE_TENSOR_NAMES, MoeParts, layer_block
+from trtllm_lite.convert.parts.short_convolution import SHORT_CONV_NAMES, ShortConvParts, short_conv_gguf
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import Scoring
 
+_GGUF, _SIGMOID = short_conv_gguf("lfm2moe"), 2  # llama.cpp's number of the scoring function
 _MLP = "model.layers.{layer}.feed_forward"
 NAMES = {
     **MOE_TENSOR_NAMES,
@@ -35,6 +36,7 @@ def read_model(config: ConfigFields) -> Decoder:
     scale, is_corrected = config.number("routed_scaling_factor", 1.0), config.flag("use_expert_bias", True)
     experts = replace(experts, scale=scale, is_corrected=is_corrected)
     dense = config.integer("num_dense_layers", 2, minimum=0)
+    config.expect("expert_gating_func", _SIGMOID)  # of GGUF files
 
     def layer(tensors: Tensors, number: int) -> Layer:
         return of_convolutions.layer(tensors, number, layer_block(experts, tensors, number >= dense))
@@ -47,4 +49,15 @@ FAMILY = Family(
     architectures=("Lfm2MoeForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=replace(
+        _GGUF,
+        roles={**_GGUF.roles, "blk.{layer}.exp_probs_b": "correction"},
+        keys={
+            **{**MOE_GGUF_KEYS, **_GGUF.keys, "leading_dense_block_count": "num_dense_layers"},
+            **{"expert_gating_func": "expert_gating_func", "expert_weights_scale": "routed_scaling_factor"},
+        },
+        has_experts=True,
+        gating=_SIGMOID,
+        bare=("correction",),
+    ),
 )

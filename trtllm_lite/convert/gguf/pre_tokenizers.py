@@ -97,7 +97,7 @@ _LIKE_LLAMA3 = PreTokenizer(split(_LLAMA3), whole_words=True, adds_bos=True)
 _LIKE_QWEN2 = PreTokenizer(split(_QWEN2), composes=True)
 PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "exaone4", "trillion"), PreTokenizer(_gpt2)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0"), _LIKE_LLAMA3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "midm-2.0"), _LIKE_LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _LIKE_QWEN2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone", "minerva-7b"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),

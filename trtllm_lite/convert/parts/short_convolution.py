@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trtllm_lite.common.vocabulary import CONVOLUTION
+from trtllm_lite.convert.family import Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
 from trtllm_lite.convert.parts.usual import LlamaParts
@@ -34,6 +36,7 @@ _OTHER_NAMES = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embedding
 # Keys of initial weights, which change nothing afterwards.
 _OF_TRAINING = ("block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init")
 _KINDS = ("full_attention", "conv")
+_GGUF_ROLES = {"conv": "", "in_proj": "_in_proj", "out_proj": "_out_proj"}
 _MAX_WIDTH = 64  # of the convolution; published models have 3
 
 
@@ -106,3 +109,29 @@ def _read_convolutions(config: ConfigFields, layers: int) -> tuple[bool, ...]:
         config.problem("layer_types", f"expected {layers} times {' or '.join(_KINDS)}, found {shown(kinds)}")
         return (True,) * layers
     return tuple(kind == other for kind in kinds)
+
+
+def short_conv_gguf(architecture: str) -> Gguf:
+    """How llama.cpp stores the models (conversion/lfm2.py), whose last norm has the name of the embedding's."""
+    return Gguf(
+        architecture,
+        roles={
+            "token_embd_norm": "final_norm",
+            **{f"blk.{{layer}}.shortconv.{own}": f"conv{role}" for own, role in _GGUF_ROLES.items()},
+        },
+        keys={"shortconv.l_cache": "conv_L_cache"},
+        config=_gguf_config,
+        squeezed=("conv",),
+    )
+
+
+def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the kinds of layers: those with convolutions have no key/value heads; MLPs have their size."""
+    counts = config["num_key_value_heads"]
+    counts = counts if isinstance(counts, list) else [counts] * config["num_hidden_layers"]
+    heads = sorted(set(counts) - {0})
+    return {
+        "num_key_value_heads": heads[0] if len(heads) == 1 else counts,
+        "layer_types": [_KINDS[count == 0] for count in counts],
+        "block_auto_adjust_ff_dim": False,
+    }
