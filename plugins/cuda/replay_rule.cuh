@@ -222,12 +222,27 @@ struct Column {
   }
 };
 
-// Calls use.operator()<token>() for all tokens of a chunk.
-template <int kToken = 0, typename Use>
-__device__ __forceinline__ void for_each_token(const Use& use) {
+// Computes the tokens of a chunk from kToken on, of which there are `count`, `first` of them in the state. `number`:
+// the column.
+template <int kToken, typename Operands>
+__device__ __forceinline__ void run_tokens(Column& column, Chunk& chunk, const Operands& from, const ReplayState& state,
+                                           int first_row, int base, int first, int count, int number) {
   if constexpr (kToken < kChunk) {
-    use.template operator()<kToken>();
-    for_each_token<kToken + 1>(use);
+    if (kToken >= count) return;
+    const bool has_column = number < TL_VALUE_DIM;
+    const int position = base + kToken;
+    if (kToken < first) {
+      column.updates[kToken] = has_column ? state.update(position)[number] : 0.0f;
+    } else {
+      const u64 row = static_cast<u64>(first_row + position - state.past);
+      const float value = has_column ? from.value(row, number) : 0.0f;
+      const float result = column.template add_token<kToken, Operands::kCorrects>(chunk, value);
+      if (Column::quarter() == 0 && has_column) {
+        *from.result(row, number) = pack1(fmaf(from.of_value(), value, result));
+        if (state.keeps(position)) state.update(position)[number] = column.updates[kToken];
+      }
+    }
+    run_tokens<kToken + 1>(column, chunk, from, state, first_row, base, first, count, number);
   }
 }
 
@@ -248,20 +263,7 @@ __device__ __forceinline__ void run_column(Chunk& chunk, const Operands& from, c
     __syncthreads();
     weigh_tokens(chunk, first, count);
     __syncthreads();
-    for_each_token([&]<int kToken>() {
-      if (kToken >= count) return;
-      const int position = base + kToken;
-      if (kToken < first) {
-        column.updates[kToken] = has_column ? state.update(position)[number] : 0.0f;
-        return;
-      }
-      const u64 row = static_cast<u64>(first_row + position - state.past);
-      const float value = has_column ? from.value(row, number) : 0.0f;
-      const float result = column.template add_token<kToken, Operands::kCorrects>(chunk, value);
-      if (Column::quarter() > 0 || !has_column) return;
-      *from.result(row, number) = pack1(fmaf(from.of_value(), value, result));
-      if (state.keeps(position)) state.update(position)[number] = column.updates[kToken];
-    });
+    run_tokens<0>(column, chunk, from, state, first_row, base, first, count, number);
     if (base + kChunk >= state.end) break;
     __syncthreads();  // queries are read
     weigh_rows(chunk);

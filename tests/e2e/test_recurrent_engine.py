@@ -37,7 +37,7 @@ NUM_NEW_TOKENS = 20
 CHUNKS = (9, 13, 64)  # the most tokens of a step
 # Sizes with which states take several blocks.
 WIDE_STATES: dict[str, dict[str, Any]] = {
-    "kimi_linear": {"linear_head_dim": 20},
+    "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 20},
     **{family: {"conv_L_cache": 9} for family in ("lfm2", "lfm2_moe")},
     **{family: {"linear_value_head_dim": 46} for family in ("qwen3_next", "qwen3_5", "qwen3_5_moe")},
     "bamba": {},

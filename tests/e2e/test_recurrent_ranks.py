@@ -17,6 +17,7 @@ from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 
 RANKS: tuple[dict[str, Any], ...] = ({"tp_size": 2}, {"pp_size": 2}, {"tp_size": 2, "pp_size": 2})
 OF_THREE_LAYERS: dict[str, Any] = {"pp_size": 3}  # of qwen3_next: two stages keep states alone, one keys and values
@@ -59,7 +60,7 @@ def groups_of(directory: Path) -> list[tuple[CacheGroup, ...]]:
 
 
 def test_states_take_equally_many_blocks_in_all_stages(tmp_path: Path) -> None:
-    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES)
+    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES["qwen3_next"])
     build_engine(checkpoint, tmp_path / "engine", **OF_THREE_LAYERS, **SMALL_LIMITS)
     stages = groups_of(tmp_path / "engine")
     assert [[group.layers for group in groups] for groups in stages] == [[(), (0,)], [(), (1,)], [(2,), ()]]
@@ -79,7 +80,7 @@ def test_states_take_equally_many_blocks_in_all_stages(tmp_path: Path) -> None:
 
 
 def test_stages_whose_states_do_not_fit_or_lie_elsewhere_are_refused(tmp_path: Path) -> None:
-    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES)
+    checkpoint = checkpoint_of("qwen3_next", tmp_path, **WIDE_STATES["qwen3_next"])
     build_engine(checkpoint, tmp_path / "engine", **OF_THREE_LAYERS, **SMALL_LIMITS)
     paths = [tmp_path / "engine" / f"rank{number}.engine" for number in range(3)]
     blocks, changed = groups_of(tmp_path / "engine")[0][1].blocks, tmp_path / "changed.engine"
@@ -100,7 +101,7 @@ def test_ranks_keep_the_states_of_their_heads(tmp_path: Path) -> None:
     assert all(groups == alike[0] for groups in alike)
     shapes = {cache.name: cache.shape for cache in alike[0][-1].caches}
     # Each of 2 key heads serves three ranks, and each rank has one of 6 value heads.
-    assert shapes == {"conv_state": (10 + 10 + 14, 3), "recurrent_state": (1, 10, 14)}
+    assert shapes == {"conv_state": (4, 10 + 10 + 14), "recurrent_state": (1, ReplayState(10, 14, 1, REPLAYED, 1).size)}
 
 
 @pytest.mark.parametrize(

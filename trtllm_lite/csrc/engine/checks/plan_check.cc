@@ -115,10 +115,9 @@ void check_encoder(const Manifest& manifest) {
 void check_target_of_states(const Manifest& manifest) {
   const auto is_state = [](const CacheGroup& group) { return group.kind == CacheKindName::kState; };
   if (std::ranges::none_of(manifest.kv_cache.groups, is_state)) return;
-  if (manifest.target.kind != TargetKind::kTensorrt && manifest.limits.max_draft_len == 0) return;
+  if (manifest.target.kind != TargetKind::kTensorrt) return;
   throw EngineError(
-      "manifest.target: expected an engine without draft tokens, for a CPU or a GPU, because the model has recurrent "
-      "layers, found another");
+      "manifest.target: expected an engine for a CPU or a GPU, because the model has recurrent layers, found another");
 }
 
 // Checks an output: its kind, dtype and first extent, and that it has `rank` axes of which the others are integers.
