@@ -96,7 +96,7 @@ class Schema:
     extents or attributes that are numbers of heads. The operator treats each head of the first kind by itself, together
     with the one of the second kind that serves it and equally many successive others. ``channels`` names an extent
     whose elements the operator treats each by itself, or in groups: the constraints that name it hold where a rank's
-    part begins and ends as well.
+    part begins and ends as well. ``channel_groups`` names the extent that counts these groups, if there is one.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Schema:
     collective: bool = False
     heads: tuple[str, ...] = ()
     channels: str | None = None
+    channel_groups: str | None = None
 
     @property
     def keeps_state(self) -> bool:
@@ -213,6 +214,7 @@ def load_schema(path: Path) -> Schema:
         collective=raw.pop("collective", False),
         heads=tuple(raw.pop("heads", ())),
         channels=raw.pop("channels", None),
+        channel_groups=raw.pop("channel_groups", None),
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")
@@ -225,7 +227,7 @@ def _check_division(schema: Schema) -> None:
     arguments = (*schema.inputs, *schema.outputs)
     extents = {axis for argument in arguments for axis in argument.shape if isinstance(axis, str)}
     names = extents | {attribute.name for attribute in schema.attributes}
-    named = {*schema.heads, *([] if schema.channels is None else [schema.channels])}
+    named = {*schema.heads, *(name for name in (schema.channels, schema.channel_groups) if name is not None)}
     if len(schema.heads) > _MOST_KINDS or (schema.heads and schema.channels) or not named <= names:
         raise ValueError(f"{schema.name}: expected heads of one or two kinds, or channels, found {sorted(named)}")
     for argument in arguments:

@@ -8,7 +8,7 @@ from trtllm_lite.builder.constraints import broken_among
 from trtllm_lite.builder.graph import attribute, weight_tensor
 from trtllm_lite.builder.sharding.attention import heads_that_serve, uneven_heads
 from trtllm_lite.builder.sharding.rank import Range, Rank
-from trtllm_lite.plugins.schema import Argument, all_schemas
+from trtllm_lite.plugins.schema import Argument, Schema, all_schemas
 
 
 def is_divided(node: ir.Node) -> bool:
@@ -56,7 +56,18 @@ def _parts(rank: Rank, node: ir.Node) -> dict[str, list[Range]]:
     if not rank.has_part_of_inputs(node):
         raise rank.refusal(node, "what it reads is not divided")
     _check_bounds(rank, node)
-    return {schema.channels: list(rank.part_of_inputs(node))}
+    parts = {schema.channels: list(rank.part_of_inputs(node))}
+    if schema.channel_groups is not None:
+        size = _group_size(schema, _whole_extents(rank, node))
+        parts[schema.channel_groups] = [(start // size, stop // size) for start, stop in parts[schema.channels]]
+    return parts
+
+
+def _group_size(schema: Schema, names: Mapping[str, int]) -> int:
+    """The channels of a group; 1 if the schema has no groups of channels."""
+    if schema.channels is None or schema.channel_groups is None:
+        return 1
+    return names[schema.channels] // names[schema.channel_groups]
 
 
 def _own_heads(rank: Rank, node: ir.Node) -> dict[str, list[Range]]:
@@ -113,8 +124,10 @@ def _check_bounds(rank: Rank, node: ir.Node) -> None:
     """Raise BuildError if the rank's channels begin or end where the schema's constraints allow no end."""
     schema, names = all_schemas()[node.op_type], _whole_extents(rank, node)
     assert schema.channels is not None
+    size = _group_size(schema, names)
     for bound in {bound for part in rank.part_of_inputs(node) for bound in part}:
-        broken = broken_among(schema, {**names, schema.channels: bound}, schema.channels)
+        groups = {} if schema.channel_groups is None else {schema.channel_groups: bound // size}
+        broken = broken_among(schema, {**names, **groups, schema.channels: bound}, schema.channels)
         if broken:
             raise rank.refusal(node, f"the rank's features would begin or end at {bound}, against {broken[0]}")
 
