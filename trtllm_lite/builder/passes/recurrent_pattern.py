@@ -92,7 +92,7 @@ def make_room_for_drafts(graph: ir.Graph, max_draft_len: int) -> None:
 
 
 def _elements_of_token(node: ir.Node) -> int:
-    """By how much the extent of a state grows for each token that may be taken back."""
+    """The elements by which a state grows for each token that may be taken back."""
     if "replay_tokens" not in node.attributes:
         return 1
     return sum(int(attribute(node, name)) for name in ("key_dim", "value_dim", "decay_dim"))
