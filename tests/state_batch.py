@@ -193,6 +193,8 @@ def check_tokens_are_taken_back(operator: Operator, run: Run, seed: int) -> None
             break
         counts = [int(rng.integers(0, rest + 1)) if rng.random() < 0.3 else min(1, rest) for rest in left]
         drafts = [int(rng.integers(0, most + 1)) if count else 0 for count in counts]
+        if not any(counts):
+            continue
         tokens = [(s, count + wrong) for s, (count, wrong) in enumerate(zip(counts, drafts, strict=True))]
         for (s, _), y, count, wrong in zip(tokens, sequences.step(tokens, run), counts, drafts, strict=True):
             found[s].append(y[:count])

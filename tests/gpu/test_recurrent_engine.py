@@ -27,17 +27,18 @@ SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 ALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4}
 # Sizes with which a state takes several blocks.
 OWN_SHAPES: dict[str, dict[str, Any]] = {
-    "kimi_linear": {**ALL_EXPERTS, "n_group": 1, "topk_group": 1, "linear_head_dim": 64},
+    "kimi_linear": {**ALL_EXPERTS, "n_group": 1, "topk_group": 1, "linear_num_heads": 8, "linear_head_dim": 64},
     "lfm2": {"conv_L_cache": 16},
     "lfm2_moe": {**ALL_EXPERTS, "conv_L_cache": 16},
     "qwen3_next": {**ALL_EXPERTS, "linear_value_head_dim": 96},
     "qwen3_5": {"linear_value_head_dim": 96},
     "qwen3_5_moe": {**ALL_EXPERTS, "linear_value_head_dim": 96},
     "bamba": {"mamba_d_state": 128},
-    "falcon_h1": {"mamba_d_state": 256},
+    # With random weights, sums over a few hundred tokens would exceed float16 if B and C were larger, or longer.
+    "falcon_h1": {"mamba_d_state": 256, "ssm_multipliers": [0.7, 0.5, 0.4, 0.4, 0.6]},
     "granitemoehybrid": {"mamba_d_state": 128, "num_local_experts": 4, "num_experts_per_tok": 4},
     "nemotron_h": {
-        **{"ssm_state_size": 128, "n_routed_experts": 4, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1},
+        **{"ssm_state_size": 40, "n_routed_experts": 4, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1},
     },
 }
 VOCAB = 400  # a multiple of 8, as deterministic products need
