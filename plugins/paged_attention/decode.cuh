@@ -127,7 +127,11 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         if (!rows.has(part)) break;
-        if (part > 0) team.sync();  // the results of the part before have been read
+        if (part > 0) {
+          team.sync();  // the results of the part before have been read
+        } else {
+          __syncwarp();  // queries, which may lie where results go, have been written and read
+        }
         put_result(state, part, results + team.warp * kWarpFloats, lane);
         team.sync();
         PairResults{a, team, rows, share.workers_of(table, pair), results}.combine_warps(part);
