@@ -11,6 +11,7 @@ import torch
 from tests.e2e.llm import LIMITS as GUIDED_LIMITS
 from tests.e2e.test_generate import check_greedy, generate
 from tests.e2e.test_guided_decoding import described, requests
+from tests.e2e.test_speculation import NGRAM
 from tests.fuzz.engines import taken_apart
 from tests.models import GROUP_SIZE, HYBRID_FAMILIES, VOCAB_SIZE, quantize_linear_layers, save_tiny_model
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
@@ -165,6 +166,38 @@ def test_states_are_kept_while_blocks_are_free(case: Case) -> None:
 @pytest.mark.parametrize("max_num_tokens", CHUNKS)
 def test_prompts_in_chunks_lead_to_the_same_tokens(case: Case, max_num_tokens: int) -> None:
     case.check(case.runner(max_num_tokens=max_num_tokens))
+
+
+@pytest.mark.parametrize("host_cache_size", [0, 1 << 26])
+@pytest.mark.parametrize("family", ["bamba", "lfm2", "qwen3_next"])
+def test_preempted_sequences_take_back_drafts(family: str, host_cache_size: int, tmp_path: Path) -> None:
+    """Drafts change no token, whatever is computed again or comes back from host memory."""
+    model = Case(family, tmp_path, max_draft_len=5)
+    states = LIMITS["max_batch_size"] * model.runner().session.limits.cache_groups[1][2]
+    blocks = model.runner().session.limits.blocks_for
+    room = blocks(LIMITS["max_seq_len"]) + 3 * blocks(20) - states
+    memory = {"max_tokens": max(room, 8) * LIMITS["tokens_per_block"], "host_cache_size": host_cache_size}
+    params = [
+        SamplingParams(
+            max_tokens=100, temperature=0, ignore_eos=True, detokenize=False, allowed_token_ids=[20, 21, 22]
+        ),
+        SamplingParams(max_tokens=100, temperature=0.5, seed=5, ignore_eos=True, detokenize=False),
+    ]
+    requests = [Request(np.array(prompt[:20], np.int32), params[row % 2]) for row, prompt in enumerate(model.prompts)]
+    with LLM(model.directory / "engine") as llm:
+        expected = [described(llm.session.submit(request).result()) for request in requests]
+    with LLM(
+        model.directory / "engine",
+        speculative_config=NGRAM,
+        max_num_tokens=64,
+        kv_cache_config=memory,
+        scheduler_config={"capacity_scheduler_policy": "MAX_UTILIZATION"},
+    ) as llm:
+        handles = llm.session.submit_all(requests)
+        assert [described(handle.result()) for handle in handles] == expected
+        stats = llm.get_stats()
+    assert stats.speculation.num_accepted[0] > 20
+    assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
 
 
 @pytest.mark.parametrize("host_cache_size", [0, 1 << 26])
