@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.e2e.test_tensor_parallel import EVEN, LIMITS, checkpoint_of, two_steps
-from tests.models import HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model
+from tests.models import FOR_RANKS, HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model
 from tests.tolerances import assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig, _core, _testing
@@ -45,7 +45,7 @@ def test_stages_compute_what_one_computes(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "cohere", *HYBRID_FAMILIES])
 def test_ranks_share_out_the_layers_of_each_stage(family: str, tmp_path: Path) -> None:
-    checkpoint = checkpoint_of(family, tmp_path)
+    checkpoint = checkpoint_of(family, tmp_path, **FOR_RANKS.get(family, {}))
     build_engine(checkpoint, tmp_path / "one", **LIMITS)
     build_engine(checkpoint, tmp_path / "many", pp_size=2, tp_size=2, **LIMITS)
     plans = [engine.plan for engine in engines_of(tmp_path / "many")]

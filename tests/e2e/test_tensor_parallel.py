@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from tests.models import HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import FOR_RANKS, HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
@@ -71,7 +71,7 @@ def of_one_rank(
 ) -> tuple[Checkpoint, list[np.ndarray]]:
     """A checkpoint of each family, and the results of a one-rank engine in two steps."""
     directory = tmp_path_factory.mktemp(request.param)
-    checkpoint = checkpoint_of(request.param, directory)
+    checkpoint = checkpoint_of(request.param, directory, **FOR_RANKS.get(request.param, {}))
     manifest = build_engine(checkpoint, directory / "engine", **LIMITS)
     return checkpoint, two_steps(opened(directory / "engine"), manifest.kv_cache.groups)
 
