@@ -98,8 +98,8 @@ struct Totals {
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals,
                             int num_stages = 1) {
   const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
-  Load load(seed, geometry.can_take_back() ? config.max_batch_size : 0, cache.num_blocks, geometry);
-  if (seed / 2 % 2 == 0 && geometry.can_take_back()) {
+  Load load(seed, geometry.can_fork() ? config.max_batch_size : 0, cache.num_blocks, geometry);
+  if (seed / 2 % 2 == 0 && geometry.can_fork()) {
     config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
     config.drafter = fake_drafter();
     config.paces_drafts = load.draw(4) == 0;
@@ -114,7 +114,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   driver.may_wait = load.draw(2) > 0;
   driver.executor.late_with_results = load.draw(2) > 0;
   const int odds = 2 + load.draw(8);
-  driver.executor.is_late = [&, odds](const tl::StepRow&) { return geometry.can_take_back() && load.draw(odds) == 0; };
+  driver.executor.is_late = [&, odds](const tl::StepRow&) { return geometry.can_fork() && load.draw(odds) == 0; };
   driver.executor.is_woken = [&, odds](int) { return load.draw(odds) > 0; };
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
