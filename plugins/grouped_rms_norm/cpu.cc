@@ -10,7 +10,7 @@ namespace tl::TL_ISA {
 namespace {
 
 // The features of one group of a row.
-struct Group {
+struct GatedGroup {
   const float* x;
   const float* gate;
   const float* weight;
@@ -19,7 +19,7 @@ struct Group {
 };
 
 // `y` has x times its gate until it is known by how much to scale that.
-void normalize_gated(const Group& group, float epsilon) {
+void normalize_gated(const GatedGroup& group, float epsilon) {
   Vec sum = zero();
   for (std::int64_t i = 0; i < group.size; i += kLanes) {
     const std::int64_t count = group.size - i;
@@ -35,7 +35,7 @@ void normalize_gated(const Group& group, float epsilon) {
   }
 }
 
-void normalize_then_gate(const Group& group, float epsilon) {
+void normalize_then_gate(const GatedGroup& group, float epsilon) {
   Vec sum = zero();
   for (std::int64_t i = 0; i < group.size; i += kLanes) {
     const Vec x = load_first(group.x + i, group.size - i);
