@@ -23,7 +23,7 @@ from trtllm_lite.runtime.session.request import Request
 
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 5, "enable_adaptive_verification": False}
 BUILT: dict[str, Any] = {**eagle3.BUILT, "max_num_tokens": 96, "max_lora_rank": 8}
-# Behind a colon is the family of the model, if it is not llama. States are kept of qwen3_next and bamba.
+# The family of a model that is not llama stands behind a colon: qwen3_next and bamba keep states.
 OF_STATES = tuple(
     f"{method}:{family}" for family in ("qwen3_next", "bamba") for method in ("ngram", "suffix", "synthetic")
 )
