@@ -1,7 +1,8 @@
 """``trtllm-lite serve``: an OpenAI-compatible server over one or several engines."""
 
 import gc
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,9 @@ from trtllm_lite.cli.foreign_options import check_variables
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.server_options import server_options
 from trtllm_lite.serve.http.limits import HttpLimits
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.opening import Opened
 
 
 @click.command(cls=Command, short_help="Serve engines over HTTP, with OpenAI's API.")
@@ -50,6 +54,13 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     )
     try:
         with opened(named(models), settings, options) as loaded:
-            run(loaded, settings, served, lambda address: click.echo(f"serving at {address}", err=True))
+            run(loaded, settings, served, partial(_say_started, loaded))
     finally:
         gc.collect()  # engines give their memory back before the interpreter ends
+
+
+def _say_started(models: "Opened", address: str) -> None:
+    click.echo(f"serving at {address}", err=True)
+    for llm, settings in models:
+        if llm.generates:
+            click.echo(f"{settings.names[0]}: {llm.session.told_reuse}", err=True)

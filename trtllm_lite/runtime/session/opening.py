@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.common.host_memory import available_host_memory
-from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS, STATE
+from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.beside import read_encoder_beside
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
@@ -21,6 +21,7 @@ from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids, engine_path, open_ranks
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, check_host_memory, memory_for, runner_limits
+from trtllm_lite.runtime.session.prefix_reuse import state_interval, told_reuse
 from trtllm_lite.runtime.session.remote import (
     all_manifests,
     check_remote,
@@ -154,7 +155,7 @@ def _open(
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
             enable_block_reuse=options.kv_cache.enable_block_reuse,
             enable_chunked_context=options.enable_chunked_context,
-            state_interval=_state_interval(manifest, options),
+            state_interval=state_interval(manifest, options),
             **drafting,
         )
     pump = EventPump(loop)
@@ -163,22 +164,11 @@ def _open(
         limits=limits,
         executor=executor,
         pump=pump,
+        told_reuse=told_reuse(manifest, options),
         tokenizer=tokenizer,
         adapters=_adapters(native, engine, manifest, options, pump, executor),
         stages=stages,
     )
-
-
-def _state_interval(manifest: Manifest, options: RunnerOptions) -> int:
-    """The blocks of a prompt between states that are kept, 0 for none. Raises ArgumentError if none can be kept."""
-    interval = options.kv_cache.state_snapshot_interval
-    if interval is None:
-        return 0
-    has_states = any(group.kind == STATE for group in manifest.kv_cache.groups)
-    if has_states and options.kv_cache.enable_block_reuse and options.enable_chunked_context:
-        return interval
-    why = "this model has no recurrent layers" if not has_states else "prefixes are not reused in chunks"
-    raise ArgumentError(f"state_snapshot_interval is {interval}, and {why}, so that no states are kept: leave it out")
 
 
 def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:

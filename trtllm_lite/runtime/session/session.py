@@ -27,11 +27,12 @@ class Session(LoadedModel):
     """Takes requests for a decoder, from any thread, and runs them together.
 
     ``pump`` delivers the events of a ``_core.EventLoop``. ``stages`` are the processes that compute, if this process
-    does not.
+    does not. ``told_reuse`` says of which cached prefixes requests are spared the computation.
     """
 
     limits: RunnerLimits
     pump: EventPump
+    told_reuse: str = ""
     adapters: Adapters | None = None
     stages: Any = None
 

@@ -1,0 +1,42 @@
+"""What the KV cache keeps of prompts, for others that begin alike."""
+
+from trtllm_lite.common.vocabulary import STATE
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.runtime.session.limits import RunnerOptions
+
+
+def state_interval(manifest: Manifest, options: RunnerOptions) -> int:
+    """The blocks of a prompt between states that are kept, 0 for none. Raises ArgumentError if none can be kept."""
+    interval = options.kv_cache.state_snapshot_interval
+    if interval is None:
+        return 0
+    if not _has_states(manifest):
+        why = "this model has no recurrent layers"
+    elif not _keeps_states(options):
+        why = "prefixes are not reused in chunks"
+    else:
+        return interval
+    raise ArgumentError(f"state_snapshot_interval is {interval}, and {why}, so that no states are kept: leave it out")
+
+
+def told_reuse(manifest: Manifest, options: RunnerOptions) -> str:
+    """A sentence without a period, of where later prompts can go on from cached prefixes."""
+    if not options.kv_cache.enable_block_reuse:
+        return "cached prefixes are not reused (enable_block_reuse is off)"
+    block = f"{manifest.kv_cache.tokens_per_block} tokens"
+    if not _has_states(manifest):
+        return f"cached prefixes are reused, in blocks of {block}"
+    if not _keeps_states(options):
+        return "cached prefixes are not reused: states of recurrent layers are kept with chunked context alone"
+    interval = state_interval(manifest, options)
+    every = f", and after every {interval} blocks of {block}" if interval else ""
+    return f"cached prefixes are reused where states of recurrent layers are kept: where prompts end or part{every}"
+
+
+def _has_states(manifest: Manifest) -> bool:
+    return any(group.kind == STATE for group in manifest.kv_cache.groups)
+
+
+def _keeps_states(options: RunnerOptions) -> bool:
+    return options.kv_cache.enable_block_reuse and options.enable_chunked_context
