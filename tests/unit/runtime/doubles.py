@@ -17,6 +17,7 @@ from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.prefix_reuse import told_reuse
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
@@ -235,12 +236,14 @@ def fake_manifest(**changes) -> Manifest:
 def fake_session(options: RunnerOptions | None = None, tokenizer: Tokenizer | None = None, **changes) -> Session:
     """A session over a :class:`FakeEventLoop` and the real sampler."""
     manifest = fake_manifest(**changes)
-    limits = runner_limits(manifest, options or RunnerOptions(), 1 << 40)
+    options = options or RunnerOptions()
+    limits = runner_limits(manifest, options, 1 << 40)
     return Session(
         manifest=manifest,
         limits=limits,
         executor=SimpleNamespace(expert_counts=list),
         pump=EventPump(FakeEventLoop(limits.max_batch_size)),
+        told_reuse=told_reuse(manifest, options),
         tokenizer=tokenizer,
     )
 

@@ -32,7 +32,7 @@ class Session(LoadedModel):
 
     limits: RunnerLimits
     pump: EventPump
-    told_reuse: str = ""
+    told_reuse: str
     adapters: Adapters | None = None
     stages: Any = None
 
