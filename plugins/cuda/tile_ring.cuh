@@ -30,9 +30,10 @@ constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
 constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, 2 * kSplits) * 2;
 constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns * kBlockRowBytes;
 constexpr u32 kStageBytes = kXBytes + kWeightBytes;
-// Rows of x that are copied. If steps have fewer rows than a tile, the tile's other rows are undefined.
+// Rows of x are copied in boxes of kXBox rows, at most kXBoxes, of which a step needs those that have rows. The rest of
+// the tile is undefined.
 constexpr int kXBox = TL_X_BOX, kXBoxes = TL_X_BOXES;
-constexpr u32 kCopiedXBytes = kXBox * kXBoxes * kBlockRowBytes;
+constexpr u32 kXBoxBytes = kXBox * kBlockRowBytes;
 constexpr u32 kNumbersBytes = kNumberKinds * kTileColumns / 8 * kRunBlocks * kBlockBytes;
 constexpr u32 kRawBytes = kRawStages * (kWeightBytes + kNumbersBytes + 16);
 constexpr int kStages = (TL_SHARED_BYTES - static_cast<int>(kRawBytes)) / static_cast<int>(kStageBytes + 16);
@@ -41,8 +42,7 @@ constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache during
 static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the depth are whole steps");
 static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
-static_assert(kXBox % 8 == 0 && kXBox * kXBoxes <= kTileRows, "shares of x are whole groups of 8 rows of a tile");
-static_assert(kXBoxes <= kColumnBlocks, "each block requests at most one share");
+static_assert(kXBox % 8 == 0 && kXBox * kXBoxes <= kTileRows, "boxes of x are whole groups of 8 rows of a tile");
 static_assert(!kDequantized || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0,
               "parts of the depth are whole raw stages");
 static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0,
@@ -95,9 +95,13 @@ struct Member {
 // matrix that it multiplies by.
 struct Place {
   int row, rows, column, weights;
+
+  // The boxes of x that have rows of the tile.
+  __device__ __forceinline__ int x_boxes() const { return min_of(kXBoxes, max_of(0, rows - row + kXBox - 1) / kXBox); }
 };
 
-// The tiles of a block, in passes: kSharedRows rows at a time go through all features.
+// The tiles of a block, in passes: kSharedRows rows at a time go through all features. Among the tiles that a block
+// takes in turn are those of all rows, because the last rows may fill a part of their tile only.
 template <class Op>
 struct Tiles {
   static constexpr int kOutColumns = kTileColumns / Op::kParts;
@@ -114,8 +118,9 @@ struct Tiles {
   __device__ __forceinline__ bool reads_weights_once() const { return down == 1; }
   __device__ __forceinline__ Place at(int tile) const {
     const int group = tile / (kTogether * kAcross) * kTogether, group_rows = min_of(kTogether, down - group);
-    const int within = tile % (kTogether * kAcross);
-    return {(group + within % group_rows) * kHeight + member.row * kTileRows, rows,
+    const int within = tile % (kTogether * kAcross), together = gridDim.x / kCluster;
+    const int turn = together % group_rows == 0 ? within / together : 0;
+    return {(group + (within + turn) % group_rows) * kHeight + member.row * kTileRows, rows,
             within / group_rows * kWidth + member.column * kOutColumns, 0};
   }
   // The Op that finishes the tile.

@@ -4,11 +4,11 @@
 // Tile sizes are chosen so that tiles fill the SMs in whole waves: any multiple of 16 columns is possible, where
 // libraries have powers of two. Clusters reduce reads: TL_ROW_BLOCKS tiles with the same columns share their weights,
 // and TL_COLUMN_BLOCKS tiles with the same rows share their rows of x; each block requests its share, which is
-// multicast to all of them. For x, the first TL_X_BOXES of these blocks request TL_X_BOX rows each: rows that no step
-// has are not copied, because the copy engine takes longer to fill them with zeros than to copy rows (an H200 took 75
-// us for one row and 62 us for 64). TL_SPLITS groups of such blocks each take a part of the depth, which allows wider
-// tiles; their sums are added in shared memory in a fixed order. Clusters take tiles in turn; a cluster that splits the
-// depth has one tile.
+// multicast to all of them. x is copied in boxes of TL_X_BOX rows, at most TL_X_BOXES, which these blocks request in
+// turn; boxes without rows are not copied, because the copy engine takes longer to fill rows with zeros than to copy
+// them (an H200 took 75 us for one row and 62 us for 64), and warpgroups without rows do not multiply. TL_SPLITS groups
+// of such blocks each take a part of the depth, which allows wider tiles; their sums are added in shared memory in a
+// fixed order. Clusters take tiles in turn; a cluster that splits the depth has one tile.
 //
 // Weights are not written by kernels, so the first stages are requested before the previous kernel has ended. Rows of x
 // past the last one are undefined: they are multiplied but never stored.
@@ -86,16 +86,20 @@ struct TileProducer {
 
   // Copies the part of a step that is not dequantized.
   __device__ __forceinline__ void copy_weight(const TileRing& ring, const Place& place, int step) const {
-    expect_bytes(ring.full(), kCopiedXBytes + (kDequantized ? 0 : kWeightBytes));
+    expect_bytes(ring.full(), place.x_boxes() * kXBoxBytes + (kDequantized ? 0 : kWeightBytes));
     const int column = (member.split * kSteps + step) * kStepK;
     if constexpr (!kDequantized)
       copy_columns<Op>(ring.weight(), weight, member, place, column, ring.full(), weight_policy);
   }
   __device__ __forceinline__ void copy_x(const TileRing& ring, const Place& place, int step) const {
-    if (member.column >= kXBoxes) return;
-    const int column = (member.split * kSteps + step) * kStepK, row = member.column * kXBox;
-    copy_box<(kColumnBlocks > 1)>(ring.x() + row * kBlockRowBytes, x, place.row + row, column, ring.full(),
-                                  member.same_rows(), x_policy);
+    const int column = (member.split * kSteps + step) * kStepK, boxes = place.x_boxes();
+#pragma unroll
+    for (int first = 0; first < kXBoxes; first += kColumnBlocks) {
+      const int box = first + member.column;
+      if (box >= boxes) break;
+      copy_box<(kColumnBlocks > 1)>(ring.x() + box * kXBoxBytes, x, place.row + box * kXBox, column, ring.full(),
+                                    member.same_rows(), x_policy);
+    }
   }
   __device__ __forceinline__ void run(TileRing ring) const {
     constexpr int kEarly = min_of(kStages, kSteps);
@@ -135,6 +139,16 @@ struct TileConsumer {
       if (lane == 0) barrier_arrive(ring.empty());
     } else {
       if (lane < kPeers) barrier_arrive_of_block(ring.empty(), Member::rank(member.split, lane));
+    }
+  }
+  // Whether the warpgroup has rows of the tile.
+  __device__ __forceinline__ bool has_rows(const Place& place) const { return place.row + warpgroup * 64 < place.rows; }
+  // Releases the steps of a tile of which the warpgroup has no rows.
+  __device__ __forceinline__ void pass(TileRing& ring) const {
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step, ring.advance()) {
+      barrier_wait(ring.full(), ring.parity);
+      release(ring);
     }
   }
   __device__ __forceinline__ void multiply(float (&results)[kFragments][4], TileRing& ring) const {
@@ -182,7 +196,11 @@ struct TileConsumer {
       if (tile < tiles.count()) {
         op.warm(place.column);
         row_scales = op.scales.of_rows(place.row + below, place.rows);
-        multiply(sums, ring);
+        if (has_rows(place)) {
+          multiply(sums, ring);
+        } else {
+          pass(ring);
+        }
       }
       exchange_sums<kConsumerThreads>(sums, slice, ring.base, member);
       if (tile >= tiles.count()) return;
@@ -192,6 +210,10 @@ struct TileConsumer {
     } else {
       for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
         const Place place = tiles.at(tile);
+        if (!has_rows(place)) {
+          pass(ring);
+          continue;
+        }
         const auto& here = Places::at(op, place);
         here.warm(place.column);
         // Loaded before the tile is multiplied, so that no thread waits for them afterwards.

@@ -20,6 +20,7 @@ _STEP_BYTES, _BARRIER_BYTES = 128, 16  # bytes of a step in a row of x or the we
 _ROW_ALIGNMENT = 16  # in bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES, _SWAP_AB_CANDIDATES = 256, 3, 6, 3
 _X_GROUP = 8  # rows of x that are contiguous in shared memory
+_X_BOX = 32  # the most rows of x that are copied together, so that few rows are copied which a step does not have
 _MAX_BOXES = 16  # the most boxes of weights in a step: one thread requests all
 _RAW_BYTES = 56 * 1024  # raw stages: a block's quantized weights in flight
 _THREADS = 32  # threads besides those that multiply
@@ -343,11 +344,11 @@ class Tiling:
 
     @property
     def x_box(self) -> int:
-        """Rows of x that a block requests: its share of a tile's rows, in whole groups for wgmma."""
+        """Rows of x that are copied together, in whole groups for wgmma: at most a block's share of a tile's rows."""
         needed = min(self.config.rows, self.max_rows)
         if self.config.swap_ab:
             return max(_X_GROUP, 1 << (needed - 1).bit_length())
-        return _X_GROUP * ceil(needed / (_X_GROUP * self.config.column_blocks))
+        return min(_X_BOX, _X_GROUP * ceil(needed / (_X_GROUP * self.config.column_blocks)))
 
     @property
     def x_copy(self) -> int:
@@ -358,7 +359,7 @@ class Tiling:
 
     @property
     def x_boxes(self) -> int:
-        """How many blocks side by side request a share; the others receive all rows from them."""
+        """The most boxes of rows of x that a step has; blocks side by side request them in turn."""
         return ceil(min(self.config.rows, self.max_rows) / self.x_box)
 
     @property

@@ -92,7 +92,7 @@ def test_tiles_have_the_rows_of_groups_in_steps_beyond_what_is_measured(dtype: s
     (launch,) = site.implement(chooser(bucket, H200, None)(site), H200)
     assert isinstance(launch, Launch)
     macros = dict(launch.kernel.defines)
-    assert (macros["TL_TILE_ROWS"], macros["TL_X_BOX"]) == (128, 128)
+    assert (macros["TL_TILE_ROWS"], macros["TL_X_BOX"] * macros["TL_X_BOXES"]) == (128, 128)
 
 
 OTHERS = {
@@ -140,10 +140,10 @@ def test_the_kernel_has_the_tiles_that_were_chosen(dtype: str, bucket: Bucket, g
         assert isinstance(launch, Launch)
         macros = dict(launch.kernel.defines)
         assert name.startswith(f"{macros['TL_TILE_ROWS']}x{macros['TL_TILE_COLUMNS']} tiles")
-        assert macros["TL_X_BOX"] == site.group_rows
+        assert macros["TL_X_BOX"] * macros["TL_X_BOXES"] == site.group_rows
         is_swap_ab = dtype != "bfloat16" and bucket == SMALL
         assert launch.kernel.name.endswith("_swap_ab" if is_swap_ab else "_tiled")
         assert launch.kernel.reason == choice.reason
         of_x, of_weight = (argument for argument in launch.arguments if isinstance(argument, TensorMap))
-        assert of_x.box_rows == site.group_rows
+        assert of_x.box_rows == min(32, site.group_rows)
         assert of_weight.box_rows * (2 if gated else 1) == choice.config.columns

@@ -63,22 +63,22 @@ def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, row
 
 
 @pytest.mark.parametrize(
-    ("rows", "column_blocks", "share", "boxes"),
-    [(1, 1, 8, 1), (1, 4, 8, 1), (8, 4, 8, 1), (16, 4, 8, 2), (24, 2, 16, 2), (64, 4, 16, 4), (300, 2, 32, 2)],
+    ("rows", "column_blocks", "box", "boxes"),
+    [(1, 1, 8, 1), (1, 4, 8, 1), (8, 4, 8, 1), (16, 4, 8, 2), (24, 2, 16, 2), (64, 4, 16, 4), (40, 1, 32, 2)],
 )
-def test_no_more_rows_are_copied_than_steps_have(rows: int, column_blocks: int, share: int, boxes: int) -> None:
+def test_no_more_rows_are_copied_than_steps_have(rows: int, column_blocks: int, box: int, boxes: int) -> None:
     launch = _launch(TileConfig(64, 96, 1, column_blocks, 1, ""), 6144, 4096, False, rows)
     x, defines = launch.arguments[0], dict(launch.kernel.defines)
     assert isinstance(x, TensorMap)
-    assert (x.box_rows, defines["TL_X_BOX"], defines["TL_X_BOXES"]) == (share, share, boxes)
+    assert (x.box_rows, defines["TL_X_BOX"], defines["TL_X_BOXES"]) == (box, box, boxes)
 
 
-def test_boxes_are_equal_shares_of_a_tile() -> None:
+def test_boxes_are_equal_parts_of_a_tile() -> None:
     config = TileConfig(128, 224, 2, 1, 1, "")
     x, weight = _launch(config, 14336, 4096, True, 256).arguments[:2]
     assert isinstance(x, TensorMap)
     assert isinstance(weight, TensorMap)
-    assert (x.rows, x.columns, x.box_rows) == (256, 4096, 128)
+    assert (x.rows, x.columns, x.box_rows) == (256, 4096, 32)
     assert (weight.rows, weight.columns, weight.box_rows) == (28672, 4096, 112)
 
 
