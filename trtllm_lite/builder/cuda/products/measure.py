@@ -38,9 +38,9 @@ class Effort:
 
 # Captured decode steps have about as many rows as the smaller numbers here, prefill steps have any number.
 THOROUGH = Effort(
-    rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
+    rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 320, 384, 512, 1024, 2048, 4096, 8192, 16384),
     max_algorithms=24,
-    tuned_rows=(32, 64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
+    tuned_rows=(32, 64, 80, 128, 192, 256, 320, 384, 512, 1024, 2048, 8192),
     max_candidates=6,
     sustained=True,
 )
