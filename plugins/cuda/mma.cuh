@@ -1,4 +1,4 @@
-// Tensor cores through mma.sync: one shape, m16n8k16, and the loads that feed it from shared memory.
+// Tensor cores through mma.sync: m16n8k16, m16n8k8 for TF32, and the loads that feed them from shared memory.
 //
 // Fragment layout (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with group = lane / 4 and pair = lane % 4:
 //   A (16x16): a[0] = (row group, k 2*pair..+1), a[1] = (row group + 8, same k), a[2], a[3] = the same rows, k + 8
@@ -73,6 +73,18 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+constexpr u32 kTf32Bits = 0xffffe000u;  // of a float32; tensor cores ignore the others
+
+// c += a * b for elements of TF32, as m16n8k8: with p = lane % 4, a[0] and a[1] are (row group, k p) and (row group +
+// 8, k p), a[2] and a[3] the same rows with k p + 4, b0 is (k p, column group) and b1 k p + 4.
+__device__ __forceinline__ void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 }  // namespace tl

@@ -21,7 +21,8 @@ struct ReplayState {
   // `of_head`: the elements of the head.
   __device__ __forceinline__ ReplayState(float* of_head, StateSpan span)
       : state(of_head), past(span.past), end(span.end()) {
-    length = past > 0 ? static_cast<int>(state[kLengthAt]) : 0;
+    // A step that is timed may find a state that no step has written; it must not lead outside of memory.
+    length = past > 0 ? min_of(past, max_of(past - kSlots, static_cast<int>(state[kLengthAt]))) : 0;
     const int settled = past + (span.count > TL_TAKEN_BACK ? span.count - TL_TAKEN_BACK : 0);
     const int whole = settled / TL_REPLAYED * TL_REPLAYED;
     next_length = whole > length ? whole : length;

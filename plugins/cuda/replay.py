@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
+from ..replay import REPLAYED
 from .lowering import Lowering
 from .state_places import StatePlaces
 
 _MAX_COLUMNS = 128  # of a block at a time, four threads each
 _MAX_KEY_DIM = 256  # a block's columns are in registers
 _MAX_DECAY_DIM = 128  # of keys that are as long; a chunk's keys, queries and decays are in shared memory
+_MOST_CHUNKED_KEY = 128  # of kernels that multiply chunks
+_CHUNK_COLUMNS = (64, 48, 32, 16)  # of a block of such a kernel
+_FEW_SEQUENCES = 64  # for which blocks are launched, whether a step has so many or not
+_ANY_NUMBER = (1 << 31) - 1
+_PARTS, _PADDING, _BARRIER_BYTES, _FOUND_BYTES = 3, 8, 16, 2 * 3 * 32 * 16  # of replay_chunks.cuh
+_CHUNK_SLOTS = (4, 2)  # as many as fit
 _SIZES = {
     **{"TL_KEY_DIM": "key_dim", "TL_VALUE_DIM": "value_dim", "TL_DECAY_DIM": "decay_dim"},
     **{"TL_REPLAYED": "replay_tokens", "TL_TAKEN_BACK": "taken_back"},
@@ -28,18 +35,48 @@ def lower_replay(
 ) -> list[Command]:
     """Launch the kernel ``name`` of the operator's folder of that name, with a block for each head of a sequence.
 
-    Its operands are ``rows`` of tokens, weights ``of_heads`` and the attributes ``numbers``.
+    In programs for prompts a kernel for long sequences (``replay_chunks.cuh``) comes before it, unless a token must
+    get the same bits in every program. Operands are ``rows`` of tokens, weights ``of_heads`` and the attributes
+    ``numbers``.
     """
     y, read = op.new("y"), tuple(op.rows(one) for one in rows)
-    sizes: dict[str, int] = {macro: op.attribute(size) for macro, size in _SIZES.items()}
-    key_dim, value_dim, decays = (sizes[macro] for macro in ("TL_KEY_DIM", "TL_VALUE_DIM", "TL_DECAY_DIM"))
+    extents: dict[str, int] = {macro: op.attribute(size) for macro, size in _SIZES.items()}
+    key_dim, value_dim, decays = (extents[macro] for macro in ("TL_KEY_DIM", "TL_VALUE_DIM", "TL_DECAY_DIM"))
     if key_dim > _MAX_KEY_DIM:
         op.refuse(f"its keys have {key_dim} elements, expected at most {_MAX_KEY_DIM}: build for --target cpu")
     if decays > _MAX_DECAY_DIM:
         op.refuse(f"its heads have {decays} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu")
     heads, places = features(y) // value_dim, StatePlaces.of(op, "recurrent_state")
-    macros = {**sizes, **defines, **places.defines(), heads_macro: heads, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    macros = {**extents, **defines, **places.defines(), heads_macro: heads, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    weights, given = tuple(op.vector(one) for one in of_heads), tuple(op.attribute(one) for one in numbers)
+    operands = (y, *places.arguments(), *read, *weights, *given)
     threads = 4 * min(-(-value_dim // 8) * 8, _MAX_COLUMNS)
-    specialised = kernel(f"{name}/cuda.cuh", name, threads, 0, macros)
-    weights, given = (op.vector(one) for one in of_heads), (op.attribute(one) for one in numbers)
-    return [launch(specialised, (heads, symbol("num_seqs")), y, *places.arguments(), *read, *weights, *given)]
+    most_with_chunks = op.max_tokens // (REPLAYED + 1)
+    by_chunks = not (op.decode or op.deterministic) and decays == 1 and _fits_chunks(key_dim, value_dim)
+    by_chunks = by_chunks and most_with_chunks > 0
+    macros["TL_MOST_TOKENS"] = REPLAYED if by_chunks else _ANY_NUMBER
+    tokens = launch(kernel(f"{name}/cuda.cuh", name, threads, 0, macros), (heads, symbol("num_seqs")), *operands)
+    if not by_chunks:
+        return [tokens]
+    columns = next(columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0)
+    warps = columns // 16 * (2 if key_dim % 32 == 0 else 1)
+    sizes = {slots: _chunk_bytes(key_dim, columns, warps, slots) for slots in _CHUNK_SLOTS}
+    slots = next(slots for slots, size in sizes.items() if size <= op.device.shared_bytes)
+    macros |= {"TL_COLUMNS": columns, "TL_CHUNK_SLOTS": slots, "TL_SHARED_BYTES": sizes[slots]}
+    threads, shared_bytes = 32 * (warps + slots), sizes[slots]
+    chunks = kernel(f"{name}/chunks.cuh", f"{name}_chunks", threads, shared_bytes, macros)
+    sequences = most_with_chunks if most_with_chunks <= _FEW_SEQUENCES else symbol("num_seqs")
+    grid = (heads * (value_dim // columns), sequences)
+    return [launch(chunks, grid, *operands, symbol("num_seqs")), tokens]
+
+
+def _fits_chunks(key_dim: int, value_dim: int) -> bool:
+    return key_dim % 16 == 0 and value_dim % 16 == 0 and key_dim <= _MOST_CHUNKED_KEY
+
+
+def _chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:
+    """Shared memory: FoundParts, the slots of chunks (ChunkSlot) and their barriers."""
+    rows = (_PARTS + 1) * 2 * (key_dim + _PADDING) + 2 * (columns + _PADDING)
+    weights = 4 * (REPLAYED + REPLAYED + _PADDING)
+    numbers = 4 * (5 * REPLAYED + 4)
+    return warps * _FOUND_BYTES + slots * (REPLAYED * (rows + weights) + numbers + _BARRIER_BYTES)

@@ -220,6 +220,23 @@ void multiply_m16n8k16(void* const* lanes) {
   }
 }
 
+void multiply_m16n8k8(void* const* lanes) {
+  constexpr u32 kBits = 0xffffe000;  // those of a float32 that TF32 has
+  float a[8][16], b[8][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& mine = of<MmaOperands>(lanes, lane);
+    for (int i = 0; i < 4; ++i) a[lane % 4 + i / 2 * 4][lane / 4 + i % 2 * 8] = std::bit_cast<float>(mine.a[i] & kBits);
+    for (int i = 0; i < 2; ++i) b[lane / 4][lane % 4 + i * 4] = std::bit_cast<float>(mine.b[i] & kBits);
+  }
+  for (int n = 0; n < 8; ++n) {
+    float sums[16] = {};
+    add_products<8>(sums, a, b[n]);
+    for (int row = 0; row < 16; ++row) {
+      *of<MmaOperands>(lanes, row % 8 * 4 + n / 2).c[row / 8 * 2 + n % 2] += sums[row];
+    }
+  }
+}
+
 template <int kMatrices, bool kTransposed>
 void load_matrices(void* const* lanes) {
   for (int m = 0; m < kMatrices; ++m) {

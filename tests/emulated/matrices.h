@@ -33,6 +33,7 @@ struct StoreOperands {
 // Operations of a whole warp; lanes[i] points to the operands of lane i.
 template <bool kHalf>
 void multiply_m16n8k16(void* const* lanes);
+void multiply_m16n8k8(void* const* lanes);  // of TF32
 template <int kMatrices, bool kTransposed>
 void load_matrices(void* const* lanes);     // ldmatrix
 void store_matrices(void* const* lanes);    // stmatrix of four matrices

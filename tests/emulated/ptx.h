@@ -282,6 +282,13 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d,
   mma<true>(d, a, b, c);
 }
 
+inline void mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(Group<4, float> d, Group<4, const u32> a,
+                                                               Group<2, const u32> b, Group<4, float> c) {
+  if (d != c) fail("mma.sync: expected c and d in the same registers");
+  MmaOperands mine{{d[0], d[1], d[2], d[3]}, {*a[0], *a[1], *a[2], *a[3]}, {*b[0], *b[1]}};
+  together("mma.sync.tf32", mine, multiply_m16n8k8);
+}
+
 // Computed as two products of 16-bit elements, as Hopper's tensor cores do: one with the low two bytes of each
 // register, one with the high two.
 inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> d, Group<4, const u32> a,

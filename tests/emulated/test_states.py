@@ -33,14 +33,17 @@ def test_causal_conv(channels: int, width: int, decode: bool, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 136)])
+@pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (3, 6, 24, 40), (1, 2, 128, 64), (1, 3, 7, 136), (1, 2, 16, 128)])
 def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_channel: bool) -> None:
-    check_state_steps(gated_delta_rule(*sizes, by_channel=by_channel), LENGTHS, STEPS, torch.bfloat16, Emulator())
+    operator = gated_delta_rule(*sizes, by_channel=by_channel)
+    check_state_steps(operator, LENGTHS, STEPS, torch.bfloat16, Emulator())
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, Emulator(), decode=True)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 8, 8), (6, 2, 24, 40), (2, 1, 128, 64), (3, 3, 7, 136)])
 def test_mamba2(sizes: tuple[int, int, int, int]) -> None:
     check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.bfloat16, Emulator())
+    check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.float16, Emulator(), decode=True)
 
 
 OPERATORS = [
@@ -49,13 +52,22 @@ OPERATORS = [
     gated_delta_rule(1, 1, 8, 8, by_channel=True),
     mamba2(2, 1, 24, 40),
 ]
+OF_CHUNKS = [gated_delta_rule(1, 2, 16, 32), mamba2(2, 1, 32, 16)]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @given(seed=st.integers(0, 1 << 20))
 @settings(deadline=None, max_examples=rounds(8))
 def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
-    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, Emulator()), seed)
+    kernel = StateKernel(operator, torch.float16, Emulator(), deterministic=True)
+    check_tokens_are_taken_back(operator, kernel, seed)
+
+
+@pytest.mark.parametrize("operator", OF_CHUNKS)
+@given(seed=st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=rounds(4))
+def test_tokens_of_long_sequences_are_taken_back(operator: Operator, seed: int) -> None:
+    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, Emulator()), seed, "float16")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -16,25 +16,35 @@ from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_sta
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
 from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_rms_norm
-from trtllm_lite.plugins.launch import Buffer
+from trtllm_lite.plugins.launch import Buffer, Device
 from trtllm_lite.plugins.schema import all_schemas
 
 
 class StateKernel:
     """Runs what an operator with a recurrent state is lowered to, on numpy arrays."""
 
-    def __init__(self, operator: Operator, dtype: torch.dtype, machine: Machine, *, decode: bool = False) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        dtype: torch.dtype,
+        machine: Machine,
+        *,
+        decode: bool = False,
+        deterministic: bool = False,
+    ) -> None:
         """Take the kernels of a program; ``decode``: that of one token for each sequence."""
-        self.operator, self.dtype, self.machine, self.decode = operator, dtype, machine, decode
+        self.operator, self.dtype, self.machine = operator, dtype, machine
+        self.decode, self.deterministic = decode, deterministic
         self.lower = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.cuda").lower
 
     def __call__(self, inputs: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         op = _Lowering(self, inputs, attributes)
-        (launch,) = self.lower(op)
+        launches = self.lower(op)
         num_seqs, num_tokens = len(op.arrays["past_lens"]), len(op.arrays[op.rows_names[0]])
         columns = op.arrays["block_tables"].shape[1]
         symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns}
-        Prepared(launch, op.memory.tensors, symbols, self.machine)()
+        for launch in launches:
+            Prepared(launch, op.memory.tensors, symbols, self.machine)()
         y, states = (op.memory.tensors[buffer].cpu() for buffer in (op.buffers["y"], op.buffers[op.state_name]))
         shape = op.extents(op.state_name)
         return y.float().numpy(), states[:, : -op.GAP].reshape(shape).numpy()
@@ -48,11 +58,14 @@ class _Lowering:
 
     def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
         schema = all_schemas()[kernel.operator.name]
-        self.decode, self._attributes, self._dtype = kernel.decode, attributes, kernel.dtype
+        self.decode, self.deterministic = kernel.decode, kernel.deterministic
+        self._attributes, self._dtype = attributes, kernel.dtype
+        self.device = Device("sm_90a", 99 * 1024)  # the least of GPUs that have these instructions
         self._device, self.memory, self.buffers = kernel.machine.device, Memory(), dict[str, Buffer]()
         self.arrays = {i.name: a for i, a in zip(schema.inputs, inputs, strict=True) if a is not None}
         self.rows_names = [argument.name for argument in schema.inputs[: len(kernel.operator.widths)]]
         (self.state_name,) = (argument.name for argument in schema.caches)
+        self.max_tokens = len(self.arrays[self.rows_names[0]])
 
     def attribute(self, name: str) -> Any:
         return self._attributes[name]
@@ -136,9 +149,9 @@ def check_state_steps(
 def check_divided(
     operator: Operator, steps: Sequence[Sequence[tuple[int, int]]], dtype: torch.dtype, machine: Machine
 ) -> None:
-    """Check that sequences get the same bits in these steps and in one step."""
+    """Check that sequences get the same bits in these steps and in one step of a deterministic engine."""
     lengths = [sum(dict(step).get(sequence, 0) for step in steps) for sequence in range(len(steps[0]))]
-    kernel = StateKernel(operator, dtype, machine)
+    kernel = StateKernel(operator, dtype, machine, deterministic=True)
     whole = run_steps(rounded(operator, lengths, dtype), [list(enumerate(lengths))], kernel)
     parts = run_steps(rounded(operator, lengths, dtype), steps, kernel)
     for expected, found in zip(whole, parts, strict=True):

@@ -12,8 +12,15 @@ from tests.gpu import (
     test_row_kernels,
     test_sample,
 )
+from tests.gpu.device import GPU
+from tests.gpu.quantized_checks import check_tiled
+from tests.gpu.state_checks import check_state_steps
+from tests.gpu.weights import Form
+from tests.state_batch import causal_conv, gated_delta_rule, mamba2
+from trtllm_lite.plugins.cuda.tiles import TileConfig
 
 BF16 = torch.bfloat16
+STEPS = [[(0, 5), (1, 20)], [(0, 33), (1, 1)], [(0, 2)]]  # of sequences with states
 
 
 def test_linear_kernels() -> None:
@@ -61,6 +68,17 @@ def test_kernels_of_rows() -> None:
     test_sample.test_draws(1001, 3)
     test_sample.test_ties_at_the_borders(1000)
     test_sample.test_masks(1001, 8, 8, 1)
+
+
+def test_tiles_of_which_rows_are_missing() -> None:
+    for config in (TileConfig(128, 64, 1, 2, 2, ""), TileConfig(128, 64, 2, 1, 1, "")):
+        check_tiled(Form("bfloat16"), config, 200, 512, 40, 256, BF16, residual=True)
+
+
+def test_states() -> None:
+    for operator in (gated_delta_rule(1, 2, 32, 16), mamba2(2, 1, 32, 16), causal_conv(24, 4)):
+        for decode in (False, True):
+            check_state_steps(operator, [40, 23], STEPS, BF16, GPU, decode=decode)
 
 
 def test_chain() -> None:

@@ -32,8 +32,9 @@ STEPS_OF_FEW = [[(0, 7), (1, 33), (2, 1)], [(0, 1), (1, 0), (2, 90)], [(0, 5), (
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_steps(operator: Operator) -> None:
-    check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU)
+@pytest.mark.parametrize("decode", [False, True])
+def test_steps(operator: Operator, decode: bool) -> None:
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU, decode=decode)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -44,7 +45,13 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("seed", range(3))
 def test_tokens_are_taken_back(operator: Operator, seed: int) -> None:
-    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, GPU), seed)
+    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, GPU, deterministic=True), seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("operator", [gated_delta_rule(16, 32, 128, 128), mamba2(128, 1, 128, 64)])
+def test_tokens_of_long_sequences_are_taken_back(operator: Operator, seed: int) -> None:
+    check_tokens_are_taken_back(operator, StateKernel(operator, torch.float16, GPU), seed, "float16")
 
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])

@@ -24,7 +24,8 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, const TimedStepSh
     for (int group = 0; group < geometry.num_groups(); ++group) {
       const int end = geometry.kind(group).table_end(timed.past_len, timed.past_len + timed.num_tokens);
       for (int i = geometry.kind(group).first_needed(timed.past_len); i < end; ++i) {
-        batch.table_updates.push_back({row, group, i, next_block++});
+        batch.table_updates.push_back({row, group, i, next_block});
+        next_block += geometry.blocks(group);
       }
     }
     batch.rows.push_back({.request = {},

@@ -1,0 +1,20 @@
+// GatedDeltaRule of long sequences; see cuda/replay_rule.cuh.
+//
+// Launch: grid = (value heads * kBlocks, sequences with chunks), kReplayThreads threads, TL_SHARED_BYTES of dynamic
+// shared memory.
+#include "cuda/replay_chunks.cuh"
+#include "gated_delta_rule/rule.cuh"
+
+extern "C" __global__ void __launch_bounds__(tl::kReplayThreads)
+    gated_delta_rule_chunks(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables,
+                            int table_stride, const tl::u16* qkv, const tl::u16* a, const tl::u16* b,
+                            const float* a_log, const float* dt_bias, float scale, float epsilon, int num_seqs) {
+  using namespace tl;
+  const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
+  const int head = blockIdx.x / kBlocks;
+  const DeltaRule from{y, qkv, a, b, dt_bias + head * TL_DECAY_DIM, expf(a_log[head]), scale, epsilon, head};
+  const StateSpan span = sequence_with_chunks(places, num_seqs, blockIdx.y);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (span.count > 0) replay_chunks(from, places.state(span.block) + head * kStateSize, span, blockIdx.x % kBlocks);
+}

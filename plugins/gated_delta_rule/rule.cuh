@@ -1,0 +1,48 @@
+// GatedDeltaRule: linear attention whose state is a float32 matrix of each value head. qkv, a, b and y have 16 bits.
+// See cuda/replay_rule.cuh.
+//
+// Macros: TL_KEY_HEADS, TL_VALUE_HEADS, TL_FP16, and those of replay.cuh and state_span.cuh.
+#pragma once
+
+#include "cuda/replay_rule.cuh"
+
+namespace tl {
+
+constexpr int kKeys = TL_KEY_HEADS * TL_KEY_DIM;  // elements of all queries of a token, and of all keys
+constexpr int kRowSize = 2 * kKeys + TL_VALUE_HEADS * TL_VALUE_DIM;
+static_assert(TL_VALUE_HEADS % TL_KEY_HEADS == 0);
+
+struct DeltaRule {
+  static constexpr bool kCorrects = true, kNormalizes = true;
+
+  u16* y;
+  const u16* qkv;
+  const u16* a;
+  const u16* b;
+  const float* dt_bias;  // of the head
+  float rate, scale, epsilon;
+  int head;
+
+  __device__ __forceinline__ const u16* query(u64 row) const {
+    return qkv + row * kRowSize + head / (TL_VALUE_HEADS / TL_KEY_HEADS) * TL_KEY_DIM;
+  }
+  __device__ __forceinline__ const u16* key(u64 row) const { return query(row) + kKeys; }
+  __device__ __forceinline__ const u16* values(u64 row) const {
+    return qkv + row * kRowSize + 2 * kKeys + head * TL_VALUE_DIM;
+  }
+  __device__ __forceinline__ float key_scale(float squares) const { return rsqrtf(squares + epsilon); }
+  __device__ __forceinline__ float query_scale(float squares) const { return scale * rsqrtf(squares + epsilon); }
+  __device__ __forceinline__ float log_decay(u64 row, int i) const {
+    const u64 at = (row * TL_VALUE_HEADS + head) * TL_DECAY_DIM + i;
+    return -rate * softplus(unpack1(a[at]) + dt_bias[i]);
+  }
+  __device__ __forceinline__ float factor(u64 row) const {
+    return 1.0f / (1.0f + expf(-unpack1(b[row * TL_VALUE_HEADS + head])));
+  }
+  __device__ __forceinline__ u16* result(u64 row, int i) const {
+    return y + (row * TL_VALUE_HEADS + head) * TL_VALUE_DIM + i;
+  }
+  static __device__ __forceinline__ float of_value() { return 0.0f; }
+};
+
+}  // namespace tl

@@ -1,0 +1,20 @@
+// Mamba2 of long sequences; see cuda/replay_rule.cuh.
+//
+// Launch: grid = (heads * kBlocks, sequences with chunks), kReplayThreads threads, TL_SHARED_BYTES of dynamic shared
+// memory.
+#include "cuda/replay_chunks.cuh"
+#include "mamba2/rule.cuh"
+
+extern "C" __global__ void __launch_bounds__(tl::kReplayThreads)
+    mamba2_chunks(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables,
+                  int table_stride, const tl::u16* xbc, const tl::u16* dt, const float* a_log, const float* dt_bias,
+                  const float* d, float min_step, float max_step, int num_seqs) {
+  using namespace tl;
+  const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
+  const int head = blockIdx.x / kBlocks;
+  const StateSpace from{y, xbc, dt, expf(a_log[head]), dt_bias[head], min_step, max_step, d[head], head};
+  const StateSpan span = sequence_with_chunks(places, num_seqs, blockIdx.y);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (span.count > 0) replay_chunks(from, places.state(span.block) + head * kStateSize, span, blockIdx.x % kBlocks);
+}
