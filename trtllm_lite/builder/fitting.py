@@ -10,8 +10,6 @@ from trtllm_lite.common.units import format_bytes
 from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.errors import BuildError
 
-_SMALLEST_BATCH = 8  # a smaller batch saves hardly any memory
-
 
 def fit_limits(
     limits_of: Callable[..., BuildLimits],
@@ -58,7 +56,7 @@ def _halved(limits_of: Callable[..., BuildLimits], given: GivenLimits) -> Iterat
     limits = limits_of(**given)
     yield limits
     batch, tokens = limits.max_batch_size, limits.num_tokens
-    while batch > _SMALLEST_BATCH and None in (given.get("max_batch_size"), given.get("max_num_tokens")):
-        batch, tokens = batch // 2, tokens // 2
+    while batch > limits.smallest_batch and None in (given.get("max_batch_size"), given.get("max_num_tokens")):
+        batch, tokens = max(batch // 2, limits.smallest_batch), tokens // 2
         smaller = {"max_batch_size": batch, "max_num_tokens": max(tokens, batch)}
         yield limits_of(**{**given, **{name: given.get(name) or value for name, value in smaller.items()}})

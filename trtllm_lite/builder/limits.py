@@ -16,12 +16,13 @@ from trtllm_lite.common.vocabulary import (
     ON_CPU,
     DefaultLimits,
 )
-from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.engine.manifest import CacheGroup, Limits
 from trtllm_lite.errors import BuildError, shown
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 # A finished request keeps its slot until its last step has ended; a few more slots than the batch keep the batch full.
 SPARE_SLOTS = 8
+_SMALLEST_BATCH = 8  # a smaller batch saves hardly any memory
 MAX_LORA_RANK = 512
 LORA_RANK_MULTIPLE = 8
 _LEAST = {"max_draft_len": 0, "max_lora_rank": 0}
@@ -178,6 +179,21 @@ class BuildLimits:
             "max_seq_len": self.max_seq_len,
             "max_num_tokens": self.num_tokens,
         }
+
+    def in_manifest(self) -> Limits:
+        """The limits that the manifest of an engine states."""
+        return Limits(
+            max_batch_size=self.max_batch_size,
+            max_input_len=self.max_input_len,
+            max_seq_len=self.max_seq_len,
+            max_num_tokens=self.num_tokens,
+            max_draft_len=self.max_draft_len,
+        )
+
+    @property
+    def smallest_batch(self) -> int:
+        """The least ``max_batch_size`` that is worth choosing to save memory."""
+        return _SMALLEST_BATCH
 
     @property
     def num_tokens(self) -> int:

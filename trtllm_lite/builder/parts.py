@@ -9,7 +9,7 @@ from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.format import PRODUCER
-from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
+from trtllm_lite.engine.manifest import KvCache, Lora, Manifest, Tactic, Target
 from trtllm_lite.engine.modules import Module
 from trtllm_lite.engine.writer import EngineContent, Weight
 
@@ -43,13 +43,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         target=parts.target,
         model=job.checkpoint.config,
         modules=(parts.module,),
-        limits=Limits(
-            max_batch_size=limits.max_batch_size,
-            max_input_len=limits.max_input_len,
-            max_seq_len=limits.max_seq_len,
-            max_num_tokens=limits.num_tokens,
-            max_draft_len=limits.max_draft_len,
-        ),
+        limits=limits.in_manifest(),
         kv_cache=parts.kv_cache,
         gather_context_logits=limits.gather_context_logits,
         files=dict(files),
