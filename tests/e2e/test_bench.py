@@ -115,7 +115,7 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
             figures["floor_inter_token_latency_s"]
         )
         assert figures["weight_bytes_per_step"] == weight_bytes_per_step(engine)
-        assert report["engine"]["limits"] == {**LIMITS, "max_draft_len": 2}
+        assert report["engine"]["limits"] == {**LIMITS, "max_draft_len": 2, "max_beam_width": LIMITS["max_batch_size"]}
 
 
 def test_a_busy_machine_does_not_make_tokens_take_less_than_nothing(

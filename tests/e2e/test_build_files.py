@@ -30,7 +30,7 @@ def test_a_build_file_becomes_an_engine_that_answers(tmp_path: Path, monkeypatch
     digests = {item.name: item.digest.get("sha256") for item in provenance.materials}
     for path in (model, CONFIG):
         assert digests[path.name] == hashlib.sha256(path.read_bytes()).hexdigest()
-    given = {"max_batch_size": 16, "max_input_len": 1024, "max_seq_len": 2048}
+    given = {"max_batch_size": 16, "max_beam_width": 16, "max_input_len": 1024, "max_seq_len": 2048}
     assert inspect_path(Path("engine")).limits == {**given, "max_num_tokens": 2048, "max_draft_len": 0}
     for prompt, answer in provenance.parameters["checks"]["answers"].items():
         assert answer in _run("generate", "--engine_dir", "engine", "--prompt", prompt, "--max_new_tokens", "16")

@@ -207,6 +207,7 @@ def test_nothing_is_embedded_after_shutdown(encoder_dir: Path) -> None:
             "backend is tensorrt: encoders are for the backend native; leave it out",
         ),
         ({"kv_cache_dtype": "float16"}, "kv_cache_dtype is float16: encoders have no KV cache"),
+        ({"max_beam_width": 2}, "max_beam_width is 2: encoders generate nothing"),
         ({"max_draft_len": 2}, "max_draft_len is 2: encoders generate nothing"),
         ({"gather_context_logits": True}, "gather_context_logits is given: encoders make no logits"),
         ({"max_lora_rank": 8}, "max_lora_rank is 8: encoders take no adapters yet"),

@@ -1,6 +1,7 @@
 """Beam search through LLM and ModelRunner, against transformers' generate."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.e2e.llm import GREEDY, random_prompts
+from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import LimitError
 from trtllm_lite.runtime import ModelRunner
 
@@ -82,6 +85,16 @@ def test_a_search_comes_at_its_end(llm: LLM) -> None:
     assert generation.result().outputs[0].finish_reason in ("cancelled", "length")
     with pytest.raises(LimitError, match="5 beams exceeds max_beam_width 4"):
         llm.generate("the", replace(params, n=5))
+
+
+def test_a_search_is_no_wider_than_the_engine_was_built_for(model_dir: Path, tmp_path: Path) -> None:
+    convert_checkpoint(str(model_dir), tmp_path / "checkpoint")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS, max_beam_width=2)
+    params = replace(GREEDY, use_beam_search=True, n=2)
+    with LLM(tmp_path / "engine", num_threads=1) as llm:
+        assert len(llm.generate("the", params).outputs) == 2
+        with pytest.raises(LimitError, match=r"3 beams exceeds max_beam_width 2: .* with a larger --max_beam_width"):
+            llm.generate("the", replace(params, n=3))
 
 
 def test_a_search_reports_on_its_prompt(llm: LLM) -> None:

@@ -149,7 +149,7 @@ def test_a_file_says_what_the_command_line_says_and_the_command_line_counts_more
     assert inspect_path(out).limits["max_batch_size"] == 2
     assert "built" in _build(job, "--max_batch_size", "3")
     limits = {"max_batch_size": 3, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": 24}
-    assert inspect_path(out).limits == {**limits, "max_draft_len": 0}
+    assert inspect_path(out).limits == {**limits, "max_draft_len": 0, "max_beam_width": 3}
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_neutral_values_are_accepted(runner):
 @pytest.mark.parametrize(
     "option",
     [
-        *("--workers=8", "--gemm_plugin=disable", "--max_beam_width=4", "--opt-num-tokens=64", "--log_level=verbose"),
+        *("--workers=8", "--gemm_plugin=disable", "--opt-num-tokens=64", "--log_level=verbose"),
         *("--multiple_profiles=enable", "--context_fmha=disable", "--builder_opt=3", "--gather_generation_logits"),
     ],
 )

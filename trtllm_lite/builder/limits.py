@@ -31,6 +31,7 @@ _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "ma
 _MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
 _MOST["moe_ep_size"] = MAX_TP_SIZE
 _OF_NETWORK = ("cache_groups", "groups_of_stages")
+_FROM_OTHERS = ("max_num_tokens", "max_beam_width")  # None: they follow from the other limits
 
 
 class GivenLimits(TypedDict, total=False):
@@ -41,6 +42,7 @@ class GivenLimits(TypedDict, total=False):
     max_seq_len: int | None
     max_num_tokens: int | None
     tokens_per_block: int | None
+    max_beam_width: int | None
     max_draft_len: int | None
     gather_context_logits: bool
     deterministic: bool
@@ -57,18 +59,18 @@ class BuildLimits:
     """Upper bounds of an engine, in sequences and tokens.
 
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
-    max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
-    logits of every token of a step instead of one per sequence; ``max_draft_len`` is the maximum number of draft tokens
-    per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for bit
-    independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. With
+    max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``max_beam_width`` bounds the beams of one
+    search, each of which takes a place in the batch; None means max_batch_size. ``gather_context_logits`` makes room
+    for the logits of every token of a step instead of one per sequence; ``max_draft_len`` is the maximum number of
+    draft tokens per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for
+    bit independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. With
     ``enable_prompt_embeds`` tokens of prompts may be rows of embeddings instead of ids. ``cache_groups`` are set when
     the network is known; in a pipeline they are those of a stage, and ``groups_of_stages`` those of all.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
     devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as many groups as
     devices, each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses
-    kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without peer
-    access.
+    kernels that access peer memory, ``NCCL`` uses the library NCCL, which works without peer access.
     """
 
     max_batch_size: int = 8
@@ -76,6 +78,7 @@ class BuildLimits:
     max_seq_len: int = 2048
     max_num_tokens: int | None = None
     tokens_per_block: int = 32
+    max_beam_width: int | None = None
     max_draft_len: int = 0
     gather_context_logits: bool = False
     deterministic: bool = False
@@ -96,7 +99,7 @@ class BuildLimits:
             elif field.name == "allreduce_strategy":
                 expected = " or ".join(ALLREDUCE_STRATEGIES)
                 _require(value in ALLREDUCE_STRATEGIES, f"{field.name} is {shown(value)}: expected {expected}")
-            elif field.name not in _OF_NETWORK and (field.name != "max_num_tokens" or value is not None):
+            elif field.name not in _OF_NETWORK and (field.name not in _FROM_OTHERS or value is not None):
                 _check_extent(field.name, value)
         _require(
             self.max_input_len <= self.max_seq_len,
@@ -107,6 +110,11 @@ class BuildLimits:
             self.num_tokens >= self.max_batch_size,
             f"max_num_tokens is {self.max_num_tokens}, below max_batch_size {self.max_batch_size}: a step of a full "
             f"batch has a token per sequence, so raise max_num_tokens to at least {self.max_batch_size}",
+        )
+        _require(
+            self.beam_width <= self.max_batch_size,
+            f"max_beam_width is {self.max_beam_width}, above max_batch_size {self.max_batch_size}: each beam of a "
+            "search takes a place in the batch, so raise max_batch_size or lower max_beam_width",
         )
         most = self.max_batch_size * self.max_seq_len
         _require(
@@ -157,6 +165,7 @@ class BuildLimits:
         values.setdefault("max_seq_len", max(longest, values.get("max_input_len", 1)))
         values.setdefault("max_input_len", values["max_seq_len"])
         largest = max(1, min(defaults.max_batch_size, defaults.max_tokens_of_batch // values["max_seq_len"]))
+        largest = max(largest, values.get("max_beam_width", 1))
         values.setdefault("max_batch_size", min(largest, values.get("max_num_tokens", largest)))
         prompts = values["max_batch_size"] * values["max_input_len"]
         least = max(values["max_batch_size"], values["max_input_len"] if whole_prompts else 0)
@@ -188,12 +197,18 @@ class BuildLimits:
             max_seq_len=self.max_seq_len,
             max_num_tokens=self.num_tokens,
             max_draft_len=self.max_draft_len,
+            max_beam_width=self.beam_width,
         )
 
     @property
     def smallest_batch(self) -> int:
         """The least ``max_batch_size`` that is worth choosing to save memory."""
-        return _SMALLEST_BATCH
+        return max(_SMALLEST_BATCH, self.max_beam_width or 1)
+
+    @property
+    def beam_width(self) -> int:
+        """The maximum number of beams of one search."""
+        return self.max_beam_width or self.max_batch_size
 
     @property
     def num_tokens(self) -> int:

@@ -60,6 +60,11 @@ _limit_options = together(
     ),
     click.option("--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"),
     click.option(
+        "--max_beam_width",
+        type=int,
+        help="Beams of one search, each of which takes a place in the batch. [default: max_batch_size]",
+    ),
+    click.option(
         "--max_draft_len",
         type=int,
         help="Draft tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",

@@ -49,6 +49,7 @@ class Limits:
     """Upper bounds that the plan was made for, in sequences and tokens.
 
     ``max_draft_len``: draft tokens that a sequence may have in a step, in addition to its next token.
+    ``max_beam_width``: beams of one search.
     """
 
     max_batch_size: Count
@@ -56,6 +57,7 @@ class Limits:
     max_seq_len: Count
     max_num_tokens: Count
     max_draft_len: Annotated[int, Range(0, MAX_DRAFT_LEN)]
+    max_beam_width: Count = field(metadata=_PYTHON_ONLY)
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,7 @@ BUILD_CONFIG: Mapping[str, Foreign] = merge(
         {name: entry for name, entry in BUILD.items() if name != "gather_context_logits"},
         same("max_draft_len", "pass num_speculative_tokens in the speculative_config of LLM", (0,)),
         same("max_encoder_input_len", remedies.TEXT_ONLY, (0, 1024)),
+        same("max_beam_width", "a search may have up to max_batch_size beams", (1,), harmless=True),
         same("input_timing_cache output_timing_cache", "use `trtllm-lite build`", ("model.cache",)),
         same("speculative_decoding_mode", remedies.SPECULATION, ("none", "speculativedecodingmode.none", 1)),
         same("lora_config", "pass max_lora_rank to LLM"),

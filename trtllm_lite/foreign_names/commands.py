@@ -91,7 +91,6 @@ _BUILD = merge(
         EVERYWHERE,
         _PARALLEL,
         _QUANTIZED,
-        same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
         same("opt_num_tokens", "every size of step up to --max_num_tokens is as fast", harmless=True),
         same("max_output_len", "prompt and output together are bounded by --max_seq_len; set it instead"),
         same("max_encoder_input_len max_prompt_embedding_table_size max_multimodal_len", remedies.TEXT_ONLY, ("0",)),

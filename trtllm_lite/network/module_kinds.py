@@ -64,6 +64,7 @@ _KINDS = {
         _DECODER,
         name=DRAFTING_HEAD,
         refused={
+            "max_beam_width": f"a head or a layer that drafts (EAGLE-3, MTP) searches nothing{_LEAVE_OUT}",
             "max_lora_rank": "a head or a layer that drafts (EAGLE-3, MTP) takes no adapters; leave it out here, and "
             "pass it for the model that is drafted for",
             "enable_prompt_embeds": f"a head or a layer that drafts takes no embeddings{_LEAVE_OUT}",
@@ -83,6 +84,7 @@ _KINDS = {
             "such as int8_wo or fp8_rowwise",
             "accuracy": "it is by the tokens that a model predicts, and an encoder predicts none; leave "
             "max_accuracy_loss out, or name a qformat instead of autoq_format",
+            "max_beam_width": f"encoders generate nothing{_LEAVE_OUT}",
             "max_draft_len": f"encoders generate nothing{_LEAVE_OUT}",
             "gather_context_logits": f"encoders make no logits{_LEAVE_OUT}",
             "max_lora_rank": f"encoders take no adapters yet{_LEAVE_OUT}",

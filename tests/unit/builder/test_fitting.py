@@ -51,6 +51,13 @@ def test_steps_shrink_before_sequences(checkpoint: Path) -> None:
     assert chosen.max_seq_len == 64
 
 
+def test_the_batch_holds_the_widest_search(checkpoint: Path) -> None:
+    smallest = _memory(checkpoint, max_batch_size=12, max_num_tokens=128)
+    card = _card(smallest, 2 * smallest.cache_use.block_bytes)  # even a smaller batch would leave no room
+    chosen = _chosen(checkpoint, card, max_beam_width=12, max_num_tokens=128)
+    assert (chosen.max_batch_size, chosen.max_seq_len) == (12, 32)
+
+
 def test_the_longest_sequence_is_what_the_cache_holds(checkpoint: Path) -> None:
     smallest = _memory(checkpoint, max_batch_size=8, max_num_tokens=128)
     block = smallest.cache_use.block_bytes

@@ -37,6 +37,8 @@ def test_rows_of_logits(logits_of_all: bool) -> None:
         ({"max_input_len": 3000}, "max_input_len is 3000, above max_seq_len 2048"),
         ({"max_num_tokens": 7}, "max_num_tokens is 7, below max_batch_size 8: .* raise max_num_tokens to at least 8"),
         ({"max_num_tokens": 16385}, "max_num_tokens is 16385, above .* = 16384: .* lower .* at most 16384"),
+        ({"max_beam_width": 9}, "max_beam_width is 9, above max_batch_size 8: .* raise max_batch_size or lower"),
+        ({"max_beam_width": 0}, "max_beam_width is 0: expected an integer from 1"),
         ({"max_num_tokens": 0}, "max_num_tokens is 0: expected an integer from 1"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48: expected one of 16, 32, 64, 128"),
         ({"max_batch_size": 2**16 + 1}, "max_batch_size is 65537: expected an integer from 1 to 65536"),
@@ -57,6 +59,12 @@ def test_strategies_are_known_by_name() -> None:
     assert BuildLimits.for_model(1000, allreduce_strategy="NCCL").uses_nccl
     with pytest.raises(BuildError, match="allreduce_strategy is 'RING': expected AUTO or NCCL"):
         BuildLimits.for_model(1000, allreduce_strategy="RING")
+
+
+def test_a_search_may_fill_the_batch_unless_it_is_limited() -> None:
+    assert BuildLimits(max_batch_size=3).in_manifest().max_beam_width == 3
+    assert BuildLimits(max_batch_size=3, max_beam_width=2).in_manifest().max_beam_width == 2
+    assert BuildLimits.for_model(1000, max_beam_width=20).max_batch_size == 20  # the default is 8
 
 
 def test_sequences_longer_than_the_models_positions() -> None:

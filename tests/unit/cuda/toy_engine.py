@@ -44,6 +44,7 @@ MANIFEST: dict[str, Any] = {
         "max_seq_len": MAX_SEQ_LEN,
         "max_num_tokens": MAX_NUM_TOKENS,
         "max_draft_len": 0,
+        "max_beam_width": MAX_BATCH_SIZE,
     },
     "kv_cache": {
         "tokens_per_block": PAGE,

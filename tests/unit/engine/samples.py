@@ -49,7 +49,7 @@ MANIFEST = Manifest(
     modules=(
         Module("decoder", "decoder", (), (Port("logits", "float32", ("num_logits", MODEL.vocab_size)),), ("full",)),
     ),
-    limits=Limits(2, 16, 32, 32, 0),
+    limits=Limits(2, 16, 32, 32, 0, 2),
     kv_cache=KvCache(16, 4, 256, (CacheGroup("full", "full", 0, caches((1, 2), "float32")),)),
     gather_context_logits=False,
     files={"tokenizer.json": "00c0ffee"},

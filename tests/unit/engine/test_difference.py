@@ -136,7 +136,7 @@ ACCURACY = Accuracy("text", 100, 9.5, 9.25, 0.01, 0.97)
     [
         ("model", True, {"model": replace(MODEL, generation={"temperature": 0.5})}),
         ("quantization", True, {"qformat": "int4_awq"}),
-        ("limits", False, {"limits": Limits(2, 16, 32, 24, 0)}),
+        ("limits", False, {"limits": Limits(2, 16, 32, 24, 0, 2)}),
         ("limits", False, {"gather_context_logits": True}),
         ("kv_cache", True, {"kv_cache": replace(CACHE, groups=(HALF,))}),
         ("kv_cache", False, {"kv_cache": replace(CACHE, num_blocks=5)}),

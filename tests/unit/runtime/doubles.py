@@ -193,6 +193,7 @@ def fake_manifest(**changes) -> Manifest:
     generation = changes.pop("generation", {})
     limits = {"max_batch_size": 4, "max_input_len": 24, "max_seq_len": 40, "max_num_tokens": 16, "max_draft_len": 0}
     limits.update({name: changes.pop(name) for name in list(changes) if name in limits})
+    limits["max_beam_width"] = changes.pop("max_beam_width", limits["max_batch_size"])
     model = ModelConfig(
         producer="trtllm_lite test",
         architecture="LlamaForCausalLM",

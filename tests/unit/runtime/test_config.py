@@ -58,5 +58,12 @@ def test_without_chunks_a_prompt_fits_into_a_step():
 def test_beams_take_places_in_the_batch():
     assert runner_limits(fake_manifest(), RunnerOptions(max_batch_size=3), 1 << 40).max_beam_width == 3
     assert runner_limits(fake_manifest(), RunnerOptions(max_beam_width=2), 1 << 40).max_beam_width == 2
-    with pytest.raises(LimitError, match="--max_batch_size"):
+    with pytest.raises(LimitError, match=r"max_beam_width=5 exceeds .* built for \(4\): .* a larger --max_beam_width"):
         runner_limits(fake_manifest(), RunnerOptions(max_beam_width=5), 1 << 40)
+
+
+def test_searches_are_as_wide_as_the_engine_was_built_for():
+    narrow = fake_manifest(max_beam_width=2)
+    assert runner_limits(narrow, RunnerOptions(), 1 << 40).max_beam_width == 2
+    with pytest.raises(LimitError, match=r"max_beam_width=3 exceeds what this engine was built for \(2\)"):
+        runner_limits(narrow, RunnerOptions(max_beam_width=3), 1 << 40)

@@ -164,7 +164,7 @@ def runner_limits(
     contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
-    ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
+    ceilings = {**vars(built), "max_output_len": built.max_seq_len}
     values = {name: tightened(name, getattr(options, name), ceilings[name]) for name in LIMIT_NAMES}
     values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
     _check_step(values, built, options)
@@ -234,7 +234,7 @@ def tightened(name: str, value: int | None, built: int) -> int:
     if value is None:
         return built
     if value > built:
-        flag = {"max_output_len": "max_seq_len", "max_beam_width": "max_batch_size"}.get(name, name)
+        flag = {"max_output_len": "max_seq_len"}.get(name, name)
         raise LimitError(
             f"{name}={shown(value)} exceeds what this engine was built for ({built}): lower it, or build the engine "
             f"again with a larger --{flag}"

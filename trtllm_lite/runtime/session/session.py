@@ -158,7 +158,7 @@ class Session(LoadedModel):
         if params.use_beam_search and params.num_sequences > self.limits.max_beam_width:
             raise LimitError(
                 f"a search with {params.num_sequences} beams exceeds max_beam_width {self.limits.max_beam_width}: ask "
-                "for fewer beams, or build the engine with a larger --max_batch_size"
+                "for fewer beams, or build the engine with a larger --max_beam_width"
             )
         if params.stop_words.texts and self.tokenizer is None:
             raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
