@@ -7,12 +7,12 @@
 namespace tl::TL_ISA {
 namespace {
 
-constexpr std::uint32_t kMagnitude = 0x7fffffff, kExponent = 0x7f800000;
+constexpr std::uint32_t kMagnitudeMask = 0x7fffffff, kExponentMask = 0x7f800000;
 
 float largest_magnitude(const float* x, std::int64_t size) {
   Vec largest = zero();
   for (std::int64_t i = 0; i < size; i += kLanes) {
-    largest = max(largest, keep_bits(load_first(x + i, size - i), kMagnitude));
+    largest = max(largest, keep_bits(load_first(x + i, size - i), kMagnitudeMask));
   }
   return reduce_max(largest);
 }
@@ -24,7 +24,7 @@ TL_INLINE Vec nearest_int8(Vec x) { return round(max(broadcast(-128.0f), min(bro
 // are 2^-9 apart. Adding and subtracting 1.5 * 2^(e+20), whose last bit is worth 2^(e-3), rounds to them.
 TL_INLINE Vec nearest_e4m3(Vec x) {
   const Vec within = max(broadcast(-448.0f), min(broadcast(448.0f), x));
-  const Vec magic = max(broadcast(0x1p-6f), keep_bits(within, kExponent)) * broadcast(0x1.8p20f);
+  const Vec magic = max(broadcast(0x1p-6f), keep_bits(within, kExponentMask)) * broadcast(0x1.8p20f);
   return (within + magic) - magic;
 }
 

@@ -18,7 +18,7 @@ constexpr std::int64_t kQueries = kChunkVectors < kSums ? kSums / kChunkVectors 
 constexpr std::int64_t kMostElements = kSums / kQueries;  // vectors of elements
 static_assert(kChunkKeys % kLanes == 0 && kTileQueries % kQueries == 0 && kMaxHeadDim % (kMostElements * kLanes) == 0);
 
-struct Problem {
+struct RaggedProblem {
   const float *qkv, *cos, *sin, *distance_bias;
   const std::int32_t* cu_seqlens;
   float* y;
@@ -50,7 +50,7 @@ struct Keys {
 
 // One thread's scratch memory. For each query of a tile, `sums` are values summed with the weights
 // exp(score - maximum), and `totals` are the sums of these weights.
-struct Scratch {
+struct RaggedScratch {
   alignas(64) float keys[kMaxHeadDim * kChunkKeys];    // keys of a chunk, transposed: element by element
   alignas(64) float values[kChunkKeys * kMaxHeadDim];  // rows of kMaxHeadDim elements, like the next two
   alignas(64) float queries[kTileQueries * kMaxHeadDim];
@@ -60,10 +60,10 @@ struct Scratch {
                                           // the first key
   float maxima[kTileQueries], totals[kTileQueries];
 };
-static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
+static_assert(sizeof(RaggedScratch) <= kScratchBytesPerThread);
 
 // Consecutive tiles belong to the same head, so that its keys and values stay in the cache.
-Tile find_tile(const Problem& p, std::int64_t index) {
+Tile find_tile(const RaggedProblem& p, std::int64_t index) {
   std::int64_t seq = 0;
   for (; index >= p.num_tiles(seq); ++seq) index -= p.num_tiles(seq);
   const std::int64_t tiles = ceil_div(p.length(seq), kTileQueries), first = index % tiles * kTileQueries;
@@ -71,7 +71,7 @@ Tile find_tile(const Problem& p, std::int64_t index) {
 }
 
 // to = a head of a row, rotated: element i with element i + half_dim.
-void load_rotated(const Problem& p, std::int64_t row, std::int64_t part, std::int64_t head, float* to) {
+void load_rotated(const RaggedProblem& p, std::int64_t row, std::int64_t part, std::int64_t head, float* to) {
   const float* x = p.head_of(row, part, head);
   const std::int64_t half = p.half_dim;
   for (std::int64_t i = 0; i < half; i += kLanes) {
@@ -87,7 +87,7 @@ void load_rotated(const Problem& p, std::int64_t row, std::int64_t part, std::in
 }
 
 // Missing queries, up to a whole number of kQueries, are zeros, and so are their sums.
-void begin_tile(const Problem& p, const Tile& tile, Scratch* scratch) {
+void begin_tile(const RaggedProblem& p, const Tile& tile, RaggedScratch* scratch) {
   for (std::int64_t query = 0; query < ceil_div(tile.count, kQueries) * kQueries; ++query) {
     scratch->maxima[query] = -__builtin_inff();
     scratch->totals[query] = 0;
@@ -101,13 +101,14 @@ void begin_tile(const Problem& p, const Tile& tile, Scratch* scratch) {
 }
 
 // The keys of a sequence that at least one of queries first .. last sees.
-Keys seen_keys(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t last) {
+Keys seen_keys(const RaggedProblem& p, const Tile& tile, std::int64_t first, std::int64_t last) {
   if (p.window == 0) return {0, tile.length};
   return {max(first - p.window, 0), min(last + p.window + 1, tile.length)};
 }
 
 // Loads keys and values of a chunk, with zeros for missing ones.
-void load_chunk(const Problem& p, const Tile& tile, std::int64_t chunk, std::int64_t count, Scratch* scratch) {
+void load_chunk(const RaggedProblem& p, const Tile& tile, std::int64_t chunk, std::int64_t count,
+                RaggedScratch* scratch) {
   float key[kMaxHeadDim];
   for (std::int64_t k = 0; k < kChunkKeys; ++k) {
     const std::int64_t row = tile.row + chunk + k;
@@ -121,7 +122,7 @@ void load_chunk(const Problem& p, const Tile& tile, std::int64_t chunk, std::int
   }
 }
 
-void spread_bias(const Problem& p, const Tile& tile, std::int64_t chunk, Scratch* scratch) {
+void spread_bias(const RaggedProblem& p, const Tile& tile, std::int64_t chunk, RaggedScratch* scratch) {
   const float* bias = p.distance_bias + tile.head * (2 * p.most_distance + 1) + p.most_distance;
   const std::int64_t least = chunk - (tile.first + kTileQueries - 1);
   for (std::int64_t i = 0; i < kTileQueries + kChunkKeys - 1; ++i) {
@@ -130,7 +131,7 @@ void spread_bias(const Problem& p, const Tile& tile, std::int64_t chunk, Scratch
 }
 
 // Writes products of kQueries queries from `query` on with a chunk's keys to scratch->weights.
-void multiply_keys(const Problem& p, std::int64_t query, Scratch* scratch) {
+void multiply_keys(const RaggedProblem& p, std::int64_t query, RaggedScratch* scratch) {
   const float* queries = scratch->queries + query * kMaxHeadDim;
   Vec scores[kQueries][kChunkVectors];
   for (auto& row : scores) {
@@ -150,7 +151,7 @@ void multiply_keys(const Problem& p, std::int64_t query, Scratch* scratch) {
 
 // Converts products to scores; those of keys that are not `seen` become -inf. Returns the largest. `bias`: the bias of
 // the chunk's first key, or null.
-float score(const Problem& p, const float* bias, Keys seen, float* scores) {
+float score(const RaggedProblem& p, const float* bias, Keys seen, float* scores) {
   const Vec scale = broadcast(p.scale), absent = broadcast(-__builtin_inff());
   Vec largest = absent;
   for (int v = 0; v < kChunkVectors; ++v) {
@@ -166,7 +167,7 @@ float score(const Problem& p, const float* bias, Keys seen, float* scores) {
 }
 
 // Converts the scores of one query to weights; `found` is the largest score. Scales the earlier sums to match.
-void weigh(const Problem& p, std::int64_t query, float found, float* weights, Scratch* scratch) {
+void weigh(const RaggedProblem& p, std::int64_t query, float found, float* weights, RaggedScratch* scratch) {
   const float before = scratch->maxima[query], maximum = found > before ? found : before;
   float correction[kLanes];
   store(correction, exp(broadcast(before - maximum)));
@@ -184,7 +185,7 @@ void weigh(const Problem& p, std::int64_t query, float found, float* weights, Sc
 
 // Adds a chunk's weighted values to the sums of kQueries queries from `query` on.
 template <std::int64_t kElements>
-void add_values(const Problem& p, std::int64_t query, Keys seen, Scratch* scratch) {
+void add_values(const RaggedProblem& p, std::int64_t query, Keys seen, RaggedScratch* scratch) {
   for (std::int64_t d = 0; d < p.head_dim; d += kElements * kLanes) {
     float* sums = scratch->sums + query * kMaxHeadDim + d;
     Vec sum[kQueries][kElements];
@@ -205,12 +206,14 @@ void add_values(const Problem& p, std::int64_t query, Keys seen, Scratch* scratc
 }
 
 // The keys of a chunk that at least one of queries first .. last of a tile sees.
-Keys seen_of_chunk(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t last, std::int64_t chunk) {
+Keys seen_of_chunk(const RaggedProblem& p, const Tile& tile, std::int64_t first, std::int64_t last,
+                   std::int64_t chunk) {
   const Keys seen = seen_keys(p, tile, tile.first + first, tile.first + last);
   return {max(seen.first - chunk, 0), min(seen.end - chunk, kChunkKeys)};
 }
 
-void attend_chunk(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t chunk, Scratch* scratch) {
+void attend_chunk(const RaggedProblem& p, const Tile& tile, std::int64_t first, std::int64_t chunk,
+                  RaggedScratch* scratch) {
   const Keys all = seen_of_chunk(p, tile, first, first + kQueries - 1, chunk);
   if (all.first >= all.end) return;
   multiply_keys(p, first, scratch);
@@ -231,7 +234,7 @@ void attend_chunk(const Problem& p, const Tile& tile, std::int64_t first, std::i
   }
 }
 
-void attend(const Problem& p, const Tile& tile, Scratch* scratch) {
+void attend(const RaggedProblem& p, const Tile& tile, RaggedScratch* scratch) {
   const Keys seen = seen_keys(p, tile, tile.first, tile.first + tile.count - 1);
   for (std::int64_t chunk = seen.first / kChunkKeys * kChunkKeys; chunk < seen.end; chunk += kChunkKeys) {
     load_chunk(p, tile, chunk, min(kChunkKeys, tile.length - chunk), scratch);
@@ -240,7 +243,7 @@ void attend(const Problem& p, const Tile& tile, Scratch* scratch) {
   }
 }
 
-void write_y(const Problem& p, const Tile& tile, const Scratch& scratch) {
+void write_y(const RaggedProblem& p, const Tile& tile, const RaggedScratch& scratch) {
   for (std::int64_t query = 0; query < tile.count; ++query) {
     float* y = p.y + ((tile.row + tile.first + query) * p.num_heads + tile.head) * p.head_dim;
     const Vec total = broadcast(scratch.totals[query]);
@@ -257,24 +260,24 @@ void ragged_attention(const KernelArgs& args) {
   const Tensor& cu_seqlens = args.inputs[ragged_attention::kCuSeqlens];
   const Tensor& bias = args.inputs[ragged_attention::kDistanceBias];
   const auto attributes = ragged_attention::attributes_of(args);
-  const Problem p{.qkv = args.inputs[ragged_attention::kQkv].as<const float>(),
-                  .cos = cos.as<const float>(),
-                  .sin = args.inputs[ragged_attention::kSin].as<const float>(),
-                  .distance_bias = bias.as<const float>(),
-                  .cu_seqlens = cu_seqlens.as<const std::int32_t>(),
-                  .y = args.outputs[ragged_attention::kY].as<float>(),
-                  .num_seqs = cu_seqlens.shape[0] - 1,
-                  .num_heads = attributes.num_heads,
-                  .head_dim = attributes.head_dim,
-                  .half_dim = cos.data ? cos.shape[1] : 0,
-                  .most_distance = bias.data ? bias.shape[1] / 2 : 0,
-                  .window = attributes.window,
-                  .scale = static_cast<float>(attributes.scale)};
+  const RaggedProblem p{.qkv = args.inputs[ragged_attention::kQkv].as<const float>(),
+                        .cos = cos.as<const float>(),
+                        .sin = args.inputs[ragged_attention::kSin].as<const float>(),
+                        .distance_bias = bias.as<const float>(),
+                        .cu_seqlens = cu_seqlens.as<const std::int32_t>(),
+                        .y = args.outputs[ragged_attention::kY].as<float>(),
+                        .num_seqs = cu_seqlens.shape[0] - 1,
+                        .num_heads = attributes.num_heads,
+                        .head_dim = attributes.head_dim,
+                        .half_dim = cos.data ? cos.shape[1] : 0,
+                        .most_distance = bias.data ? bias.shape[1] / 2 : 0,
+                        .window = attributes.window,
+                        .scale = static_cast<float>(attributes.scale)};
   std::int64_t num_tiles = 0;
   for (std::int64_t seq = 0; seq < p.num_seqs; ++seq) num_tiles += p.num_tiles(seq);
   args.pool->parallel_for(num_tiles, [&](std::int64_t task, int thread) {
     const Tile tile = find_tile(p, task);
-    auto* scratch = static_cast<Scratch*>(args.pool->scratch(thread));
+    auto* scratch = static_cast<RaggedScratch*>(args.pool->scratch(thread));
     begin_tile(p, tile, scratch);
     attend(p, tile, scratch);
     write_y(p, tile, *scratch);

@@ -32,8 +32,6 @@ COMMON_FLAGS = (
 )
 
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
-# Kernels that define the same names as other kernels; each is a part by itself.
-_KERNELS_APART = [path for path in KERNELS if path.parent.name in {"quantize_rows", "ragged_attention"}]
 _PROCESS = (CSRC / "host" / "cpu_count.cc", CSRC / "host" / "niceness.cc")
 _THREADS = CSRC / "host" / "thread_pool.cc"
 _LIBRARIES = CSRC / "host" / "shared_library.cc"
@@ -54,8 +52,7 @@ PARTS: dict[str, Sequence[Path]] = {
     "host": sorted({*(CSRC / "host").glob("*.cc")} - {_THREADS, *_PROCESS, _LIBRARIES}),
     "executor": [*sorted({*(CSRC / "executor").glob("*.cc")} | _OF_ENGINES), _LIBRARIES, Path("kernel_table.cc")],
     "rank-files": [_RANK_FILES],
-    "kernels": sorted({*KERNELS} - {*_KERNELS_APART}),
-    **{f"kernel-{path.parent.name}": [path] for path in _KERNELS_APART},
+    "kernels": KERNELS,
 }
 # The files that the generated C++ depends on.
 _GENERATORS = (

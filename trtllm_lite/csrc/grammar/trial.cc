@@ -11,7 +11,7 @@
 namespace tl::llguidance {
 namespace {
 
-constexpr int kMostForced = 8;
+constexpr int kMostForcedTokens = 8;
 constexpr int kTakenBackEvery = 8;  // the number of tokens after which some are rolled back
 
 // Draws one of the mask's tokens below `vocab_size`, all equally likely; empty if there is none.
@@ -38,7 +38,7 @@ void write(GrammarMatcher& matcher, TokenForcer* forcer, std::uint32_t vocab_siz
       matcher.accept(tokens);
     }
     if (forcer == nullptr) continue;
-    forcer->forced_tokens(kMostForced);
+    forcer->forced_tokens(kMostForcedTokens);
     forcer->num_allowed(tokens);
     forcer->accept(tokens);
   }

@@ -18,8 +18,8 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-using Array = nb::ndarray<nb::numpy>;
-using Matrices = nb::typed<nb::list, std::optional<std::pair<Array, Array>>>;
+using NumpyArray = nb::ndarray<nb::numpy>;
+using Matrices = nb::typed<nb::list, std::optional<std::pair<NumpyArray, NumpyArray>>>;
 
 template <typename T>
 nb::object copied(const void* values, std::int64_t rows, std::int64_t columns) {

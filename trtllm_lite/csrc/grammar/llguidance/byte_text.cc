@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t kEnd = 0xff;
 constexpr std::uint32_t kVocabSize = 256;
 constexpr std::string_view kEndName = "\xff<end>";
-constexpr std::size_t kMostForced = 128;
+constexpr std::size_t kMostForcedBytes = 128;
 
 using Mask = std::array<std::uint32_t, kVocabSize / 32>;
 
@@ -71,7 +71,7 @@ std::size_t ByteText::num_allowed(std::string_view bytes) {
 bool ByteText::may_end() { return handle_.api().is_accepting(handle_.get()); }
 
 std::string ByteText::forced() {
-  std::array<std::uint32_t, kMostForced> tokens;
+  std::array<std::uint32_t, kMostForcedBytes> tokens;
   const auto num = handle_.checked(handle_.api().forced(handle_.get(), tokens.data(), tokens.size()));
   std::string bytes;
   for (std::int32_t i = 0; i < num && tokens[static_cast<std::size_t>(i)] != kEnd; ++i) {
