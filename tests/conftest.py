@@ -117,6 +117,15 @@ def smollm2_engine(smollm2_checkpoint: Path, shared_by_workers: Path) -> Path:
 
 
 @pytest.fixture
+def no_machine_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Engines hold an empty cubin for each kernel, for tests that look at plans: compiling takes most of a build."""
+    from trtllm_lite.builder import nvrtc
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: b"\x7fELF")
+
+
+@pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT interrupts this process and its children, even if the process was started with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

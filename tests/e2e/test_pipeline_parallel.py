@@ -197,6 +197,7 @@ def test_a_stage_that_stalls_is_named_and_ends_all_requests(tmp_path: Path) -> N
     assert any("stage 1 of 2: rank 1 of 2 did not come to collective 1" in message for message in messages)
 
 
+@pytest.mark.usefixtures("no_machine_code")
 def test_engines_of_stages_for_gpus_are_built_without_one(tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", **EVEN)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")

@@ -78,6 +78,7 @@ def test_no_room_is_an_error_that_names_both(checkpoint: Path) -> None:
         _chosen(checkpoint, _card(smallest, 0), max_num_tokens=128)
 
 
+@pytest.mark.usefixtures("no_machine_code")
 def test_an_engine_is_built_for_what_fits(checkpoint: Path, tmp_path: Path) -> None:
     smallest = _memory(checkpoint, max_batch_size=8, max_num_tokens=128)
     card = _card(smallest, 2 * smallest.cache_use.block_bytes)

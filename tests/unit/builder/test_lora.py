@@ -151,6 +151,7 @@ def test_heads_that_draft_take_no_adapters() -> None:
         check_module(module_kind(graph), BuildLimits(max_lora_rank=8), {}, "native")
 
 
+@pytest.mark.usefixtures("no_machine_code")
 def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:
     engine = save_cuda_engine(tmp_path, max_lora_rank=8)
     lora, plan = engine.manifest.lora, engine.plan
