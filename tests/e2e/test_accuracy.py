@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.evaluation import evaluate
+from trtllm_lite.evaluation.default_text import default_text
 from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.workflows import accuracy
 
@@ -24,6 +26,9 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkpoint of a model with one layer that int8 hurts: outlier weights make the steps of its rows coarse."""
     monkeypatch.setattr(accuracy, "_WINDOW", 64)
     monkeypatch.setattr(accuracy, "_MAX_TOKENS", 256)
+    # Each measurement encodes the whole text, of which it reads 256 tokens.
+    beginning = default_text()[:10_000]
+    monkeypatch.setattr(import_module("trtllm_lite.evaluation.evaluate"), "default_text", lambda: beginning)
     model = save_tiny_model("llama", tmp_path / "model")
     layer = model.model.layers[1].mlp.down_proj
     layer.weight.data[:, 3] *= 400
