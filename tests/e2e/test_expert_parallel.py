@@ -54,6 +54,7 @@ def _check(checkpoint: Checkpoint, directory: Path, tp_size: int, moe_ep_size: i
         assert_close(found, expected)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("tp_size", "moe_ep_size"), SIZES)
 @pytest.mark.parametrize("family", MOE_FAMILIES)
 def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size: int, tmp_path: Path) -> None:

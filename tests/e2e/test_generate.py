@@ -325,6 +325,7 @@ def test_biases_of_every_projection(tmp_path: Path) -> None:
         check_greedy(biased.model, prompt, *output)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_weights_give_the_logits_of_the_rounded_model(tiny: TinyEngine, dtype: str, tmp_path: Path) -> None:
     convert_checkpoint(str(tiny.directory / "model"), tmp_path / "checkpoint", dtype)
@@ -385,6 +386,7 @@ def test_plan_predicts_the_memory_of_smollm2(smollm2_checkpoint: Path, smollm2_e
     check_plan(smollm2_checkpoint, smollm2_engine, SMOLLM2_LIMITS)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("limits", [{}, {"max_batch_size": 1}, {"max_seq_len": 97}, {"max_num_tokens": 9}], ids=str)
 def test_plan_predicts_the_memory_of_families(tiny: TinyEngine, limits: dict[str, int], tmp_path: Path) -> None:
     merged = {**TINY_LIMITS, **limits}

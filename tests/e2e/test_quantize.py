@@ -102,6 +102,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Origi
     return original
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("qformat", CALIBRATED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_written_builds_and_is_standard_onnx(

@@ -1,6 +1,7 @@
 """CPU engines with recurrent layers against transformers: at any cut into steps, after preemption, and swapped out."""
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from trtllm_lite.runtime.session.session import Session
 GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
 LIMITS = {"max_batch_size": 9, "max_input_len": 330, "max_seq_len": 352, "max_num_tokens": 352, "tokens_per_block": 16}
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 300)  # around blocks, and around the chunks in which transformers computes
+LENGTHS_OF_TEXTS = (1, 16, 300)
 NUM_NEW_TOKENS = 20
 CHUNKS = (9, 13, 64)  # the most tokens of a step
 # Sizes with which states take several blocks.
@@ -62,6 +64,20 @@ class Case:
         common = np.random.default_rng(0).integers(0, VOCAB_SIZE, max(LENGTHS)).tolist()
         self.prompts = [common[:length] for length in LENGTHS]
 
+    @cached_property
+    def engine_of_all_logits(self) -> Path:
+        """An engine that outputs the logits of every token."""
+        engine = self.directory / "engine_of_all_logits"
+        build_engine(self.directory / "checkpoint", engine, gather_context_logits=True, **LIMITS)
+        return engine
+
+    @cached_property
+    def expected_logits(self) -> dict[int, np.ndarray]:
+        """transformers' logits of texts, by their lengths."""
+        text = torch.tensor(self.prompts[-1:])
+        with torch.no_grad():
+            return {size: self.model(text[:, :size], use_cache=False).logits[0].numpy() for size in LENGTHS_OF_TEXTS}
+
     def runner(self, **options: Any) -> ModelRunner:
         return ModelRunner.from_dir(self.directory / "engine", kv_cache_enable_block_reuse=True, **options)
 
@@ -88,6 +104,7 @@ def test_tokens_equal_transformers(case: Case) -> None:
     assert runner.session.stats().prefix_hit_rate > before.prefix_hit_rate
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("max_num_tokens", [24, 352])
 def test_prompts_go_on_from_kept_states(case: Case, max_num_tokens: int) -> None:
     """A turn of a conversation begins with the turns before; others share a part of it, which has no state."""
@@ -163,6 +180,7 @@ def test_states_are_kept_while_blocks_are_free(case: Case) -> None:
     assert 0 < runner.session.stats().prefix_hit_rate < 1
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("max_num_tokens", CHUNKS)
 def test_prompts_in_chunks_lead_to_the_same_tokens(case: Case, max_num_tokens: int) -> None:
     case.check(case.runner(max_num_tokens=max_num_tokens))
@@ -200,6 +218,7 @@ def test_preempted_sequences_take_back_drafts(family: str, host_cache_size: int,
     assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("host_cache_size", [0, 1 << 26])
 def test_preempted_sequences_go_on_from_their_states(case: Case, host_cache_size: int) -> None:
     check_preemption(case, host_cache_size)
@@ -263,6 +282,7 @@ EVEN: dict[str, Any] = {
 EVEN_EXPERTS = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 128}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo", "fp8_rowwise"])
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
 def test_quantized_engines(family: str, qformat: str, tmp_path: Path) -> None:
@@ -292,17 +312,14 @@ def test_grammars_and_company_change_nothing(tmp_path: Path) -> None:
         assert [described(handle.result()) for handle in handles] == alone
 
 
-@pytest.mark.parametrize("length", [1, 16, 300])
+@pytest.mark.each_value
+@pytest.mark.parametrize("length", LENGTHS_OF_TEXTS)
 @pytest.mark.parametrize("most", [7, 64, LIMITS["max_num_tokens"]])
-def test_logits_of_a_whole_text_equal_transformers(case: Case, most: int, length: int, tmp_path: Path) -> None:
+def test_logits_of_a_whole_text_equal_transformers(case: Case, most: int, length: int) -> None:
     """The way of `eval` and of calibration, which know no requests: one sequence in steps of ``most`` tokens."""
-    build_engine(case.directory / "checkpoint", tmp_path / "engine", gather_context_logits=True, **LIMITS)
-    tokens = np.array(case.prompts[-1][:length], np.int32)
-    runner = SequenceRunner(tmp_path / "engine", max_len=length)
-    found = np.concatenate(list(runner.logits(tokens, most)))
-    with torch.no_grad():
-        expected = case.model(torch.tensor(tokens[None].astype(np.int64)), use_cache=False).logits[0].numpy()
-    assert_close(found, expected, table=RECURRENT_TOLERANCES)
+    runner = SequenceRunner(case.engine_of_all_logits, max_len=length)
+    found = np.concatenate(list(runner.logits(np.array(case.prompts[-1][:length], np.int32), most)))
+    assert_close(found, case.expected_logits[length], table=RECURRENT_TOLERANCES)
 
 
 def _overlap(engine: TinyEngine) -> None:

@@ -204,11 +204,13 @@ def _check_in_steps(model: PreTrainedModel, checkpoint: Path, length: int, offse
     assert_close(np.concatenate(steps, 1), expected, dtype, f"{length} tokens cut at {offset}", RECURRENT_TOLERANCES)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("length", LENGTHS)
 def test_logits_of_one_step_equal_transformers(converted: tuple[PreTrainedModel, Path], length: int) -> None:
     _check_in_steps(*converted, length, length)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_states_are_handed_over(converted: tuple[PreTrainedModel, Path], offset: int) -> None:
     _check_in_steps(*converted, LONGEST // 2, offset)
@@ -245,6 +247,7 @@ def test_every_hybrid_family_has_variations() -> None:
     assert {family for family, _ in CASES.values()} == set(HYBRID_FAMILIES)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("family", HYBRID_FAMILIES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tests.e2e.test_tensor_parallel import LIMITS as SMALL_LIMITS
 from tests.e2e.test_tensor_parallel import checkpoint_of
 from tests.fuzz.engines import taken_apart
 from tests.models import HYBRID_FAMILIES
+from tests.rounds import in_turn
 from trtllm_lite import _core
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine, plan_memory
@@ -23,7 +24,7 @@ RANKS: tuple[dict[str, Any], ...] = ({"tp_size": 2}, {"pp_size": 2}, {"tp_size":
 OF_THREE_LAYERS: dict[str, Any] = {"pp_size": 3}  # of qwen3_next: two stages keep states alone, one keys and values
 
 
-@pytest.fixture(scope="module", params=[(family, ranks) for family in HYBRID_FAMILIES for ranks in RANKS], ids=str)
+@pytest.fixture(scope="module", params=in_turn(HYBRID_FAMILIES, RANKS), ids=str)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     family, ranks = request.param
     return Case(family, tmp_path_factory.mktemp(family), **ranks)
@@ -37,11 +38,13 @@ def test_tokens_equal_transformers_and_states_are_reused(case: Case) -> None:
     assert runner.session.stats().prefix_hit_rate > before.prefix_hit_rate
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("max_num_tokens", CHUNKS[:2])
 def test_prompts_in_chunks_lead_to_the_same_tokens(case: Case, max_num_tokens: int) -> None:
     case.check(case.runner(max_num_tokens=max_num_tokens))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("host_cache_size", [0, 1 << 26])
 def test_preempted_sequences_go_on_from_their_states(case: Case, host_cache_size: int) -> None:
     check_preemption(case, host_cache_size)

@@ -76,6 +76,7 @@ def of_one_rank(
     return checkpoint, two_steps(opened(directory / "engine"), manifest.kv_cache.groups)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tp_size", [2, 6])
 def test_ranks_compute_what_one_computes(
     of_one_rank: tuple[Checkpoint, list[np.ndarray]], tp_size: int, tmp_path: Path

@@ -33,6 +33,11 @@ def test_rows_that_are_no_product_are_covered() -> None:
     assert covering(rows, strength=1) == [0, 2, 4]
 
 
+def test_values_are_taken_in_turn() -> None:
+    rows = list(product(range(6), range(3)))
+    assert [rows[number] for number in covering(rows, strength=1)] == [(i, i % 3) for i in range(6)]
+
+
 TESTS = """
 import pytest
 
@@ -56,10 +61,17 @@ def test_two(a, b):
 @pytest.mark.parametrize("b", [1, 2])
 def test_each(a, b):
     assert a + b
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("a", [1, 2, 3, 4])
+def test_each_of_fixtures(unit, a):
+    assert unit * a
 """
 
 
-@pytest.mark.parametrize(("options", "num_three", "num_each"), [([], 2 * 6, 4), (["--all-combinations"], 2 * 12, 8)])
+@pytest.mark.parametrize(
+    ("options", "num_three", "num_each"), [([], 2 * 6, 4 + 4), (["--all-combinations"], 2 * 12, 8 + 8)]
+)
 def test_products_of_three_and_more_are_tried_pairwise(
     tmp_path: Path, options: list[str], num_three: int, num_each: int
 ) -> None:

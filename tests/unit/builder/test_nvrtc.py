@@ -265,6 +265,7 @@ def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(
     assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("cache_dtype", KV_CACHE_DTYPES.values())
 def test_attention_over_values_of_bytes_beside_plain_keys_compiles(

@@ -32,6 +32,7 @@ def products(graph: ir.Graph) -> Counter[str]:
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("variant", SEVERAL)
 @pytest.mark.parametrize("pp_size", [1, 2, 3])
 def test_every_product_is_in_one_stage(variant: str, pp_size: int) -> None:

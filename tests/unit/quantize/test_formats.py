@@ -75,6 +75,7 @@ def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
     assert np.isfinite(tensors["weight_scale"]).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
 @pytest.mark.parametrize("qformat", SCHEMES)
 def test_fused_operators_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:

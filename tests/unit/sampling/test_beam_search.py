@@ -103,6 +103,7 @@ def assert_same(actual, expected):
     np.testing.assert_allclose([score for _, score in actual], [score for _, score in expected], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("end_ids", [[], [7], [5, 11, 23, 30, 41]], ids=len)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_equals_transformers(core, make_params, models, settings, end_ids):
