@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tolerances
-from trtllm_lite import _testing
+from trtllm_lite import _core, _testing
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -80,7 +80,7 @@ def run(
         elif argument.name not in without:
             outputs[argument.name] = np.full(shape, *_FIRST_VALUES[argument.dtypes[0]])
     stored, layouts = packed(op, arrays, layout)
-    _testing.run_kernel(
+    _core.run_kernel(
         op,
         [raw(array) for array in stored],
         [raw(outputs.get(argument.name)) for argument in schema.outputs],

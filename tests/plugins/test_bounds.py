@@ -21,7 +21,7 @@ from tests.plugins.harness import (
     run,
 )
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
-from trtllm_lite import _testing
+from trtllm_lite import _core
 from trtllm_lite.plugins.schema import all_schemas
 
 PROT_NONE = 0
@@ -53,7 +53,7 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
         for o in schema.outputs
     }
     kinds = {"layouts": layouts, "dtypes": dtypes_of(inputs)}
-    _testing.run_kernel(
+    _core.run_kernel(
         op,
         arrays,
         list(outputs.values()),

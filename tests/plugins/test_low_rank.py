@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.harness import assert_close, assert_same_bits, product_dtype, raw, reference
-from trtllm_lite import _testing
+from trtllm_lite import _core
 from trtllm_lite.errors import EngineError
 from trtllm_lite.plugins.low_rank.reference import low_rank
 from trtllm_lite.plugins.packing import pack
@@ -37,7 +37,7 @@ def run(isa: str, x: np.ndarray, adapters: list, indices: Sequence[int] | None =
     y = np.full((len(x), ENDS[-1]), np.nan, np.float32)
     projected = np.full((len(x), 3 * MAX_RANK), np.nan, np.float32)
     tokens = None if indices is None else np.array(indices, np.int32)
-    _testing.run_kernel(
+    _core.run_kernel(
         "LowRank", [x, tokens], [y, projected], ATTRIBUTES, isa=isa, num_threads=threads, adapters=adapters
     )
     return y
@@ -80,7 +80,7 @@ def test_products_add_it_before_their_activation(isa: str, op: str, layout: str,
     x, weight, added = normal(11, 5, IN), normal(12, *parts, 70, IN), normal(13, 5, 70 * (len(parts) + 1))
     inputs, attributes = [x, weight, None, None, None, None, added], {"activation": "silu"}
     y = np.full((5, 70), np.nan, np.float32)
-    _testing.run_kernel(
+    _core.run_kernel(
         op,
         [raw(pack(weight, layout)) if array is weight else array for array in inputs],
         [y],
@@ -100,4 +100,4 @@ def test_products_add_it_before_their_activation(isa: str, op: str, layout: str,
 def test_calls_whose_numbers_do_not_fit_are_refused(wrong: dict[str, int]) -> None:
     outputs = [np.zeros((1, ENDS[-1]), np.float32), np.zeros((1, 3 * MAX_RANK), np.float32)]
     with pytest.raises(EngineError, match="expected"):
-        _testing.run_kernel("LowRank", [normal(1, 1, IN), None], outputs, ATTRIBUTES | wrong)
+        _core.run_kernel("LowRank", [normal(1, 1, IN), None], outputs, ATTRIBUTES | wrong)

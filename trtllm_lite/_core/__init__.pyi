@@ -86,6 +86,36 @@ class KvGeometry:
     def longest_sequence(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that ``num_blocks`` blocks hold."""
 
+def run_kernel(
+    op: str,
+    inputs: Sequence[Annotated[NDArray, dict(order="C", device="cpu")] | None],
+    outputs: Sequence[Annotated[NDArray, dict(order="C", device="cpu")] | None],
+    attributes: dict[str, float | str],
+    layouts: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    isa: str = "auto",
+    num_threads: int = 0,
+    product_dtype: str = "float32",
+    adapters: Sequence[
+        Sequence[
+            tuple[
+                Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+                Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+            ]
+            | None
+        ]
+    ] = [],
+) -> None:
+    """
+    Run one kernel on arrays after the engine's schema check; outputs are written in place.
+
+    ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical
+    extent is taken from the other operands, or else its padding counts. Values of int32 inputs are not
+    checked. ``product_dtype`` is the type to which activations may be rounded before they are
+    multiplied: ``float32``, which changes nothing, or ``bfloat16``. ``adapters`` has for each token A
+    and the transposed B of each projection, or nothing.
+    """
+
 class Adapter:
     """
     An adapter in memory, of one engine; any number of requests may share it.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import pack
-from trtllm_lite._testing import run_kernel
+from trtllm_lite._core import run_kernel
 from trtllm_lite.errors import ArgumentError, EngineError
 
 ROWS, IN, OUT = 3, 8, 70

@@ -7,7 +7,7 @@ NB_MODULE(_testing, module) {
       Built with the CMake option ``TRTLLM_LITE_TESTING``, as ``scripts/test.sh`` does; no part of a wheel. Types and
       errors are those of ``_core``.)";
   nanobind::module_::import_("trtllm_lite._core");  // types and errors are the product's
-  tl::bind_kernels(module);
+  tl::bind_timing(module);
   tl::bind_steps(module);
   tl::bind_kv_cache(module);
   tl::bind_paced_executor(module);

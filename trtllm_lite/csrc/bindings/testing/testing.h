@@ -8,7 +8,7 @@ namespace tl {
 void bind_adapter_matrices(nanobind::module_& module);
 void bind_beam_search_by_hand(nanobind::module_& module);
 void bind_grammar_matcher(nanobind::module_& module);
-void bind_kernels(nanobind::module_& module);
+void bind_timing(nanobind::module_& module);
 void bind_kv_cache(nanobind::module_& module);
 void bind_paced_executor(nanobind::module_& module);
 void bind_ranks(nanobind::module_& module);
