@@ -6,14 +6,19 @@ the last tokens can be taken back, as wrong drafts are, by forgetting them.
 
 Of a token at position t the place t % slots has its key, its update u, by which it changes the matrix by key u^T, and
 the logarithm of the decay that comes before it. The matrix has the first ``length`` tokens, a multiple of REPLAYED.
+
+A matrix of 16-bit elements is rounded wherever it has a multiple of REPLAYED tokens, whether or not it is stored there:
+so a sequence gets the same bits however it is divided into steps.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from trtllm_lite.common.vocabulary import DTYPES, FLOAT32
 from trtllm_lite.plugins.state_spans import StateSpan
 
 REPLAYED = 16
@@ -31,9 +36,10 @@ def stored_length(length: int, past: int, count: int, replayed: int, taken_back:
 
 @dataclass(frozen=True)
 class ReplayState:
-    """The float32 elements of a head's state, in this order: matrix, keys, updates, decays, length.
+    """A head's state: matrix, keys, updates, decays, length, in this order.
 
-    ``decays``: the decays of a token, 1 or one for each element of a key.
+    ``decays``: the decays of a token, 1 or one for each element of a key. The elements of the state are of the type
+    ``dtype``. Those of 16 bits hold the matrix, in whole words of 32 bits, and two of them each float32 behind it.
     """
 
     key_dim: int
@@ -41,11 +47,13 @@ class ReplayState:
     decays: int
     replayed: int
     taken_back: int
+    dtype: str = FLOAT32
 
     @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> "ReplayState":
-        """The layout that an operator's attributes state."""
-        return cls(*(int(attributes[name]) for name in _SIZES))
+    def of(cls, attributes: Mapping[str, Any], dtype: str) -> "ReplayState":
+        """The layout that an operator's attributes state, of states of ``dtype``."""
+        key_dim, value_dim, decays, replayed, taken_back = (int(attributes[name]) for name in _SIZES)
+        return cls(key_dim, value_dim, decays, replayed, taken_back, dtype)
 
     @property
     def attributes(self) -> dict[str, int]:
@@ -61,16 +69,26 @@ class ReplayState:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.key_dim * self.value_dim + self.slots * (self.key_dim + self.value_dim + self.decays) + 1
+        return self._of_word * (self._matrix_words + self.slots * (self.key_dim + self.value_dim + self.decays) + 1)
+
+    @property
+    def _of_word(self) -> int:
+        """The elements of a word of 32 bits."""
+        return 32 // DTYPES[self.dtype].bits
+
+    @property
+    def _matrix_words(self) -> int:
+        return -(-self.key_dim * self.value_dim // self._of_word)
 
     def views(self, state: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """The parts of ``state`` [heads, size]: [heads, key_dim, value_dim], [heads, slots, …] three times, [heads]."""
-        extents = [
-            self.key_dim * self.value_dim,
-            *(self.slots * width for width in (self.key_dim, self.value_dim, self.decays)),
-        ]
-        matrix, keys, updates, decays, length = np.split(state, np.cumsum(extents), axis=1)
-        heads = len(state)
+        """The parts of ``state`` [heads, size]: [heads, key_dim, value_dim], [heads, slots, …] three times, [heads].
+
+        The first is of the state's type, the others are float32.
+        """
+        heads, num_elements = len(state), self.key_dim * self.value_dim
+        matrix, others = state[:, :num_elements], state[:, self._matrix_words * self._of_word :].view(np.float32)
+        extents = [self.slots * width for width in (self.key_dim, self.value_dim, self.decays)]
+        keys, updates, decays, length = np.split(others, np.cumsum(extents), axis=1)
         return (
             matrix.reshape(heads, self.key_dim, self.value_dim),
             keys.reshape(heads, self.slots, self.key_dim),
@@ -78,6 +96,11 @@ class ReplayState:
             decays.reshape(heads, self.slots, self.decays),
             length[:, 0],
         )
+
+    def rounded(self, matrix: np.ndarray) -> np.ndarray:
+        """What a state of 16-bit elements keeps of ``matrix``: instead of infinity the type's largest number."""
+        largest = float(ml_dtypes.finfo(self.dtype).max)
+        return matrix.clip(-largest, largest).astype(self.dtype).astype(np.float64)
 
 
 class Replay:
@@ -107,6 +130,8 @@ class Replay:
 
     def _change(self, position: int, key: np.ndarray, update: np.ndarray, decay: np.ndarray) -> None:
         self.matrix = self.matrix * np.exp(decay)[:, :, None] + key[:, :, None] * update[:, None]
+        if self._layout.dtype != FLOAT32 and (position + 1) % self._layout.replayed == 0:
+            self.matrix = self._layout.rounded(self.matrix)
         if position + 1 == self._stored:
             self._kept = self.matrix
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.tolerances import ROUNDED_TOLERANCES, STATE_TOLERANCES, assert_close
@@ -35,7 +36,7 @@ class Operator:
         """``states`` [blocks, …] by what they mean."""
         if self.layout is None:
             return {"inputs": states}
-        heads = states.reshape(-1, self.layout.size)
+        heads = states.reshape(-1, states.shape[-1])
         return dict(zip(("matrix", "keys", "updates", "decays", "length"), self.layout.views(heads), strict=True))
 
 
@@ -65,6 +66,7 @@ def gated_delta_rule(
     *,
     by_channel: bool = False,
     taken_back: int = TAKEN_BACK,
+    state_dtype: str = "float32",
 ) -> Operator:
     """A GatedDeltaRule with heads that remember a few tokens, and others that remember hundreds.
 
@@ -72,7 +74,7 @@ def gated_delta_rule(
     """
     rng = np.random.default_rng([key_heads, value_heads, key_dim, value_dim])
     a_log = np.linspace(np.log(1e-3), np.log(16), value_heads).astype(np.float32)
-    layout = ReplayState(key_dim, value_dim, key_dim if by_channel else 1, REPLAYED, taken_back)
+    layout = ReplayState(key_dim, value_dim, key_dim if by_channel else 1, REPLAYED, taken_back, state_dtype)
     decays = value_heads * layout.decays
     widths = (2 * key_heads * key_dim + value_heads * value_dim, decays, value_heads)
     attributes = {"num_key_heads": key_heads, "scale": key_dim**-0.5, "norm_epsilon": 1e-6, **_of_replay(layout)}
@@ -89,11 +91,12 @@ def mamba2(
     *,
     bounds: tuple[float, float] = (0.01, 4.0),
     taken_back: int = TAKEN_BACK,
+    state_dtype: str = "float32",
 ) -> Operator:
     """A Mamba2 with heads that remember a few tokens, and others that remember hundreds; ``bounds`` bind some steps."""
     rng = np.random.default_rng([heads, groups, key_dim, value_dim])
     a_log = np.linspace(np.log(1e-3), np.log(16), heads).astype(np.float32)
-    layout = ReplayState(key_dim, value_dim, 1, REPLAYED, taken_back)
+    layout = ReplayState(key_dim, value_dim, 1, REPLAYED, taken_back, state_dtype)
     widths = (heads * value_dim + 2 * groups * key_dim, heads)
     attributes = {"num_groups": groups, "min_step": bounds[0], "max_step": bounds[1], **_of_replay(layout)}
     weights = (a_log, *rng.standard_normal((2, heads), np.float32))
@@ -118,7 +121,9 @@ class Sequences:
             [(2 * rng.standard_normal((length, width))).astype(dtype).astype(np.float32) for width in operator.widths]
             for length in lengths
         ]
-        self.states = np.full((len(lengths) + 2, *operator.state), np.nan, np.float32)
+        dtype_of_states = np.dtype("float32" if operator.layout is None else operator.layout.dtype)
+        self.states = np.empty((len(lengths) + 2, *operator.state), dtype_of_states)
+        self.states.view(np.uint8)[...] = 0xFF  # NaN in each of the types
         self.tables = np.full((len(lengths), 2), _NO_BLOCK, np.int32)
         self.tables[:, 0] = rng.permutation(len(self.states))[: len(lengths)]
         self.done = [0] * len(lengths)
@@ -145,7 +150,7 @@ class Sequences:
             self.done[sequence] += count
             written += [self.state_block(sequence)] if count else []
         others = np.delete(np.arange(len(before)), written)
-        np.testing.assert_array_equal(self.states[others], before[others])
+        np.testing.assert_array_equal(self.states[others].view(np.uint8), before[others].view(np.uint8))
         return np.split(y, np.cumsum([count for _, count in new_tokens])[:-1])
 
     def take_back(self, sequence: int, count: int, seed: int) -> None:
@@ -177,7 +182,7 @@ def check_states(operator: Operator, found: np.ndarray, expected: np.ndarray) ->
         own, is_stored = operator.parts(found)[what], np.isfinite(states)
         np.testing.assert_array_equal(np.isfinite(own), is_stored)
         if is_stored.any() and states[is_stored].any():
-            assert_close(own[is_stored], states[is_stored], what=what, table=STATE_TOLERANCES)
+            assert_close(own[is_stored], states[is_stored], expected.dtype.name, what, STATE_TOLERANCES)
 
 
 def check_tokens_are_taken_back(operator: Operator, run: Run, seed: int, dtype: str | None = None) -> None:
@@ -211,3 +216,20 @@ def check_tokens_are_taken_back(operator: Operator, run: Run, seed: int, dtype: 
             np.testing.assert_array_equal(np.concatenate(parts), y)
         else:
             assert_close(np.concatenate(parts), y, dtype, what="y", table=ROUNDED_TOLERANCES)
+
+
+def check_what_is_kept(state_dtype: str, numbers: Sequence[float], made: Callable[[Operator], Run]) -> None:
+    """Check a matrix of 16 bits that becomes ``numbers``.
+
+    They are rounded to nearest, ties to even; beyond the type's largest number they become it, and NaN stays NaN.
+    """
+    operator = mamba2(1, 1, 1, len(numbers), bounds=(1.0, 1.0), taken_back=1, state_dtype=state_dtype)
+    sequences = Sequences(operator, [REPLAYED + 1])
+    (inputs, _), kept = sequences.rows[0], REPLAYED - 1
+    inputs[...] = [0.0] * len(numbers) + [1.0, 1.0]  # B and C are 1, and steps are 1 by their bounds
+    inputs[kept, : len(numbers)] = numbers
+    sequences.step([(0, len(inputs))], made(operator))
+    found = operator.parts(sequences.states[[sequences.state_block(0)]])["matrix"][0, 0]
+    largest = float(ml_dtypes.finfo(state_dtype).max)
+    expected = np.array(numbers, np.float32).clip(-largest, largest).astype(state_dtype)
+    np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))

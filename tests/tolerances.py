@@ -114,7 +114,18 @@ KERNEL_TOLERANCES = {
 
 # A recurrent state and what is read from it: each token rounds the state anew, and what remains of these errors decays
 # as the state does. After some hundred tokens a state that decays slowly is off by some 1e-6 of its largest element.
-STATE_TOLERANCES = {"float32": Tolerance(cosine=1 - 1e-10, relative=5e-6)}
+STATE_TOLERANCES = {
+    "float32": Tolerance(cosine=1 - 1e-10, relative=5e-6),
+    # A number that is halfway between two of 16 bits is rounded up in one computation, and down in another.
+    "float16": Tolerance(cosine=1 - 1e-7, relative=2**-11),
+    "bfloat16": Tolerance(cosine=1 - 1e-5, relative=2**-8),
+}
+# Results of operators whose states are rounded to 16 bits, and logits of models with such states, which normalise what
+# they read from states.
+NARROW_STATE_TOLERANCES = {
+    "float16": Tolerance(cosine=0.99999, relative=5e-3),
+    "bfloat16": Tolerance(cosine=0.999, relative=4e-2),
+}
 
 # GPU engines round every activation to the storage type: by 2^-12 (float16) or 2^-9 (bfloat16), some ten times in a
 # row in a small model.

@@ -1,6 +1,7 @@
 // What a recurrent layer keeps of a sequence in each head: plugins/replay.py says why, and in which order.
 //
-// Macros: TL_KEY_DIM, TL_VALUE_DIM, TL_DECAY_DIM, TL_REPLAYED, TL_TAKEN_BACK.
+// Macros: TL_KEY_DIM, TL_VALUE_DIM, TL_DECAY_DIM, TL_REPLAYED, TL_TAKEN_BACK, and TL_STATE_FORM, the type of the
+// matrix: 0 for float32, 1 for float16, 2 for bfloat16. All else is float32; sizes count its words.
 #pragma once
 
 #include "cuda/state_span.cuh"
@@ -8,9 +9,45 @@
 namespace tl {
 
 constexpr int kSlots = TL_REPLAYED + TL_TAKEN_BACK;
-constexpr int kKeysAt = TL_KEY_DIM * TL_VALUE_DIM, kUpdatesAt = kKeysAt + kSlots * TL_KEY_DIM;
+constexpr int kElementsOfWord = TL_STATE_FORM == 0 ? 1 : 2;
+constexpr int kKeysAt = ceil_div(TL_KEY_DIM * TL_VALUE_DIM, kElementsOfWord);
+constexpr int kUpdatesAt = kKeysAt + kSlots * TL_KEY_DIM;
 constexpr int kDecaysAt = kUpdatesAt + kSlots * TL_VALUE_DIM, kLengthAt = kDecaysAt + kSlots * TL_DECAY_DIM;
 constexpr int kStateSize = kLengthAt + 1;
+
+// The type of the elements of the matrix. Rounding makes the largest number of what would become infinite; NaN stays
+// NaN.
+#if TL_STATE_FORM == 0
+using StateElement = float;
+__device__ __forceinline__ float narrow_element(float x) { return x; }
+__device__ __forceinline__ float widen_element(float x) { return x; }
+#else
+using StateElement = u16;
+__device__ __forceinline__ u16 narrow_element(float x) {
+  constexpr float kLargest = TL_STATE_FORM == 1 ? 65504.0f : 3.38953139e38f;
+  const float within = x > kLargest ? kLargest : x < -kLargest ? -kLargest : x;
+  u32 bits;
+#if TL_STATE_FORM == 1
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(within));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(within));
+#endif
+  return static_cast<u16>(bits);
+}
+__device__ __forceinline__ float widen_element(u16 bits) {
+#if TL_STATE_FORM == 1
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+#else
+  return __uint_as_float(static_cast<u32>(bits) << 16);
+#endif
+}
+#endif
+
+// What is left of an element of the matrix wherever it has a multiple of TL_REPLAYED tokens, whether or not it is
+// stored there: so all forms of a rule give the same bits.
+__device__ __forceinline__ float kept_element(float x) { return widen_element(narrow_element(x)); }
 
 // The state of a head of a sequence, and where the step's tokens lie in it.
 struct ReplayState {
@@ -26,6 +63,14 @@ struct ReplayState {
     const int settled = past + (span.count > TL_TAKEN_BACK ? span.count - TL_TAKEN_BACK : 0);
     const int whole = settled / TL_REPLAYED * TL_REPLAYED;
     next_length = whole > length ? whole : length;
+  }
+
+  // Element i of the matrix.
+  __device__ __forceinline__ float element(int i) const {
+    return widen_element(reinterpret_cast<const StateElement*>(state)[i]);
+  }
+  __device__ __forceinline__ void store_element(int i, float x) const {
+    reinterpret_cast<StateElement*>(state)[i] = narrow_element(x);
   }
 
   // Whether the token at a position comes with the step; earlier ones are in the state.

@@ -22,6 +22,7 @@ _SIZES = {
     **{"TL_KEY_DIM": "key_dim", "TL_VALUE_DIM": "value_dim", "TL_DECAY_DIM": "decay_dim"},
     **{"TL_REPLAYED": "replay_tokens", "TL_TAKEN_BACK": "taken_back"},
 }
+STATE_FORMS = ("float32", "float16", "bfloat16")  # by TL_STATE_FORM
 
 
 def lower_replay(
@@ -48,6 +49,7 @@ def lower_replay(
         op.refuse(f"its heads have {decays} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu")
     heads, places = features(y) // value_dim, StatePlaces.of(op, "recurrent_state")
     macros = {**extents, **defines, **places.defines(), heads_macro: heads, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    macros["TL_STATE_FORM"] = STATE_FORMS.index(places.states.dtype)
     weights, given = tuple(op.vector(one) for one in of_heads), tuple(op.attribute(one) for one in numbers)
     operands = (y, *places.arguments(), *read, *weights, *given)
     threads = 4 * min(-(-value_dim // 8) * 8, _MAX_COLUMNS)

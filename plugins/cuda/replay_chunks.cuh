@@ -260,10 +260,10 @@ struct ChunkColumns {
   }
   __device__ __forceinline__ void load() {
     const bool stored = state.length > 0;
-    for_each([&](int row, int at, float& x) { x = stored ? state.state[row * TL_VALUE_DIM + at] : 0.0f; });
+    for_each([&](int row, int at, float& x) { x = stored ? state.element(row * TL_VALUE_DIM + at) : 0.0f; });
   }
   __device__ __forceinline__ void store() {
-    for_each([&](int row, int at, float& x) { state.state[row * TL_VALUE_DIM + at] = x; });
+    for_each([&](int row, int at, float& x) { state.store_element(row * TL_VALUE_DIM + at, x); });
   }
   // What keys and queries find in the warp's part of the matrix.
   __device__ __forceinline__ void find(const ChunkSlot& slot, float (&keys)[2][4], float (&queries)[2][4]) const {
@@ -449,6 +449,7 @@ struct ChunkColumns {
     if (half == 0 && base + kChunk > state.next_length) store_updates(base, first, count, updates);
     if (base + kChunk >= state.end) return;
     advance(slot, updates, first > 0 ? kParts : 1);
+    for_each([&](int, int, float& x) { x = kept_element(x); });
     if (base + kChunk == state.next_length) store();
   }
 };

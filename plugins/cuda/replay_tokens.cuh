@@ -1,8 +1,9 @@
 // Computes tokens one after the other; see cuda/replay_rule.cuh.
 //
-// Bytes of a sequence and head: the matrix, 4 * key_dim * value_dim, which is read in every step and written in every
-// 16th; of each token behind it 4 * (key_dim + value_dim + decays), which every step reads and writes for its own
-// tokens; and what tokens have. Floor: bytes / bandwidth; of a long prompt the latency of its chunks.
+// Bytes of a sequence and head: the matrix, 4 * key_dim * value_dim (half of that in 16 bits), which is read in every
+// step and written in every 16th; of each token behind it 4 * (key_dim + value_dim + decays), which every step reads
+// and writes for its own tokens; and what tokens have. Floor: bytes / bandwidth; of a long prompt the latency of its
+// chunks.
 //
 // Four lanes share a column of the matrix, and each keeps a quarter of its rows in registers; columns do not depend on
 // each other. Tokens come in chunks that begin at multiples of 16 positions (arXiv 2412.06464, section 3.3): the matrix
@@ -240,7 +241,7 @@ __device__ __forceinline__ void run_column(Chunk& chunk, const Operands& from, c
   const bool has_column = number < TL_VALUE_DIM;
   Column column = {};
   if (state.length > 0 && has_column) {
-    column.for_each([&](int row, float& value) { value = state.state[row * TL_VALUE_DIM + number]; });
+    column.for_each([&](int row, float& value) { value = state.element(row * TL_VALUE_DIM + number); });
   }
   for (int base = state.length; base < state.end; base += kChunk) {
     const int count = min_of(kChunk, state.end - base), first = state.past > base ? state.past - base : 0;
@@ -255,8 +256,9 @@ __device__ __forceinline__ void run_column(Chunk& chunk, const Operands& from, c
     weigh_rows(chunk);
     __syncthreads();
     column.advance(chunk);
+    column.for_each([&](int, float& value) { value = kept_element(value); });
     if (base + kChunk != state.next_length || !has_column) continue;
-    column.for_each([&](int row, float& value) { state.state[row * TL_VALUE_DIM + number] = value; });
+    column.for_each([&](int row, float& value) { state.store_element(row * TL_VALUE_DIM + number, value); });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "engine/checks/replay_size.h"
 #include "engine/records.h"
 #include "gated_delta_rule_schema.h"
 
@@ -17,9 +18,13 @@ inline std::string check(std::span<const PlanTensor* const> inputs, std::span<co
     return "decay_dim: expected 1 or key_dim, " + std::to_string(attributes.key_dim) + ", found " +
            std::to_string(attributes.decay_dim);
   }
-  if (key_heads >= 1 && value_heads % key_heads == 0) return "";
-  return "num_key_heads: expected a divisor of " + std::to_string(value_heads) + " value heads, found " +
-         std::to_string(key_heads);
+  if (key_heads < 1 || value_heads % key_heads != 0) {
+    return "num_key_heads: expected a divisor of " + std::to_string(value_heads) + " value heads, found " +
+           std::to_string(key_heads);
+  }
+  const std::int64_t of_token = attributes.key_dim + attributes.value_dim + attributes.decay_dim;
+  return check_replay_size(*inputs[kRecurrentState], attributes.key_dim * attributes.value_dim,
+                           (attributes.replay_tokens + attributes.taken_back) * of_token + 1);
 }
 
 }  // namespace gated_delta_rule

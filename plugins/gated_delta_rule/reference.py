@@ -12,8 +12,13 @@ from trtllm_lite.plugins.state_spans import state_spans
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, recurrent_state_out)``; inputs are not changed."""
     qkv, a, b, a_log, dt_bias, states, cu_seqlens, past_lens, block_tables = inputs
-    layout, heads, key_heads = ReplayState.of(attributes), len(a_log), int(attributes["num_key_heads"])
-    key_dim, value_dim = layout.key_dim, layout.value_dim
+    layout = ReplayState.of(attributes, states.dtype.name)
+    heads, key_heads, key_dim, value_dim = (
+        len(a_log),
+        int(attributes["num_key_heads"]),
+        layout.key_dim,
+        layout.value_dim,
+    )
     queries, keys, values = np.split(qkv.astype(np.float64), np.cumsum([key_heads * key_dim] * 2), axis=1)
     queries, keys = (
         _normalised(part.reshape(-1, key_heads, key_dim), attributes["norm_epsilon"]).repeat(heads // key_heads, axis=1)

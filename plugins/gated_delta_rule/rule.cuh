@@ -1,4 +1,4 @@
-// GatedDeltaRule: linear attention whose state is a float32 matrix of each value head. qkv, a, b and y have 16 bits.
+// GatedDeltaRule: linear attention whose state is a matrix of each value head. qkv, a, b and y have 16 bits.
 // See cuda/replay_rule.cuh.
 //
 // Macros: TL_KEY_HEADS, TL_VALUE_HEADS, TL_FP16, and those of replay.cuh and state_span.cuh.

@@ -1,4 +1,4 @@
-// Mamba2: a state space model whose state is a float32 matrix of each head. xbc, dt and y have 16 bits. See
+// Mamba2: a state space model whose state is a matrix of each head. xbc, dt and y have 16 bits. See
 // cuda/replay_rule.cuh: B is a key, C a query, and x, times the step, an update.
 //
 // Macros: TL_HEADS, TL_GROUPS, TL_FP16, and those of replay.cuh and state_span.cuh.

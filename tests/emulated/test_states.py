@@ -1,5 +1,7 @@
 """Operators with a recurrent state, without a GPU."""
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -16,7 +18,14 @@ from tests.gpu.state_checks import (
     check_state_steps,
 )
 from tests.rounds import rounds
-from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule, mamba2
+from tests.state_batch import (
+    Operator,
+    causal_conv,
+    check_tokens_are_taken_back,
+    check_what_is_kept,
+    gated_delta_rule,
+    mamba2,
+)
 
 LENGTHS = [13, 42, 70]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
@@ -46,11 +55,28 @@ def test_mamba2(sizes: tuple[int, int, int, int]) -> None:
     check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.float16, Emulator(), decode=True)
 
 
+@pytest.mark.parametrize("make", [gated_delta_rule, mamba2])
+@pytest.mark.parametrize("state_dtype", ["float16", "bfloat16"])
+def test_a_matrix_of_16_bits(make: Callable[..., Operator], state_dtype: str) -> None:
+    check_state_steps(make(2, 2, 7, 21, state_dtype=state_dtype), LENGTHS, STEPS, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize("state_dtype", ["float16", "bfloat16"])
+def test_what_a_matrix_of_16_bits_keeps(state_dtype: str) -> None:
+    """The numbers are those that inputs of 16 bits can be."""
+    exact = 2**-7 if state_dtype == "float16" else 2**-8
+    numbers = [1 + exact, 1 + 3 * exact, -1 - exact, 0.0, np.nan]
+    numbers += [65280.0, 2.0**16, -(2.0**17), 2.0**100] if state_dtype == "float16" else [65504.0]
+    dtype = torch.bfloat16 if state_dtype == "float16" else torch.float16
+    check_what_is_kept(state_dtype, numbers, lambda operator: StateKernel(operator, dtype, Emulator()))
+
+
 OPERATORS = [
     causal_conv(8, 5),
     gated_delta_rule(1, 2, 24, 40),
     gated_delta_rule(1, 1, 8, 8, by_channel=True),
     mamba2(2, 1, 24, 40),
+    mamba2(1, 1, 7, 21, state_dtype="bfloat16"),
 ]
 OF_CHUNKS = [gated_delta_rule(1, 2, 16, 32), mamba2(2, 1, 32, 16)]
 

@@ -11,7 +11,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.launches import Prepared
-from tests.gpu.memory import Memory
+from tests.gpu.memory import DTYPES, Memory
 from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_states, run_steps
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
@@ -46,8 +46,9 @@ class StateKernel:
         for launch in launches:
             Prepared(launch, op.memory.tensors, symbols, self.machine)()
         y, states = (op.memory.tensors[buffer].cpu() for buffer in (op.buffers["y"], op.buffers[op.state_name]))
-        shape = op.extents(op.state_name)
-        return y.float().numpy(), states[:, : -op.GAP].reshape(shape).numpy()
+        before = op.arrays[op.state_name]
+        after = states.view(torch.uint8).numpy().view(before.dtype)[:, : -op.GAP]
+        return y.float().numpy(), np.ascontiguousarray(after).reshape(before.shape)
 
 
 class _Lowering:
@@ -99,12 +100,15 @@ class _Lowering:
 
     @property
     def block_bytes(self) -> int:
-        return 4 * (int(np.prod(self.extents(self.state_name)[1:])) + self.GAP)
+        states = self.arrays[self.state_name]
+        return states.itemsize * (int(np.prod(states.shape[1:])) + self.GAP)
 
     def cache(self, operand: str, *shape: int) -> Buffer:
         assert shape == self.extents(operand)[1:]
         states = self.arrays[operand].reshape(len(self.arrays[operand]), -1)
-        blocks = torch.from_numpy(np.pad(states, ((0, 0), (0, self.GAP)), constant_values=np.nan))
+        gap = self.GAP * states.itemsize
+        raw = np.pad(states.view(np.uint8), ((0, 0), (0, gap)), constant_values=0xFF)  # NaN
+        blocks = torch.from_numpy(raw).view(DTYPES[states.dtype.name])
         self.buffers[operand] = self.memory(operand, blocks.to(self._device))
         return self.buffers[operand]
 

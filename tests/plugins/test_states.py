@@ -24,6 +24,7 @@ from tests.state_batch import (
     causal_conv,
     check_states,
     check_tokens_are_taken_back,
+    check_what_is_kept,
     gated_delta_rule,
     mamba2,
     run_steps,
@@ -58,7 +59,7 @@ def check_steps(operator: Operator, isa: str) -> None:
         expected = reference(operator.name, sequences.inputs(new_tokens), operator.attributes)
         y, states = expected.values()
         found = np.concatenate(sequences.step(new_tokens, kernel(operator, isa)))
-        assert_close(found, y, what="results", table=STATE_TOLERANCES)
+        assert_close(found, y, states.dtype.name, "results", STATE_TOLERANCES)
         check_states(operator, sequences.states, states)
 
 
@@ -80,8 +81,34 @@ OPERATORS = [
     causal_conv(40, 5),
     gated_delta_rule(3, 6, 24, 40),
     gated_delta_rule(1, 2, 24, 40, by_channel=True),
+    gated_delta_rule(1, 3, 7, 21, state_dtype="bfloat16"),
     mamba2(6, 3, 24, 40),
+    mamba2(6, 3, 24, 40, state_dtype="float16"),
 ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("make", [gated_delta_rule, mamba2])
+@pytest.mark.parametrize("sizes", [(3, 6, 24, 40), (1, 3, 7, 65)])
+def test_a_matrix_of_16_bits(isa: str, sizes: tuple[int, int, int, int], make: Any, dtype: str) -> None:
+    sizes = sizes if make is gated_delta_rule else (sizes[1], sizes[0], *sizes[2:])
+    check_steps(make(*sizes, state_dtype=dtype), isa)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_a_matrix_of_16_bits_keeps(isa: str, dtype: str) -> None:
+    halfway = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-11, 1 + 3 * 2**-11, 5 * 2**-25, 3 * 2**-25, 2**-26, 1e-40, 0.0]
+    beyond = [65504.0, 65519.0, 65520.0, -1e5, 3.389e38, 3.4e38, -3.4e38, np.inf, np.nan]
+    check_what_is_kept(dtype, halfway + beyond, lambda operator: kernel(operator, isa))
+
+
+def test_states_have_the_size_that_their_type_needs() -> None:
+    operator = gated_delta_rule(1, 2, 7, 21, state_dtype="bfloat16")
+    inputs = Sequences(operator, [3]).inputs([(0, 3)])
+    inputs[5] = inputs[5][..., :-1]
+    size = operator.layout.size if operator.layout else 0
+    with pytest.raises(EngineError, match=f"state_size: expected {size} elements, found {size - 1}"):
+        run(operator.name, inputs, operator.attributes)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -267,7 +294,8 @@ def test_grouped_rms_norm(isa: str, rows: int, groups: int, size: int, order: st
 
 
 def test_nothing_is_touched_behind_operands(isa: str) -> None:
-    for operator in (causal_conv(21, 4), gated_delta_rule(1, 2, 7, 21), mamba2(2, 1, 7, 21)):
+    narrow = mamba2(2, 1, 7, 21, state_dtype="float16")
+    for operator in (causal_conv(21, 4), gated_delta_rule(1, 2, 7, 21), mamba2(2, 1, 7, 21), narrow):
         sequences = Sequences(operator, [19, 6])
         sequences.states = sequences.states[: sequences.tables[:, 0].max() + 1]
         sequences.step([(0, 2), (1, 6)], kernel(operator, isa))

@@ -7,6 +7,7 @@ import numpy as np
 from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel
 from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.causal_conv.reference import reference as convolve
+from trtllm_lite.plugins.cuda.replay import STATE_FORMS
 from trtllm_lite.plugins.gated_delta_rule.reference import reference as apply_delta_rule
 from trtllm_lite.plugins.grouped_rms_norm.reference import reference as normalise_groups
 from trtllm_lite.plugins.mamba2.reference import reference as apply_mamba2
@@ -23,7 +24,8 @@ _REPLAY = {
 
 
 def _layout(macros: Macros) -> ReplayState:
-    return ReplayState(*(macros[f"TL_{name}"] for name in _REPLAY.values()))
+    dtype = STATE_FORMS[int(macros["TL_STATE_FORM"])]
+    return ReplayState(*(macros[f"TL_{name}"] for name in _REPLAY.values()), dtype)
 
 
 def _attributes(macros: Macros, **more: Any) -> dict[str, Any]:
@@ -43,17 +45,19 @@ class _States:
     States of blocks that follow each other may overlap: only one of them is in use.
     """
 
-    def __init__(self, macros: Macros, pointer: Pointer, tables: np.ndarray, *shape: int) -> None:
-        size = 4 * int(np.prod(shape))
+    def __init__(
+        self, macros: Macros, pointer: Pointer, tables: np.ndarray, *shape: int, dtype: str = "float32"
+    ) -> None:
+        size = np.dtype(dtype).itemsize * int(np.prod(shape))
         ends = tables.astype(np.int64) * macros["TL_BLOCK_BYTES"] + size
         self.blocks = np.unique(tables[(tables >= 0) & (ends <= len(pointer))])
         begins = [int(block) * macros["TL_BLOCK_BYTES"] for block in self.blocks]
-        self.views = [at(pointer[begin:], np.float32, *shape) for begin in begins]
-        self.all = np.array(self.views, np.float32).reshape(-1, *shape)
+        self.views = [at(pointer[begin:], np.dtype(dtype), *shape) for begin in begins]
+        self.all = np.array(self.views, np.dtype(dtype)).reshape(-1, *shape)
         self.tables = np.where(np.isin(tables, self.blocks), np.searchsorted(self.blocks, tables), -1).astype(np.int32)
 
     def store(self, states: np.ndarray) -> None:
-        changed = [not np.array_equal(new, old, equal_nan=True) for new, old in zip(states, self.all, strict=True)]
+        changed = [new.tobytes() != old.tobytes() for new, old in zip(states, self.all, strict=True)]
         for view, state, is_changed in zip(self.views, states, changed, strict=True):
             if is_changed:
                 view[...] = state
@@ -111,7 +115,7 @@ def gated_delta_rule(
     key_dim, value_dim, decays = layout.key_dim, layout.value_dim, heads * layout.decays
     assert grid[:1] == (heads,)
     *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
-    cache = _States(macros, states, blocks, heads, layout.size)
+    cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
     widths = (2 * key_heads * key_dim + heads * value_dim, decays, heads)
     rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
@@ -144,7 +148,7 @@ def mamba2(
     features = heads * layout.value_dim
     assert grid[:1] == (heads,)
     *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
-    cache = _States(macros, states, blocks, heads, layout.size)
+    cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
     rows = [at(xbc, half, count, features + 2 * groups * layout.key_dim), at(dt, half, count, heads)]
     weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias, d)]

@@ -75,6 +75,7 @@ OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE"
 HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
 STATES: dict[str, int | str] = {"TL_BLOCK_BYTES": 65536}
 REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
+REPLAY["TL_STATE_FORM"] = 0
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
 LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32, "TL_BLOCK_BYTES": 61 * 36_864}
 KERNELS: dict[str, dict[str, int | str]] = {
@@ -246,6 +247,8 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
     [
         ("gated_delta_rule/cuda.cuh", {"TL_KEY_HEADS": 32, "TL_DECAY_DIM": 128}),
         ("gated_delta_rule/cuda.cuh", {"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256}),
+        ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1}),
+        ("mamba2/cuda.cuh", {"TL_STATE_FORM": 2}),
         ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1}),
     ],
 )

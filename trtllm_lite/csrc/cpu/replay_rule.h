@@ -97,7 +97,7 @@ class ReplayRule {
     const StateSpan span = op_.spans.of(task / num_heads_);
     if (span.count == 0) return;
     const std::int64_t head = task % num_heads_;
-    const ReplayState state(shape_, op_.state(span.block) + head * shape_.size(), span);
+    const ReplayState state(shape_, op_.state(span.block) + head * shape_.words(), span);
     for (std::int64_t column = 0; column < value_dim_; column += kGroupColumns) {
       run_group(state, span, head, column, scratch);
     }
@@ -130,27 +130,46 @@ class ReplayRule {
       store_updates(state, base, count, column, scratch->chunk);
       if (base + kChunk >= state.end()) break;
       advance(count, column, scratch);
+      round_state(column, scratch);
       if (base + kChunk == state.next_length()) store_state(state, column, *scratch);
     }
   }
 
-  void load_state(const ReplayState& state, std::int64_t column, ReplayScratch* scratch) const {
+  // Calls work(element, left, lanes) for each vector of the group: where it lies in the stored matrix and in
+  // ReplayScratch::state, and how many columns are left there.
+  template <typename Work>
+  void for_each_vector(std::int64_t column, const Work& work) const {
     for_each_block(column, [&](std::int64_t at, std::int64_t block) {
       for (std::int64_t i = 0; i < key_dim_ * kVectors; ++i) {
-        const std::int64_t row = i / kVectors, first = at + i % kVectors * kLanes;
-        const float* from = state.matrix() + row * value_dim_ + first;
-        store(scratch->state + block + i * kLanes, state.length() > 0 ? load_first(from, value_dim_ - first) : zero());
+        const std::int64_t first = at + i % kVectors * kLanes;
+        work(i / kVectors * value_dim_ + first, value_dim_ - first, block + i * kLanes);
       }
     });
   }
 
+  void load_state(const ReplayState& state, std::int64_t column, ReplayScratch* scratch) const {
+    with_elements(shape_.dtype, state.matrix(), [&](const auto* elements) {
+      for_each_vector(column, [&](std::int64_t element, std::int64_t left, std::int64_t lanes) {
+        store(scratch->state + lanes, state.length() > 0 ? load_first(elements + element, left) : zero());
+      });
+    });
+  }
+
+  // Makes the state what its elements can hold, whether or not it is stored: so it is the same in every step.
+  void round_state(std::int64_t column, ReplayScratch* scratch) const {
+    if (shape_.dtype == DType::kFloat32) return;
+    with_elements(shape_.dtype, nullptr, [&](auto* type) {
+      for_each_vector(column, [&](std::int64_t, std::int64_t, std::int64_t lanes) {
+        store(scratch->state + lanes, rounded(load(scratch->state + lanes), type));
+      });
+    });
+  }
+
   void store_state(const ReplayState& state, std::int64_t column, const ReplayScratch& scratch) const {
-    for_each_block(column, [&](std::int64_t at, std::int64_t block) {
-      for (std::int64_t i = 0; i < key_dim_ * kVectors; ++i) {
-        const std::int64_t row = i / kVectors, first = at + i % kVectors * kLanes;
-        float* to = state.matrix() + row * value_dim_ + first;
-        store_first(to, load(scratch.state + block + i * kLanes), value_dim_ - first);
-      }
+    with_elements(shape_.dtype, state.matrix(), [&](auto* elements) {
+      for_each_vector(column, [&](std::int64_t element, std::int64_t left, std::int64_t lanes) {
+        store_first(elements + element, load(scratch.state + lanes), left);
+      });
     });
   }
 

@@ -3,24 +3,44 @@
 
 #include <cstdint>
 
+#include "cpu/simd/simd.h"
 #include "cpu/state_spans.h"
 
 namespace tl::TL_ISA {
 
-// Extents of the state of a head.
+// Extents of the state of a head, of `size` elements of the type `dtype`. All but the matrix are float32.
 struct ReplayShape {
-  std::int64_t key_dim, value_dim, decay_dim, replayed, taken_back;
+  std::int64_t key_dim, value_dim, decay_dim, replayed, taken_back, size;
+  DType dtype;
 
   std::int64_t slots() const { return replayed + taken_back; }
-  std::int64_t size() const { return key_dim * value_dim + slots() * (key_dim + value_dim + decay_dim) + 1; }
+  std::int64_t words() const { return dtype == DType::kFloat32 ? size : size / 2; }
+  std::int64_t ring_words() const { return slots() * (key_dim + value_dim + decay_dim) + 1; }
 };
+
+// Calls use(elements) with `matrix` as a pointer to elements of `dtype`.
+template <typename Use>
+TL_INLINE void with_elements(DType dtype, float* matrix, const Use& use) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return use(reinterpret_cast<BFloat16*>(matrix));
+    case DType::kFloat16:
+      return use(reinterpret_cast<Float16*>(matrix));
+    default:
+      return use(matrix);
+  }
+}
 
 // The state of a head of a sequence, and where the step's tokens lie in it.
 class ReplayState {
  public:
-  // `state`: the float32 elements of the head.
+  // `state`: where that of the head begins.
   ReplayState(const ReplayShape& shape, float* state, const StateSpan& span)
-      : shape_(shape), state_(state), past_(span.past), end_(span.end()) {
+      : shape_(shape),
+        state_(state),
+        keys_(state + shape.words() - shape.ring_words()),
+        past_(span.past),
+        end_(span.end()) {
     length_ = past_ > 0 ? static_cast<std::int64_t>(*length_place()) : 0;
     const std::int64_t settled = past_ + (span.count > shape.taken_back ? span.count - shape.taken_back : 0);
     const std::int64_t whole = settled / shape.replayed * shape.replayed;
@@ -36,26 +56,24 @@ class ReplayState {
   bool keeps(std::int64_t position) const { return is_new(position) && position >= next_length_; }
   std::int64_t end() const { return end_; }
 
+  // The elements of the matrix, of the type of the shape.
   float* matrix() const { return state_; }
-  float* key(std::int64_t position) const {
-    return state_ + shape_.key_dim * shape_.value_dim + slot(position) * shape_.key_dim;
-  }
+  float* key(std::int64_t position) const { return keys_ + slot(position) * shape_.key_dim; }
   float* update(std::int64_t position) const {
-    return state_ + shape_.key_dim * (shape_.value_dim + shape_.slots()) + slot(position) * shape_.value_dim;
+    return keys_ + shape_.slots() * shape_.key_dim + slot(position) * shape_.value_dim;
   }
   float* decay(std::int64_t position) const {
-    const std::int64_t others =
-        shape_.key_dim * shape_.value_dim + shape_.slots() * (shape_.key_dim + shape_.value_dim);
-    return state_ + others + slot(position) * shape_.decay_dim;
+    return keys_ + shape_.slots() * (shape_.key_dim + shape_.value_dim) + slot(position) * shape_.decay_dim;
   }
   void store_length() const { *length_place() = static_cast<float>(next_length_); }
 
  private:
   std::int64_t slot(std::int64_t position) const { return position % shape_.slots(); }
-  float* length_place() const { return state_ + shape_.size() - 1; }
+  float* length_place() const { return state_ + shape_.words() - 1; }
 
   const ReplayShape& shape_;
   float* const state_;
+  float* const keys_;  // behind the matrix, whose last word may have room for another element
   const std::int64_t past_, end_;
   std::int64_t length_, next_length_;
 };

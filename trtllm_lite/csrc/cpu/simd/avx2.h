@@ -58,6 +58,20 @@ TL_INLINE Vec nibble(Words<Float4Word> words) {
   return _mm256_or_ps(magnitude, _mm256_and_ps(shifted, _mm256_set1_ps(-0.0f)));
 }
 TL_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+TL_INLINE void store_rounded(BFloat16* p, Vec x) {
+  const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+  const __m256i bits =
+      _mm256_castps_si256(_mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), is_nan));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i rounded = _mm256_srli_epi32(sum, 16);
+  const __m256i packed = _mm256_packus_epi32(rounded, rounded);  // of each half of the lanes, twice
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+}
+TL_INLINE void store_rounded(Float16* p, Vec x) {
+  const __m128i rounded = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
+}
 
 // All ones in lanes first .. last-1.
 TL_INLINE __m256i lane_mask(std::int64_t first, std::int64_t last) {

@@ -63,6 +63,18 @@ TL_INLINE Vec nibble(Words<Float4Word> words) {
   return _mm512_permutexvar_ps(_mm512_srli_epi32(words.bits, 4 * kIndex), values);
 }
 TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+TL_INLINE void store_rounded(BFloat16* p, Vec x) {
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i bits = _mm512_mask_mov_epi32(_mm512_castps_si512(x), is_nan, _mm512_set1_epi32(0x7fc00000));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m256i rounded = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
+}
+TL_INLINE void store_rounded(Float16* p, Vec x) {
+  const __m256i rounded = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
+}
 
 // A mask of bits first .. last-1; bounds are clamped to the lanes.
 TL_INLINE __mmask16 lane_mask(std::int64_t first, std::int64_t last) {

@@ -83,6 +83,27 @@ TL_INLINE Vec nibble(Words<Float4Word> words) {
   return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 8) << 28));
 }
 TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
+TL_INLINE void store_rounded(BFloat16* p, Vec x) {
+  const BitsVec bits = reinterpret_cast<BitsVec>(x);
+  const BitsVec is_nan = reinterpret_cast<BitsVec>((bits & 0x7fffffff) > 0x7f800000u);
+  const BitsVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const HalfVec halves = __builtin_convertvector((rounded & ~is_nan) | (0x7fc0u & is_nan), HalfVec);
+  __builtin_memcpy(p, &halves, sizeof(halves));
+}
+
+// Below 2^-14, adding 2^-1 rounds to multiples of 2^-24, the subnormal numbers.
+TL_INLINE void store_rounded(Float16* p, Vec x) {
+  const BitsVec bits = reinterpret_cast<BitsVec>(x);
+  const BitsVec magnitude = bits & 0x7fffffff;
+  const BitsVec is_nan = reinterpret_cast<BitsVec>(magnitude > 0x7f800000u);
+  const BitsVec is_small = reinterpret_cast<BitsVec>(magnitude < 0x38800000u);
+  const BitsVec small = reinterpret_cast<BitsVec>(reinterpret_cast<Vec>(magnitude) + broadcast(0.5f)) - 0x3f000000;
+  const BitsVec normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  const BitsVec number = (small & is_small) | (normal & ~is_small);
+  const BitsVec rounded = (number & ~is_nan) | (0x7e00u & is_nan);
+  const HalfVec halves = __builtin_convertvector(rounded | ((bits >> 16) & 0x8000), HalfVec);
+  __builtin_memcpy(p, &halves, sizeof(halves));
+}
 
 // Only the first n lanes touch memory; the others load as zero.
 TL_INLINE Vec load_first(const float* p, std::int64_t n) {

@@ -54,6 +54,43 @@ namespace tl::TL_ISA {
 
 TL_INLINE Vec zero() { return broadcast(0.0f); }
 
+// The largest number of a storage type.
+template <typename T>
+constexpr float kLargest = 0.0f;
+template <>
+inline constexpr float kLargest<BFloat16> = 0x1.fep127f;
+template <>
+inline constexpr float kLargest<Float16> = 65504.0f;
+
+// Rounds to nearest, ties to even; what would become infinite becomes the largest number of its sign. NaN stays NaN.
+template <typename T>
+TL_INLINE void store(T* p, Vec x) {
+  store_rounded(p, max(broadcast(-kLargest<T>), min(broadcast(kLargest<T>), x)));
+}
+// What store() leaves of x.
+template <typename T>
+TL_INLINE Vec rounded(Vec x, const T*) {
+  T lanes[kLanes];
+  store(lanes, x);
+  return load(lanes);
+}
+
+// Only the first n lanes touch memory; the others load as zero.
+template <typename T>
+TL_INLINE Vec load_first(const T* p, std::int64_t n) {
+  if (n >= kLanes) return load(p);
+  T lanes[kLanes] = {};
+  for (std::int64_t lane = 0; lane < n; ++lane) lanes[lane] = p[lane];
+  return load(lanes);
+}
+template <typename T>
+TL_INLINE void store_first(T* p, Vec x, std::int64_t n) {
+  if (n >= kLanes) return store(p, x);
+  T lanes[kLanes];
+  store(lanes, x);
+  for (std::int64_t lane = 0; lane < n; ++lane) p[lane] = lanes[lane];
+}
+
 // Elements of a row in one stored item.
 template <typename Weight>
 constexpr int kElements = 1;
