@@ -23,9 +23,11 @@ from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.prompt_embeds import check_prompt_embeds
 from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
 from trtllm_lite.builder.recurrent import check_recurrent
+from trtllm_lite.builder.state_dtype import round_states, with_states
+from trtllm_lite.builder.state_forms import compare_forms
 from trtllm_lite.common.files import atomic_directory, require_space
 from trtllm_lite.common.foreign_files import read_foreign
-from trtllm_lite.common.vocabulary import CPU, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import CPU, FLOAT32, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file, max_file_bytes
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -49,6 +51,7 @@ def build_engine(
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
     key_cache_dtype: str = AUTO_DTYPE,
+    state_dtype: str = FLOAT32,
     target: str | Sequence[str] = CPU,
     backend: str = NATIVE,
     strip_plan: bool = False,
@@ -74,8 +77,11 @@ def build_engine(
     else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type stores
     keys and values unrounded, even if the network rounds them. With ``fp8`` and ``int8`` this build makes the network
     round them, by one ``kv_cache_scale`` for all layers. ``key_cache_dtype`` is the type of keys alone beside values in
-    8 bits: ``auto`` is what the network says, a plain type stores keys unrounded. The same checkpoint and limits give
-    the same bytes on every machine. Memory peaks at a few times the largest weight.
+    8 bits: ``auto`` is what the network says, a plain type stores keys unrounded. ``state_dtype`` is the type in which
+    recurrent layers store matrices; ``auto`` is the cheapest that changes results little enough
+    (:mod:`trtllm_lite.builder.state_dtype`). The forms of recurrent layers are compared
+    (:mod:`trtllm_lite.builder.state_forms`). The same checkpoint and limits give the same bytes on every machine.
+    Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -94,16 +100,15 @@ def build_engine(
     chosen.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    stored: dict[str, Any] = {"qformat": qformat, "group_size": group_size}
-    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
-    stored |= {**caches, "kv_cache_scale": kv_cache_scale}
-    bounds = choose_limits(checkpoint, device_memory, target=targets, backend=backend, **stored, **limits)
+    stored: dict[str, Any] = {"qformat": qformat, "group_size": group_size, "kv_cache_scale": kv_cache_scale}
+    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype, "state_dtype": state_dtype}
+    bounds = choose_limits(checkpoint, device_memory, target=targets, backend=backend, **stored, **caches, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
-    recipe = _recipe(**stored)
+    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale, key_cache_dtype)
     job = _fuse(checkpoint, bounds, recipe, caches, chosen, targets, strip_plan, tuning, report, statistics)
-    job = replace(job, accuracy=accuracy)
+    job = replace(job, accuracy=accuracy, state_forms=() if strip_plan else compare_forms(job.graph))
     observe(job.graph, observed or {}, {str(node.name) for node in checkpoint.model.graph})
     stages = ranks_of(job)
     report("fuse", 1, 1)
@@ -166,13 +171,15 @@ def plan_memory(
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
     key_cache_dtype: str = AUTO_DTYPE,
+    state_dtype: str = FLOAT32,
     target: str | Sequence[str] = CPU,
     backend: str = NATIVE,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
 ) -> MemoryPlan:
-    """Return the memory that an engine built with these limits would need; nothing is built and no weight is read.
+    """Return the memory that an engine built with these limits would need; nothing is built.
 
+    No weights are read, but for a few of recurrent layers if their ``state_dtype`` is to be chosen.
     ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
     ArgumentError (num_threads).
     """
@@ -181,7 +188,7 @@ def plan_memory(
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = _default_limits(checkpoint, chosen)(**limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale, key_cache_dtype)
-    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
+    caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype, "state_dtype": state_dtype}
     job = _fuse(checkpoint, bounds, recipe, caches, chosen, targets, False, Tuning(), _ignore, placeholder)
     firsts = [first for first, *_ in ranks_of(job)]
     memories = [chosen.memory(rank, num_threads) for rank in firsts]
@@ -301,7 +308,8 @@ def _fuse(
             "with --backend native, or convert the model without --draft_model_dir"
         )
     check_recurrent(checkpoint.model.graph, backend.kind)
-    check_module(checkpoint.kind, limits, caches, backend.kind)
+    of_attention = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
+    check_module(checkpoint.kind, limits, of_attention, backend.kind)
     check_prompt_embeds(limits, backend.kind, checkpoint.config.family)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
@@ -315,6 +323,9 @@ def _fuse(
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
     check_key_cache(key_cache_dtype, fused.kv_cache_dtype)
     check_experts(fused.graph, limits.moe_ep_size)
+    rounding = round_states(fused.graph, caches["state_dtype"], has_weights=checkpoint.path is not None)
+    if rounding is not None:
+        fused = with_states(fused, rounding.dtype)
     return BuildJob(
         checkpoint=checkpoint,
         graph=fused.graph,
@@ -328,6 +339,7 @@ def _fuse(
         tuning=tuning,
         report=report,
         lora_projections=fused.lora_projections,
+        state_rounding=rounding,
     )
 
 

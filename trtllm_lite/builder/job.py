@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping
+from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping, StateForms, StateRounding
 from trtllm_lite.network.module_rows import ModuleRows
 
 # Called with (name of the work, done, total). The names are "fuse" (passes and planning), "compile" (GPU kernels),
@@ -48,7 +48,8 @@ class BuildJob:
     has in the graph or should have, or ``auto``; ``key_cache_dtype`` is the type that keys should have beside values in
     8 bits, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
     engine (``strip_plan``) the runtime makes random ones. ``accuracy`` holds accuracy measurements made before the
-    build. ``mapping`` says which ranks' part of the network the graph is.
+    build, ``state_rounding`` and ``state_forms`` what was measured of recurrent layers. ``mapping`` says which ranks'
+    part of the network the graph is.
     """
 
     checkpoint: Checkpoint
@@ -65,3 +66,5 @@ class BuildJob:
     accuracy: Accuracy | None = None
     mapping: RankMapping = ONE_RANK
     lora_projections: tuple[ModuleRows, ...] = ()
+    state_rounding: StateRounding | None = None
+    state_forms: tuple[StateForms, ...] = ()

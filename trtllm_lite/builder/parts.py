@@ -59,6 +59,8 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         accuracy=job.accuracy,
         deterministic=limits.deterministic,
         lora=_lora(job, parts) if limits.max_lora_rank else None,
+        state_rounding=job.state_rounding,
+        state_forms=job.state_forms,
     )
 
 

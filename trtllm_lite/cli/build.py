@@ -157,6 +157,7 @@ def _build(
     from trtllm_lite.common.units import counted, format_bytes
     from trtllm_lite.engine.contents import counted_expansions
     from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.engine.state_facts import describe_states
     from trtllm_lite.workflows.exceptions import within_limit
     from trtllm_lite.workflows.quantize import decisions_of, is_calibrated, quantized, uncalibrated
 
@@ -198,6 +199,8 @@ def _build(
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
     for choice, count in counted_expansions(manifest.expansions).items():
         click.echo(f"expanded: {choice}, {count}")
+    for line in describe_states(manifest.state_rounding, manifest.state_forms):
+        click.echo(f"states: {line}")
     print_decisions(decisions)
     if kept is not None:
         _print_kept(kept, manifest)
@@ -296,9 +299,8 @@ def plan(
     device_memory = limits.pop("device_memory")
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
-    given = {
-        name: limits.pop(name) for name in ("kv_cache_dtype", "key_cache_dtype", "target", "backend", "num_threads")
-    }
+    types = ("kv_cache_dtype", "key_cache_dtype", "state_dtype")
+    given = {name: limits.pop(name) for name in (*types, "target", "backend", "num_threads")}
     check_num_threads(given["num_threads"], on_gpu=backend_of(given["target"], given["backend"])[0].kind != "cpu")
     source = uncalibrated(source_of(checkpoint_dir, model_config), recipe)
     least, bounds = None, choose_limits(source, **given, **limits)

@@ -7,11 +7,12 @@ import click
 
 from trtllm_lite.cli.framework import together
 from trtllm_lite.cli.option_types import NumBytes
-from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_HELP, QFORMAT_TYPE
+from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_HELP, QFORMAT_TYPE, STATE_DTYPE_TYPE
 from trtllm_lite.common.vocabulary import (
     ALLREDUCE_STRATEGIES,
     AUTO_TARGET,
     BY_TENSORRT,
+    FLOAT32,
     ON_CPU,
     ON_GPU,
 )
@@ -132,6 +133,14 @@ _format_options = together(
         help="Type of the KV cache. fp8 and int8 (CPUs, sm_90) have scales, which calibration finds. "
         "auto is what the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on "
         "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
+    ),
+    click.option(
+        "--state_dtype",
+        type=STATE_DTYPE_TYPE,
+        default=FLOAT32,
+        show_default=True,
+        help="Type in which recurrent layers store their matrices; they compute in float32. auto is the cheapest that "
+        "changes results by at most 0.1%, as the build measures.",
     ),
 )
 _target_options = together(

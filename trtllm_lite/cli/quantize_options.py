@@ -8,7 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Decorated, together
 from trtllm_lite.cli.option_types import Finite
-from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES, STATE_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
@@ -22,6 +22,7 @@ QFORMATS = (
 QFORMAT_TYPE = click.Choice(QFORMATS)
 CACHE_DTYPE_TYPE = click.Choice(["auto", *PLAIN_DTYPES, *KV_CACHE_DTYPES])
 KEY_DTYPE_TYPE = click.Choice(["auto", *PLAIN_DTYPES])
+STATE_DTYPE_TYPE = click.Choice(STATE_DTYPES)
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; docs/quantize.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
 DEVICES = ("cpu", "cuda")

@@ -9,7 +9,7 @@ import click
 from trtllm_lite.cli.config_file import config_option
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
-from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, KEY_DTYPE_TYPE, QFORMAT_TYPE
+from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, KEY_DTYPE_TYPE, QFORMAT_TYPE, STATE_DTYPE_TYPE
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -55,6 +55,11 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         default="auto",
         show_default=True,
         help="Type of keys beside values in 8 bits, as in `build --key_cache_dtype`, for models that are not engines.",
+    ),
+    click.option(
+        "--state_dtype",
+        type=STATE_DTYPE_TYPE,
+        help="Type of the matrices of recurrent layers, as in `build --state_dtype`, for models that are not engines.",
     ),
     click.option(
         "--tokens_per_block", type=COUNT, help="Tokens of a block of the KV cache, for models that are not engines."

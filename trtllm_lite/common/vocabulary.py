@@ -93,6 +93,7 @@ def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
 # The types that matrices and caches have where nothing is quantized; CPUs compute in the first.
 FLOAT32 = "float32"
 PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
+STATE_DTYPES = (*PLAIN_DTYPES, AUTO)  # what builds take for the matrices of recurrent layers
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = (

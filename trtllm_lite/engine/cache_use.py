@@ -54,15 +54,15 @@ class GroupUse:
         """A description: window, layers (a stage may have none), types, bytes of a token, blocks, bytes."""
         if not self.num_layers:
             return f"no layers of {self.name}: {counted(self.num_blocks, 'block')}, {format_bytes(self.num_bytes)}"
+        of_each = " and ".join(cache.describe() for cache in self.caches) if len(self.dtypes) > 1 else self.dtypes[0]
         if self.kind == STATE:
             return (
-                f"{counted(self.num_layers, 'layer')} with states, {' and '.join(self.dtypes)}: "
+                f"{counted(self.num_layers, 'layer')} with states, {of_each}: "
                 f"{counted(self.num_blocks, 'block')}, {format_bytes(self.num_bytes)} a sequence"
             )
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
         latents = " latents," if self.kind == "latent" else ""
         idle = f" ({format_bytes(self.idle_bytes)} idle)" if self.idle_bytes else ""
-        of_each = " and ".join(cache.describe() for cache in self.caches) if len(self.dtypes) > 1 else self.dtypes[0]
         return (
             f"{counted(self.num_layers, 'layer')} with {window},{latents} {of_each}, "
             f"{format_bytes(self.token_bytes)} a token{idle}: {counted(self.num_blocks, 'block')}, "

@@ -97,7 +97,8 @@ def compare_engines(a: EngineFile, b: EngineFile) -> tuple[Difference, ...]:
     - ``limits``: they bound what a step may hold. Where a limit leads to other kernels (max_num_tokens and the decode
       batches may), these differ under ``kernels`` or ``tactics``.
     - ``memory``: where tensors lie has no part in their values.
-    - ``accuracy``: the build measured it, and the runtime does not read it.
+    - ``accuracy``, ``states``: the build measured them, and the runtime does not read them. (The type of states is in
+      ``kv_cache``, too.)
     - ``producer``: a version that computes otherwise differs in one of the sections above.
     """
     made_a, made_b = provenance_facts(a, b)

@@ -12,6 +12,7 @@ from trtllm_lite.engine.manifest import Manifest, Tactic
 from trtllm_lite.engine.plan import CompiledKernel, Instruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.engine.records import json_text, to_json
+from trtllm_lite.engine.state_facts import state_facts
 from trtllm_lite.plugins.sample.records import EDIT, record
 
 # Facts about the cache's capacity: it bounds how many sequences run at once, and does not change the results of a
@@ -59,6 +60,8 @@ def facts_of(engine: EngineFile) -> Iterator[Fact]:
         yield Fact("memory", name, value, False)
     for name, value in ({} if manifest.accuracy is None else to_json(manifest.accuracy)).items():
         yield Fact("accuracy", name, value, False)
+    for name, value in state_facts(manifest.state_rounding, manifest.state_forms).items():
+        yield Fact("states", name, value, False)
     yield Fact("producer", "engine", manifest.producer, False)
     yield Fact("producer", "checkpoint", manifest.model.producer, False)
     for name, checksum in manifest.files.items():

@@ -30,6 +30,7 @@ from trtllm_lite.engine.provenance import Provenance
 from trtllm_lite.engine.provenance_facts import provenance_of
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
+from trtllm_lite.engine.state_facts import state_facts
 
 # A note on what has been tested for TensorRT engines.
 _UNVERIFIED = "execution has not been verified on RTX hardware"
@@ -53,7 +54,8 @@ class Inspection:
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
     CRC-32C that the manifest has of files; ``provenance`` is the unchecked content of the file beside the engine,
-    and ``encoder`` describes the encoder in the engine's directory, if there is one. For a
+    and ``encoder`` describes the encoder in the engine's directory, if there is one. ``states`` says what the build
+    measured of recurrent layers. For a
     checkpoint ``limits``, ``expansions``, most of ``memory`` and all fields with defaults are empty,
     ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
     """
@@ -86,6 +88,7 @@ class Inspection:
     versions: dict[str, str] = field(default_factory=dict)
     provenance: Provenance | None = None
     encoder: EncoderBeside | None = None
+    states: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -137,6 +140,7 @@ def inspect_engine(path: Path) -> Inspection:
         versions=_versions(engine),
         provenance=provenance_of(engine),
         encoder=_encoder_in(Path(path)),
+        states=state_facts(manifest.state_rounding, manifest.state_forms),
     )
 
 

@@ -37,6 +37,7 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
     _print_table(console, "limits", limits_of(found))
     _print_table(console, "KV cache", {name: value for name, value in found.kv_cache.items() if name != "groups"})
     _print_cache_use(console, found.cache_use)
+    _print_table(console, "states of recurrent layers", found.states)
     _print_table(console, "memory", {name: exact_bytes(size) for name, size in found.memory.items()})
     _print_table(console, "weights by type", _weights_by_type(found))
     _print_table(console, "files", {name: exact_bytes(size) for name, size in found.file_bytes.items()})

@@ -166,6 +166,12 @@ class KvCache:
         return next(found, self.dtype)
 
     @property
+    def state_dtype(self) -> str:
+        """The type of the matrices of recurrent layers; ``none`` if there are none."""
+        found = (cache.dtype for group in self.groups for cache in group.caches if cache.name == "recurrent_state")
+        return next(found, "none")
+
+    @property
     def state_bytes(self) -> int:
         """Bytes that the states of a sequence take in blocks; 0 without recurrent layers."""
         return sum(group.blocks for group in self.groups if group.kind == STATE) * self.bytes_per_block
@@ -224,6 +230,40 @@ class Accuracy:
     reference_perplexity: float
     kl_divergence: float
     top1_agreement: float
+
+
+@dataclass(frozen=True)
+class StateRounding:
+    """The type ``dtype`` in which recurrent layers store matrices, and by how much types change results.
+
+    ``changes``: of each type that the build measured, the change of a head's results over their size, in the worst head
+    of the operators at ``sites``, at the end of ``num_tokens`` random tokens.
+    """
+
+    dtype: DTypeName
+    changes: dict[str, float]
+    sites: tuple[str, ...]
+    num_tokens: _Amount
+
+
+@dataclass(frozen=True)
+class StateForms:
+    """How far apart the forms of a recurrent ``operator`` are, if the build compared them.
+
+    ``differences``: of each form, the largest difference from the results of one step with all ``num_tokens`` random
+    tokens, over the largest result. ``sites``: the operators that were run, some of ``num_layers``.
+    """
+
+    operator: Name
+    sites: tuple[str, ...]
+    num_layers: Count
+    num_tokens: Count
+    differences: dict[str, float]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all forms."""
+        return max(self.differences.values(), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -298,7 +338,8 @@ class Manifest:
     ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not read
     them as the checkpoint stores them. ``deterministic``: the results of a request depend on the request alone, bit for
     bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange data
-    by kernels that access peer memory (``AUTO``), or by the library NCCL.
+    by kernels that access peer memory (``AUTO``), or by the library NCCL. ``state_rounding`` and ``state_forms`` are
+    of engines with recurrent layers.
 
     ``modules`` says what the engine is, and what it takes from other engines and makes for them. An engine has one.
     """
@@ -323,6 +364,8 @@ class Manifest:
     accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
     deterministic: bool = field(default=False, metadata=_PYTHON_ONLY)
     lora: Lora | None = field(default=None, metadata=_PYTHON_ONLY)
+    state_rounding: StateRounding | None = field(default=None, metadata=_PYTHON_ONLY)
+    state_forms: tuple[StateForms, ...] = field(default=(), metadata=_PYTHON_ONLY)
 
     @property
     def divided(self) -> dict[str, int | str]:

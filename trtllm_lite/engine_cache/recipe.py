@@ -10,7 +10,7 @@ from typing import Any
 
 from trtllm_lite.common.foreign_files import open_foreign
 from trtllm_lite.common.gguf_parts import parts_of
-from trtllm_lite.common.vocabulary import MAX_BYTES
+from trtllm_lite.common.vocabulary import FLOAT32, MAX_BYTES
 
 # The digest of a file of at most _WHOLE bytes covers all bytes; the digest of a larger file covers _END bytes at each
 # end and the date, unless its SHA-256 is known.
@@ -38,7 +38,7 @@ class Recipe:
 
     ``device_memory`` is the memory of each GPU in bytes; None if limits are not fitted to it. ``quantization`` has
     those fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type,
-    and ``key_cache_dtype`` that of keys beside values in 8 bits.
+    ``key_cache_dtype`` that of keys beside values in 8 bits, ``state_dtype`` that of the matrices of recurrent layers.
     """
 
     target: str
@@ -50,6 +50,7 @@ class Recipe:
     quantization: Mapping[str, Any] = field(default_factory=dict)
     kv_cache_dtype: str = "auto"
     key_cache_dtype: str = "auto"
+    state_dtype: str = FLOAT32
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -59,6 +60,7 @@ class Recipe:
             **self.flags,
             "kv_cache_dtype": self.kv_cache_dtype,
             "key_cache_dtype": self.key_cache_dtype,
+            "state_dtype": self.state_dtype,
             "target": self.target,
             "device_memory": self.device_memory,
         }

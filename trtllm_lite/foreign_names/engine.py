@@ -19,7 +19,7 @@ _TRANSFER = "prompts and answers are computed by one engine; leave it out"
 _RELEASE = "shutdown() gives the memory back; leave it out"
 _WAITING = "a step begins as soon as a request is there; leave it out"
 _LOGPROBS = "there is one kind of log probabilities; leave it out"
-_STATE_SPACES = "states of recurrent layers are float32; leave it out"
+_STATE_SPACES = "what convolutions keep is float32, and states are kept by blocks of tokens; leave it out"
 
 _PARALLEL = merge(
     [
@@ -64,7 +64,7 @@ _MODEL = merge(
         same("override_generation_config", _OWN_DEFAULTS, ("{}",)),
         same("logits_processor_pattern", _OWN_DEFAULTS),
         same("sparse_attention_config", "attention is the model's own; leave it out"),
-        same("mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size", _STATE_SPACES, ("auto",)),
+        same("mamba_cache_dtype mamba_block_size", _STATE_SPACES, ("auto",)),
         same("enable_mm_embeds interleave_mm_strings mm_encoder_only", remedies.TEXT_ONLY, ("false",)),
         same("allowed_local_media_path allowed_media_domains", remedies.TEXT_ONLY),
         same("limit_mm_per_prompt mm_processor_kwargs mm_processor_cache_gb", remedies.TEXT_ONLY, harmless=True),

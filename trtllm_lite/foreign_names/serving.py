@@ -79,6 +79,7 @@ SERVE = merge(
         same("allow_credentials", "keys come in a header, never in cookies; leave it out", OFF),
         same("quantization", "use --qformat; a model that is quantized already is served as it is"),
         same("block_size", _BOTH, becomes="tokens_per_block"),
+        same("mamba_ssm_cache_dtype", _BOTH, ("auto",), becomes="state_dtype"),
         same("chat_template", "the model has its template; convert it again with another tokenizer_config.json"),
         same("default_chat_template_kwargs", "requests have chat_template_kwargs", ("{}",)),
         same("trust_request_chat_template", "requests name templates of the model alone; leave it out", OFF),

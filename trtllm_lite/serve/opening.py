@@ -137,6 +137,7 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
             tokens_per_block=options["tokens_per_block"],
             dtype=options["kv_cache_dtype"],
             key_cache_dtype=options["key_cache_dtype"],
+            state_dtype=options["state_dtype"],
             state_snapshot_interval=options["state_snapshot_interval"],
         ),
         scheduler_config=SchedulerConfig(capacity_scheduler_policy=options["capacity_scheduler_policy"]),

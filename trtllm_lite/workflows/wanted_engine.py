@@ -94,6 +94,7 @@ class WantedEngine:
             quantization |= {"kv_cache_dtype": cache.dtype, "key_cache_dtype": cache.key_cache_dtype}
         given = {name: value for name, value in quantization.items() if value is not None}
         caches = {"kv_cache_dtype": cache.dtype, "key_cache_dtype": cache.key_cache_dtype}
+        caches |= {} if cache.state_dtype is None else {"state_dtype": cache.state_dtype}
         return Recipe(target, conversion, limits, cache.tokens_per_block, flags, device_memory, given, **caches)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.common.vocabulary import MAX_DRAFT_LEN
+from trtllm_lite.common.vocabulary import MAX_DRAFT_LEN, STATE_DTYPES
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_fields
@@ -51,8 +51,10 @@ class KvCacheConfig:
     blocks of a prompt, so that others may go on from there, besides where a prompt ends and where two parted.
     ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
     no other policy allows it.
-    ``tokens_per_block``, ``dtype`` and ``key_cache_dtype``, the type of keys beside values in 8 bits, are properties
-    of an engine: they say how to build it, and must agree with an engine that exists; None and "auto" leave them open.
+    ``tokens_per_block``, ``dtype``, ``key_cache_dtype``, the type of keys beside values in 8 bits, and ``state_dtype``,
+    the type of the matrices of recurrent layers, are properties of an engine: they say how to build it, and must agree
+    with an engine that exists. None leaves them open, and so does "auto", but for ``state_dtype``, where the build then
+    measures which type to choose.
     Other fields of TensorRT-LLM's class are accepted only with values that have no effect.
 
     Raises ArgumentError for an invalid value.
@@ -66,12 +68,14 @@ class KvCacheConfig:
     tokens_per_block: int | None = None
     dtype: str = "auto"
     key_cache_dtype: str = "auto"
+    state_dtype: str | None = None
     state_snapshot_interval: int | None = None
 
     def __post_init__(self) -> None:
         check_flag("enable_block_reuse", self.enable_block_reuse)
         check_positive("max_tokens", self.max_tokens)
         check_positive("tokens_per_block", self.tokens_per_block)
+        _check_choice("state_dtype", self.state_dtype, (None, *STATE_DTYPES))
         check_positive("state_snapshot_interval", self.state_snapshot_interval)
         check_positive("max_gpu_total_bytes", self.max_gpu_total_bytes or None)
         check_positive("host_cache_size", self.host_cache_size or None)

@@ -282,6 +282,11 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
             f"key_cache_dtype is {shown(config.key_cache_dtype)}, but this engine keeps keys as {cache.key_dtype}: "
             "leave it out, or build the engine again with it"
         )
+    if config.state_dtype not in (None, AUTO, cache.state_dtype):
+        raise ArgumentError(
+            f"state_dtype is {config.state_dtype}, but the type of this engine's states is {cache.state_dtype}: leave "
+            "it out, or build the engine again with it"
+        )
 
 
 def _cache_blocks(
