@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.test_generate import expected_logits, generate
 from tests.e2e.test_guided_decoding import described
+from tests.e2e.test_recurrent_engine import WIDE_STATES
 from tests.e2e.test_speculation import NGRAM
 from tests.models import VOCAB_SIZE, save_tiny_model
 from tests.tolerances import NARROW_STATE_TOLERANCES, assert_close
@@ -29,10 +30,10 @@ class Case:
     """A tiny model, its engine with states of 16 bits, and what that answers to each prompt alone, all in one step."""
 
     def __init__(self, family: str, state_dtype: str, root: Path) -> None:
-        self.model = save_tiny_model(family, root / "model")
-        convert_checkpoint(str(root / "model"), root / "checkpoint")
-        self.engine, self.dtype = root / "engine", state_dtype
-        build_engine(root / "checkpoint", self.engine, state_dtype=state_dtype, max_draft_len=5, **LIMITS)
+        self.model = save_tiny_model(family, root / "model", **WIDE_STATES[family])
+        self.checkpoint, self.engine, self.dtype = root / "checkpoint", root / "engine", state_dtype
+        convert_checkpoint(str(root / "model"), self.checkpoint)
+        build_engine(self.checkpoint, self.engine, state_dtype=state_dtype, max_draft_len=5, **LIMITS)
         text = np.random.default_rng(3).integers(0, VOCAB_SIZE, max(LENGTHS)).tolist()
         self.prompts = [text[:length] for length in LENGTHS]
         self.requests = [Request(np.array(prompt, np.int32), KINDS[row % 3]) for row, prompt in enumerate(self.prompts)]
@@ -54,6 +55,15 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_logits_are_those_of_transformers_but_for_rounding(case: Case) -> None:
     outputs = generate(ModelRunner.from_dir(case.engine), case.prompts, 20)
+    for prompt, (tokens, logits) in zip(case.prompts, outputs, strict=True):
+        expected = expected_logits(case.model, prompt, tokens)
+        assert_close(logits, expected, case.dtype, table=NARROW_STATE_TOLERANCES)
+
+
+@pytest.mark.parametrize("ranks", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
+def test_ranks_have_such_states_of_their_heads_and_layers(case: Case, ranks: dict[str, int], tmp_path: Path) -> None:
+    build_engine(case.checkpoint, tmp_path / "engine", state_dtype=case.dtype, **ranks, **LIMITS)
+    outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), case.prompts, 20)
     for prompt, (tokens, logits) in zip(case.prompts, outputs, strict=True):
         expected = expected_logits(case.model, prompt, tokens)
         assert_close(logits, expected, case.dtype, table=NARROW_STATE_TOLERANCES)

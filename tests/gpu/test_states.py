@@ -25,6 +25,9 @@ OPERATORS = [
     mamba2(128, 1, 128, 64),
     mamba2(6, 2, 24, 40),
     mamba2(8, 8, 256, 64),
+    gated_delta_rule(16, 32, 128, 128, state_dtype="float16"),
+    gated_delta_rule(1, 3, 7, 21, by_channel=True, state_dtype="bfloat16"),
+    mamba2(64, 8, 128, 64, state_dtype="bfloat16"),
 ]
 
 

@@ -14,7 +14,7 @@ from trtllm_lite.builder.state_runs import StateOperator, Step, some_of, state_n
 from trtllm_lite.engine.manifest import StateForms
 from trtllm_lite.errors import BuildError
 
-# Of the largest result. Forms that add in another order differ by some 1e-6 in float32 (tests/tolerances.py).
+# Forms that add in another order differ by some 1e-6 of the largest result in float32 (tests/tolerances.py).
 BOUND = 5e-6
 _TOKENS = 200
 _CUTS = (1, 15, 33, 2, 64, 16)  # of steps whose states are restored, before and behind multiples of 16 tokens

@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("target", "stored"), [("cpu", "float32"), ("sm_90", "bfloat16")])
 def test_sizes_follow_from_the_type(target: str, stored: str, dtype: str, tmp_path: Path) -> None:
-    """Of each head 32 x 48 elements have 16 bits, and 19 tokens of 32 + 48 + 1 numbers and a length have 32."""
+    """The matrix of a head, 32 x 48, has 16 bits; 19 tokens of 32 + 48 + 1 numbers and a length have 32."""
     save_tiny_model("qwen3_5", tmp_path / "model", **EVEN)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", stored)
     build = {"target": target, "state_dtype": dtype, **LIMITS}
@@ -100,6 +100,13 @@ def test_wrong_types_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     assert plan_memory(shape, state_dtype="float16", **LIMITS).kv_cache > 0
     with pytest.raises(ArgumentError, match="state_dtype"):
         KvCacheConfig(state_dtype="int8")
+
+
+def test_a_model_is_built_with_the_type_that_is_asked_for(checkpoint: Path) -> None:
+    config = KvCacheConfig(mamba_ssm_cache_dtype="bfloat16")  # TensorRT-LLM's name
+    assert config == KvCacheConfig(state_dtype="bfloat16")
+    with LLM(checkpoint.parent / "model", kv_cache_config=config, max_batch_size=2, max_seq_len=64) as llm:
+        assert llm.session.manifest.kv_cache.state_dtype == "bfloat16"
 
 
 def test_an_engine_of_another_type_is_refused(checkpoint: Path, tmp_path: Path) -> None:

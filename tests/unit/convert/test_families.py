@@ -346,7 +346,7 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         (
             "qwen3_5",
             {"mamba_ssm_dtype": "int8"},
-            "mamba_ssm_dtype: expected 'float32' or 'bfloat16' or 'float16', found 'int8'",
+            "mamba_ssm_dtype: expected 'float32' or 'float16' or 'bfloat16', found 'int8'",
         ),
         ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate: expected True, found False"),
         ("qwen3_5", {"output_gate_type": "sigmoid"}, "output_gate_type: expected 'swish' or 'silu', found 'sigmoid'"),
@@ -422,7 +422,7 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("nemotron_h", {"hybrid_override_pattern": "MX"}, "hybrid_override_pattern: expected one of M . - E for each"),
         ("nemotron_h", {"hybrid_override_pattern": "ME*M*"}, "hybrid_override_pattern: contradicts layers_block_type"),
         ("nemotron_h", {"num_hidden_layers": 7}, "num_hidden_layers: expected 5, as other keys say, found 7"),
-        ("nemotron_h", {"mamba_ssm_cache_dtype": "int8"}, "mamba_ssm_cache_dtype: expected 'float32' or 'bfloat16'"),
+        ("nemotron_h", {"mamba_ssm_cache_dtype": "int8"}, "mamba_ssm_cache_dtype: expected 'float32' or 'float16'"),
         ("nemotron_h", {"mlp_hidden_act": "silu"}, "mlp_hidden_act: expected 'relu2', found 'silu'"),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, found True"),
         ("deepseek_v2", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),

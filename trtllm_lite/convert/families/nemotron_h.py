@@ -2,7 +2,7 @@
 an MLP, whose activation is the square of ReLU, or a mixture of such experts.
 """
 
-from trtllm_lite.common.vocabulary import ATTENTION, RECURRENT
+from trtllm_lite.common.vocabulary import ATTENTION, PLAIN_DTYPES, RECURRENT
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.mamba2 import MambaKeys, MambaParts, mamba_tensor_names
@@ -57,7 +57,7 @@ def read_model(config: ConfigFields) -> Decoder:
     kinds = read_kinds(config)
     config.rename({"attention_head_dim": "head_dim", "layer_norm_epsilon": "rms_norm_eps"})
     parts = LlamaParts.read(config, NAMES, head_dim=128, epsilon=1e-5)
-    config.expect("mamba_ssm_cache_dtype", "float32", "bfloat16", "float16")  # states are float32 here
+    config.expect("mamba_ssm_cache_dtype", *PLAIN_DTYPES)  # a proposal: builds have state_dtype
     for key in ("attention_bias", "mamba_proj_bias"):
         config.expect(key, False)
     config.expect("sliding_window")

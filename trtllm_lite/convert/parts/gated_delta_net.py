@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.usual import UsualParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -31,7 +32,6 @@ APART_TENSOR_NAMES: Mapping[str, str] = {
 }
 _LAYER_TYPES = ("full_attention", "linear_attention")
 _MAX_WIDTH = 64  # of the convolution; models have 4
-_STATE_DTYPES = ("float32", "bfloat16", "float16")  # which checkpoints propose for states; engines have float32
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DeltaParts:
             expected = f"expected a multiple of linear_num_key_heads ({heads.num_key_heads})"
             config.problem("linear_num_value_heads", f"{expected}, found {heads.num_value_heads}")
             heads = replace(heads, num_value_heads=heads.num_key_heads)
-        config.expect("mamba_ssm_dtype", *_STATE_DTYPES)
+        config.expect("mamba_ssm_dtype", *PLAIN_DTYPES)  # a proposal: builds have state_dtype
         width = config.integer("linear_conv_kernel_dim", 4, minimum=2, maximum=_MAX_WIDTH)
         return cls(parts, heads, width, config.number("rms_norm_eps", 1e-6))
 
