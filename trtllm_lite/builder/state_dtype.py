@@ -11,15 +11,13 @@ from trtllm_lite.builder.cache_groups import groups_of_rank
 from trtllm_lite.builder.graph import attribute, dims, operands, results
 from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.state_runs import StateOperator, Step, some_of, state_nodes
-from trtllm_lite.common.vocabulary import AUTO, FLOAT32, PLAIN_DTYPES, STATE_DTYPES
+from trtllm_lite.common.vocabulary import AUTO, FLOAT32, PLAIN_DTYPES, STATE_BUDGET, STATE_DTYPES
 from trtllm_lite.engine.manifest import StateRounding
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.plugins.replay import ReplayState
 from trtllm_lite.plugins.schema import all_schemas
 
-# What ``auto`` allows: about what rounding results to bfloat16 changes.
-BUDGET = 1e-3
 _NARROW = tuple(dtype for dtype in PLAIN_DTYPES if dtype != FLOAT32)
 _TOKENS, _MEASURED = 1024, 256  # tokens of a sequence, and the last ones, whose results are compared
 # One instruction set, so that an engine is the same on every machine that builds it.
@@ -29,8 +27,8 @@ _ISA = "portable"
 def round_states(graph: ir.Graph, wanted: str, *, has_weights: bool = True) -> StateRounding | None:
     """Return the type of matrices of the fused ``graph`` for the type that is ``wanted``, and how results change by it.
 
-    ``auto`` is the one of 16 bits that changes them least, if that is within BUDGET, or else float32. Without weights
-    nothing is measured. Returns None for a network without recurrent layers. Raises BuildError.
+    ``auto`` is the one of 16 bits that changes them least, if that is within STATE_BUDGET, or else float32. Without
+    weights nothing is measured. Returns None for a network without recurrent layers. Raises BuildError.
     """
     if wanted not in STATE_DTYPES:
         raise BuildError(f"state_dtype is {shown(wanted)}: expected one of {', '.join(STATE_DTYPES)}")
@@ -53,9 +51,9 @@ def round_states(graph: ir.Graph, wanted: str, *, has_weights: bool = True) -> S
 
 
 def _cheapest(changes: Mapping[str, float]) -> str:
-    """The type of 16 bits that changes results least, if that is within BUDGET, or else float32."""
+    """The type of 16 bits that changes results least, if that is within STATE_BUDGET, or else float32."""
     best = min(changes, key=changes.__getitem__)
-    return best if changes[best] <= BUDGET else FLOAT32
+    return best if changes[best] <= STATE_BUDGET else FLOAT32
 
 
 @lru_cache(maxsize=64)

@@ -104,8 +104,8 @@ class StateOperator:
         return np.concatenate(found)
 
     def _rows(self, number: int, count: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng([_SEED, number])
-        return {name: rng.standard_normal((count, width), np.float32) for name, width in self.widths.items()}
+        bits = np.random.PCG64([_SEED, number])
+        return {name: _random(bits, count, width) for name, width in self.widths.items()}
 
     def _call(self, rows: Mapping[str, np.ndarray], states: np.ndarray, block: int, past: int, isa: str) -> np.ndarray:
         """The results of a step; the state of ``block`` in ``states`` is changed."""
@@ -137,6 +137,12 @@ class StateOperator:
 
     def __hash__(self) -> int:
         return hash(self._content)
+
+
+def _random(bits: np.random.PCG64, count: int, width: int) -> np.ndarray:
+    """Numbers with a variance of 1, the same with all versions of numpy."""
+    fractions = (bits.random_raw(count * width) >> 40).astype(np.float32) / np.float32(1 << 24)
+    return ((fractions - np.float32(0.5)) * np.float32(12**0.5)).reshape(count, width)
 
 
 def _raw(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

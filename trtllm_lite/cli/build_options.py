@@ -15,6 +15,7 @@ from trtllm_lite.common.vocabulary import (
     FLOAT32,
     ON_CPU,
     ON_GPU,
+    STATE_BUDGET,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ _format_options = together(
         default=FLOAT32,
         show_default=True,
         help="Type in which recurrent layers store their matrices; they compute in float32. auto is the cheapest that "
-        "changes results by at most 0.1%, as the build measures.",
+        f"changes results by at most {STATE_BUDGET:.1%}, as the build measures.",
     ),
 )
 _target_options = together(

@@ -94,6 +94,8 @@ def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
 FLOAT32 = "float32"
 PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
 STATE_DTYPES = (*PLAIN_DTYPES, AUTO)  # what builds take for the matrices of recurrent layers
+# The change of a layer's results for which AUTO takes 16 bits: about what rounding the results to bfloat16 changes.
+STATE_BUDGET = 1e-3
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = (

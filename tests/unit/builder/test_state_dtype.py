@@ -11,8 +11,8 @@ from tests.models import save_tiny_model
 from trtllm_lite import LLM
 from trtllm_lite.builder import build_engine, checkpoint_of_shape, plan_memory, state_dtype
 from trtllm_lite.builder.checkpoint import open_checkpoint
-from trtllm_lite.builder.state_dtype import BUDGET
 from trtllm_lite.cli import cli
+from trtllm_lite.common.vocabulary import STATE_BUDGET
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.inspect import inspect_engine
 from trtllm_lite.errors import ArgumentError, BuildError
@@ -55,11 +55,11 @@ def test_auto_is_the_cheapest_within_the_budget(
     rounding = manifest.state_rounding
     assert rounding is not None
     assert rounding.dtype == manifest.kv_cache.state_dtype == "float16"
-    assert 0 < rounding.changes["float16"] < BUDGET
+    assert 0 < rounding.changes["float16"] < STATE_BUDGET
     assert rounding.changes["bfloat16"] > 4 * rounding.changes["float16"]
     assert rounding.sites == ("layers.0.recurrent.rule", "layers.1.recurrent.rule")
     assert "float16 by" in inspect_engine(tmp_path / "engine").states["change of results"]
-    monkeypatch.setattr(state_dtype, "BUDGET", rounding.changes["float16"] / 2)
+    monkeypatch.setattr(state_dtype, "STATE_BUDGET", rounding.changes["float16"] / 2)
     strict = build_engine(checkpoint, tmp_path / "strict", state_dtype="auto", **LIMITS)
     assert strict.kv_cache.state_dtype == "float32"
     assert strict.state_rounding is not None
