@@ -18,6 +18,7 @@ from trtllm_lite.plugins.replay import ReplayState
 from trtllm_lite.plugins.schema import Argument, all_schemas
 
 _SEED = 8
+_MOST_THREADS = 8  # of a call, which starts them anew
 _UNWRITTEN = 0xFF  # in every byte of a state that was not written: NaN in each type
 
 
@@ -120,8 +121,15 @@ class StateOperator:
         inputs = [operand(argument) for argument in schema.inputs]
         outputs = [y if argument.alias is None else states for argument in schema.outputs]
         dtypes = ["" if array is None else array.dtype.name for array in inputs]
-        attributes = dict(self.attributes)
-        _core.run_kernel(self.op_type, _raw(inputs), _raw(outputs), attributes, dtypes=dtypes, isa=isa)
+        _core.run_kernel(
+            self.op_type,
+            _raw(inputs),
+            _raw(outputs),
+            dict(self.attributes),
+            dtypes=dtypes,
+            isa=isa,
+            num_threads=min(_core.resolve_num_threads(), _MOST_THREADS),
+        )
         return y
 
     @cached_property
