@@ -15,6 +15,7 @@ from tests.e2e.test_guided_decoding import described, requests
 from tests.e2e.test_speculation import NGRAM
 from tests.fuzz.engines import taken_apart
 from tests.models import GROUP_SIZE, HYBRID_FAMILIES, VOCAB_SIZE, quantize_linear_layers, save_tiny_model
+from tests.rounds import rounds
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from tests.unit.csrc.tiny_engine import TinyEngine
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
@@ -175,7 +176,7 @@ def test_states_are_kept_while_blocks_are_free(case: Case) -> None:
     runner = case.runner(max_tokens_in_paged_kv_cache=room * LIMITS["tokens_per_block"], max_batch_size=2)
     rng = np.random.default_rng(1)
     texts = [rng.integers(0, VOCAB_SIZE, 120).tolist() for _ in range(3)]
-    for number in rng.integers(0, 3, 40):
+    for number in rng.integers(0, 3, rounds(40)):
         case.check_prompts(runner, [texts[number][: int(rng.integers(1, 120))]], 12)
     assert 0 < runner.session.stats().prefix_hit_rate < 1
 
