@@ -84,13 +84,17 @@ def test_caches_of_bytes(cache_dtype: torch.dtype, plain_keys: bool) -> None:
 
 @KEYS
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_prefill_of_bytes_that_were_widened(cache_dtype: torch.dtype, plain_keys: bool) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "page", "window", "blocks"), [(128, 32, 0, 12), (96, 16, 0, 12), (64, 128, 50, 3), (64, 32, 50, 40)]
+)
+def test_prefill_of_bytes_that_were_widened(
+    head_dim: int, page: int, window: int, blocks: int, cache_dtype: torch.dtype, plain_keys: bool
+) -> None:
     """Short sequences, and those that no longer fit, stand between and behind the long ones."""
     batch = [(300, 1), (3, 70), (31, 32), (160, 40), (0, 64), (33, 64), (0, 5)]
-    for head_dim, page, window, blocks in ((128, 32, 0, 12), (96, 16, 0, 12), (64, 128, 50, 3), (64, 32, 50, 40)):
-        how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator(seed=head_dim)}
-        how |= {"wide_blocks": blocks, "wide_tokens": 40}
-        check_prefill(attention_shape(4, 2, head_dim, page), batch, torch.bfloat16, window, wgmma=True, **how)
+    how = {"cache_dtype": cache_dtype, "plain_keys": plain_keys, "machine": Emulator(seed=head_dim)}
+    how |= {"wide_blocks": blocks, "wide_tokens": 40}
+    check_prefill(attention_shape(4, 2, head_dim, page), batch, torch.bfloat16, window, wgmma=True, **how)
 
 
 @KEYS
