@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS, STEP_INPUTS
+from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS
 
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
@@ -30,7 +30,7 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``cache`` (inputs only) says that this is a paged cache, and of which of ``CACHE_KINDS``; its shape is num_blocks,
     tokens_per_block and the extents of a token. A cache of states has num_blocks and the extents of a state.
-    ``step_input`` (int32 inputs, and rows of activations) names the step input that must be passed here, because
+    ``step_input`` (int32 inputs) names the step input that must be passed here, because
     kernels use its integers as indices and only the step checks them; ``below`` is the symbol that bounds those from
     above.
     ``state`` (int32 inputs, int64 outputs) says that this is memory of the engine, zero at load and kept between steps;
@@ -153,13 +153,10 @@ def _argument(entry: dict) -> Argument:
     return Argument(dtypes=dtypes, layouts=layouts, heads=heads, shape=tuple(entry.pop("shape")), **entry)
 
 
-_ROWS = {given.name for given in STEP_INPUTS if given.rows}  # step inputs of activations
-
-
 def _input(entry: dict) -> Argument:
     argument = _argument(entry)
     kinds = (argument.step_input is not None) + argument.state + argument.constant + argument.checked
-    if argument.step_input not in _ROWS and kinds != ("int32" in argument.dtypes):
+    if kinds != ("int32" in argument.dtypes):
         raise ValueError(
             f"input {argument.name}: expected step_input, state, constant or checked for an int32 input, for no other"
         )

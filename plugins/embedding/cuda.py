@@ -21,5 +21,5 @@ def lower(op: Lowering) -> list[Command]:
     ids = (op.step_input("token_ids"), *slots)
     ranks, (vocab, _) = op.state("ranks") if op.has("ranks") else None, table.shape
     assert isinstance(vocab, int)
-    rows = op.step_input("token_rows") if op.has("token_rows") else None
+    rows = op.optional_rows("token_rows")
     return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, ranks, vocab, op.attribute("scale"), rows)]

@@ -40,6 +40,16 @@ void push(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) store(to + i, load_first(from + i, count - i));
 }
 
+void push(const std::uint8_t* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < ceil_div(count, kLanes) * kLanes; ++i) to[i] = i < count ? from[i] : 0.0f;
+}
+
+// Pushes a piece of rows, which begins with element `at`.
+void push_rows(const Tensor& rows, std::int64_t at, std::int64_t count, float* to) {
+  if (rows.dtype == DType::kUint8) return push(rows.as<const std::uint8_t>() + at, count, to);
+  push(rows.as<const float>() + at, count, to);
+}
+
 // Applies a unary operation in place.
 void apply(Operation operation, float* x, std::int64_t count) {
   const Vec one = broadcast(1.0f);
@@ -90,7 +100,7 @@ void run(const rowwise::Program& program, const KernelArgs& args, const Piece& p
     const auto [operation, index] = program.steps[i];
     switch (operation) {
       case Operation::kRow:
-        push(args.inputs[rowwise::kX0 + index].as<const float>() + at, count, stack[depth++]);
+        push_rows(args.inputs[rowwise::kX0 + index], at, count, stack[depth++]);
         break;
       case Operation::kVector:
         push(args.inputs[rowwise::kV0 + index].as<const float>() + piece.first, count, stack[depth++]);

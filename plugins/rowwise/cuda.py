@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from trtllm_lite.common.vocabulary import UINT8
+from trtllm_lite.errors import BuildError
+
 from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, kernel, launch
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
@@ -60,6 +63,8 @@ def rowwise(
 def lower(op: Lowering) -> list[Command]:
     """Launch one kernel."""
     rows = [op.rows(name) for name in _names("x", MAX_ROWS) if op.has(name)]
+    if UINT8 in (buffer.dtype for buffer in rows):
+        raise BuildError("rows of bytes are given, which the kernels of GPUs do not read yet: build it for CPUs")
     vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]
     constants = op.optional_vector("constants")
     return [rowwise(op.result("y"), op.attribute("program"), op.num_rows("y"), rows, vectors, constants)]

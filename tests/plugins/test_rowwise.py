@@ -39,6 +39,16 @@ def test_matches_reference(isa: str, rows: int, features: int, program: str) -> 
     assert_close(actual, reference("Rowwise", inputs, attributes)["y"])
 
 
+@pytest.mark.parametrize("features", [1, 7, 256, 257, 1031])
+@pytest.mark.parametrize("program", ["x0", "x0 c0 mul v0 add", "x1 x0 sub"])
+def test_bytes_are_numbers(isa: str, features: int, program: str) -> None:
+    inputs, attributes = inputs_of(3, features), {"program": program}
+    inputs[0] = np.random.default_rng(features).integers(0, 256, (3, features)).astype(np.uint8)
+    inputs[0][0, :1] = 255
+    actual = run("Rowwise", inputs, attributes, isa=isa)["y"]
+    assert_close(actual, reference("Rowwise", inputs, attributes)["y"])
+
+
 def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
     inputs, attributes = inputs_of(70, 577), {"program": "x0 x1 mul c0 div tanh v0 mul gelu"}
     whole = run("Rowwise", inputs, attributes, isa=isa, num_threads=3)["y"]

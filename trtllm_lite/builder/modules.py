@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trtllm_lite.common.vocabulary import DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES
+from trtllm_lite.common.vocabulary import DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES, ROW_DTYPES
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.engine.plan import PlanTensor
@@ -47,7 +47,7 @@ def _port(name: str, tensor: PlanTensor) -> Port:
 
 
 def _is_given_row(tensor: PlanTensor) -> bool:
-    return tensor.kind == "input" and tensor.dtype in PLAIN_DTYPES
+    return tensor.kind == "input" and tensor.dtype in ROW_DTYPES
 
 
 def _has_rows(tensor: PlanTensor) -> bool:

@@ -97,6 +97,10 @@ STATE_DTYPES = (*PLAIN_DTYPES, AUTO)  # what builds take for the matrices of rec
 # The change of a layer's results for which AUTO takes 16 bits: about what rounding the results to bfloat16 changes.
 STATE_BUDGET = 1e-3
 
+# Bytes of a picture, as numbers from 0 to 255; and the types of step inputs that are rows.
+UINT8 = "uint8"
+ROW_DTYPES = (*PLAIN_DTYPES, UINT8)
+
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = (
     "row_major",
@@ -124,7 +128,7 @@ SYMBOLS = {
     "num_decode_seqs": "sequences of at most 1 + max_draft_len new tokens each, which come first",
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
-    "num_token_rows": "new tokens that are rows of a prompt's own embeddings",
+    "num_token_rows": "new tokens that are rows of a prompt's own",
     "num_tables": "rows of block_tables: for each sequence one row per cache group",
     "num_logits": "rows of logits",
     "max_blocks_per_seq": "columns of block_tables",
@@ -140,7 +144,9 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class StepInput:
-    """One input of a step, with a symbol for each axis: int32, or ``rows`` of the activations' type and size."""
+    """One input of a step, with a symbol for each axis: int32, or ``rows`` of the type and size that the module's port
+    says: one of ROW_DTYPES, uint8 or the type of activations.
+    """
 
     name: str
     shape: tuple[str, ...]
@@ -164,7 +170,7 @@ STEP_INPUTS = (
     StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
     StepInput("adapter_logits", ("num_adapter_logits",), "all rows of logits, in the order of adapter_tokens"),
     StepInput("adapter_logit_ends", ("num_loras",), "where the rows of each slot end in adapter_logits"),
-    StepInput(TOKEN_ROWS, ("num_token_rows",), "embeddings that take the place of tokens, in their order", rows=True),
+    StepInput(TOKEN_ROWS, ("num_token_rows",), "rows that take the place of tokens, in their order", rows=True),
     # Entries that no window reaches any more may name any block: nothing reads these blocks.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

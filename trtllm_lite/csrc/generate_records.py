@@ -97,6 +97,7 @@ def vocabulary_header() -> str:
         f"  // {item.doc}\n"
         for item in words.STEP_INPUTS
     )
+    row_dtypes = ", ".join(f"DType::{enumerator(name)}" for name in words.ROW_DTYPES)
     return (
         f"{HEADER}#pragma once\n\n#include <cstdint>\n#include <string_view>\n\n"
         '#include "dtypes.h"\n\nnamespace tl {\n\n'
@@ -114,7 +115,8 @@ def vocabulary_header() -> str:
         + enumeration("Symbol", tuple(words.SYMBOLS))
         + names_of("Symbol", tuple(words.SYMBOLS))
         + f"constexpr int kNumSymbols = {len(words.SYMBOLS)};\n\n"
-        + "// An input of a step, with a symbol for each axis: int32, or rows of the activations' type and size.\n"
+        + f"// The types of step inputs that are rows.\nconstexpr DType kRowDTypes[] = {{{row_dtypes}}};\n"
+        + "// An input of a step, with a symbol for each axis: int32, or rows of the type and size of a port.\n"
         + "struct StepInput {\n  std::string_view name;\n  int rank;\n  Symbol shape[2];\n  bool rows;\n};\n"
         + f"constexpr StepInput kStepInputs[] = {{\n{inputs}}};\n"
         + "// Positions in kStepInputs.\nenum StepInputIndex : std::uint8_t { "

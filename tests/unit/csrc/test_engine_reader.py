@@ -32,11 +32,12 @@ def open_bytes(tmp_path: Path) -> Callable[[bytes], Engine]:
     return write_and_open
 
 
-def test_opens_an_engine_that_takes_rows(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_opens_an_engine_that_takes_rows(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine], dtype: str) -> None:
     engine = tiny.copy()
-    engine.take_rows()
+    engine.take_rows(dtype=dtype)
     (module,) = json.loads(open_bytes(engine.to_bytes()).manifest)["modules"]
-    assert [port["name"] for port in module["inputs"]] == ["token_rows"]
+    assert [(port["name"], port["dtype"]) for port in module["inputs"]] == [("token_rows", dtype)]
 
 
 def test_opens_a_valid_engine(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
@@ -406,6 +407,19 @@ PLANS: dict[str, tuple[Change, str]] = {
     "rows that nothing reads": (
         lambda e: e.take_rows(reads=False),
         "expected Embedding to read token_rows if and only if that is an input",
+    ),
+    "rows of a type that none have": (
+        lambda e: e.take_rows(dtype="int8"),
+        "tensor token_rows: expected rows of floats of 32 bits, or of uint8, with the shape of the step input",
+    ),
+    "rows of 16 bits on a CPU": (lambda e: e.take_rows(dtype="float16"), "expected rows of floats of 32 bits"),
+    "bytes in place of embeddings": (
+        lambda e: (e.take_rows(dtype="uint8"), set_operand("Embedding", "token_rows", "token_rows")(e)),
+        "token_rows",
+    ),
+    "rows made of other rows than there are": (
+        lambda e: (e.take_rows(dtype="uint8"), set_operand("Embedding", "token_rows", "x")(e)),
+        "token_rows",
     ),
     "rows of another size": (lambda e: e.take_rows(size=HIDDEN - 1), "hidden"),
     "received by the first stage": (

@@ -38,7 +38,8 @@ for path in sys.argv[1:]:
             loop = _core.EventLoop(executor, max_batch_size=1, max_input_len=20, max_seq_len=24, max_num_tokens=20)
             params = _core.sampling.SamplingParams()
             params.max_tokens = 2
-            rows = _core.PromptRows(np.arange(20, dtype=np.int32), np.zeros((20, 64), np.uint8), b"0" * 320)
+            size = 16 if '"uint8"' in engine.plan else 64
+            rows = _core.PromptRows(np.arange(20, dtype=np.int32), np.zeros((20, size), np.uint8), b"0" * 320)
             loop.submit(np.zeros(20, np.int32), params, rows=rows)
             while not loop.poll(5.0)[1]:
                 pass
@@ -48,13 +49,15 @@ for path in sys.argv[1:]:
 
 
 def write_mutants(kind: str, engine: TinyEngine, directory: Path) -> list[Path]:
-    """``MUTANTS_PER_KIND`` files, the same every time; every other one of an engine that takes rows, too."""
-    rng, with_rows = random.Random(kind), engine.copy()
+    """``MUTANTS_PER_KIND`` files, the same every time; every other one of an engine that takes rows or bytes, too."""
+    rng, with_rows, with_bytes = random.Random(kind), engine.copy(), engine.copy()
     with_rows.take_rows()
+    with_bytes.take_rows(dtype="uint8")
+    engines = (engine, with_rows, engine, with_bytes) if kind != "bytes" else (engine,)
     paths = []
     for number in range(MUTANTS_PER_KIND):
         path = directory / f"{number:05}.engine"
-        path.write_bytes(KINDS[kind](rng, with_rows if number % 2 and kind != "bytes" else engine))
+        path.write_bytes(KINDS[kind](rng, engines[number % len(engines)]))
         paths.append(path)
     return paths
 

@@ -264,12 +264,24 @@ class TinyEngine:
         self.instructions().insert(-1, gather)
         self.place_weights()
 
-    def take_rows(self, *, bound: int = MAX_NUM_TOKENS, size: int = HIDDEN, reads: bool = True) -> None:
-        """Lets rows take the place of tokens; other arguments than the default ones make an invalid engine."""
+    def take_rows(
+        self, *, bound: int = MAX_NUM_TOKENS, size: int = HIDDEN, reads: bool = True, dtype: str = "float32"
+    ) -> None:
+        """Lets rows take the place of tokens, or uint8, which a Rowwise makes rows of.
+
+        Other arguments than these make an invalid engine.
+        """
         tensors = self.plan["tensors"]
         self.plan["symbols"]["num_token_rows"] = bound
-        rows = {"name": "token_rows", "dtype": "float32", "shape": ["num_token_rows", size]}
-        tensors.append(rows | {"layout": "row_major", "kind": "input", "offset": 0})
+        rows = {"name": "token_rows", "dtype": dtype, "shape": ["num_token_rows", size], "layout": "row_major"}
+        tensors.append(rows | {"kind": "input", "offset": 0})
+        if dtype == "uint8":
+            place = {"name": "made_rows", "dtype": "float32", "kind": "arena", "offset": self.plan["arena_bytes"]}
+            tensors.append(rows | place)
+            self.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
+            operands = {"x0": len(tensors) - 2, "y": len(tensors) - 1}
+            made = {"kind": "call", "op": "Rowwise", "operands": operands, "attributes": {"program": "x0"}}
+            self.instructions().insert(0, made)
         if reads:
             self.instruction("Embedding")["operands"]["token_rows"] = len(tensors) - 1
 

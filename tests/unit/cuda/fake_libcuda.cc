@@ -33,6 +33,7 @@ namespace {
 using fake::Collective, fake::Context, fake::count, fake::counted, fake::Lock, fake::number_from, fake::run_until,
     fake::Stream, fake::Work;
 constexpr int kTokenRowSize = 8;  // elements of a row that takes the place of a token
+constexpr int kByteRowSize = 5;   // the same of rows of bytes
 constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotReady = 600, kOutOfResources = 701,
               kPeerAccessAlreadyEnabled = 704, kLaunchFailed = 719;
@@ -163,6 +164,22 @@ Work embed_rows(Arguments& a, unsigned blocks) {
     for (unsigned t = 0; t < blocks; ++t) {
       const bool is_row = slots[t] < 0 && ids[t] < 0;
       x[t] = slots[t] >= 0 ? last[slots[t]] : is_row ? rows[~ids[t] * kTokenRowSize] : ids[t];
+      if (is_row) count("token_rows");
+      if (x[t] < 0) x[t] = kGarbage;
+    }
+  };
+}
+
+// Like "embed", but a token ~i is made of row i of bytes: the product of the row and (1, 8, 0, ..).
+Work embed_bytes(Arguments& a, unsigned blocks) {
+  auto* x = a.next<int*>();
+  const auto *ids = a.next<const int*>(), *slots = a.next<const int*>(), *last = a.next<const int*>();
+  const auto* rows = a.next<const std::uint8_t*>();
+  return [=] {
+    for (unsigned t = 0; t < blocks; ++t) {
+      const bool is_row = slots[t] < 0 && ids[t] < 0;
+      const std::uint8_t* row = rows + (is_row ? ~ids[t] * kByteRowSize : 0);
+      x[t] = slots[t] >= 0 ? last[slots[t]] : is_row ? row[0] + 8 * row[1] : ids[t];
       if (is_row) count("token_rows");
       if (x[t] < 0) x[t] = kGarbage;
     }
@@ -513,6 +530,7 @@ Work probe(Arguments& a, unsigned) {
 const std::map<std::string, Kernel>& kernels() {
   static const std::map<std::string, Kernel> all{{"embed", embed},
                                                  {"embed_rows", embed_rows},
+                                                 {"embed_bytes", embed_bytes},
                                                  {"pool_sums", pool_sums},
                                                  {"attend", attend},
                                                  {"adapt", adapt},
@@ -533,6 +551,7 @@ const std::map<std::string, Kernel>& kernels() {
 const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
                                                                    {"embed_rows", {8, 8, 8, 8, 8}},
+                                                                   {"embed_bytes", {8, 8, 8, 8, 8}},
                                                                    {"pool_sums", {8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"adapt", {8, 8, 8, 8, 8, 8, 4, 4, 4}},

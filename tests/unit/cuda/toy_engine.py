@@ -86,9 +86,10 @@ Json = dict[str, Any]
 
 KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up", "score_of_rank", "side_by_side")
 KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
-TOKEN_ROW_SIZE = 8
+TOKEN_ROW_SIZE, BYTE_ROW_SIZE = 8, 5
 ADAPT = "adapt"  # an additional kernel of engines with adapters
-EMBED_ROWS = "embed_rows"  # an additional kernel of engines that take rows in place of tokens
+# Additional kernels of engines that take rows in place of tokens: rows of activations, and of bytes.
+EMBED_ROWS, EMBED_BYTES = "embed_rows", "embed_bytes"
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
@@ -219,14 +220,18 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0, stride: int = SLOT_UNITS
     return toy
 
 
-def make_toy_engine_with_rows(max_draft_len: int = 0) -> TinyEngine:
-    """An engine of whose tokens some may be rows, which begin with the token that they stand for."""
+def make_toy_engine_with_rows(max_draft_len: int = 0, *, of_bytes: bool = False) -> TinyEngine:
+    """An engine of whose tokens some may be rows, which begin with the token that they stand for.
+
+    With ``of_bytes`` a token is made of the bytes of its row: it is the product of the row and (1, 8, 0, 0, 0).
+    """
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     toy.plan["symbols"]["num_token_rows"] = MAX_NUM_TOKENS
     place = {"layout": "row_major", "kind": "input", "offset": 0}
-    rows = {"name": "token_rows", "dtype": "bfloat16", "shape": ["num_token_rows", TOKEN_ROW_SIZE], **place}
+    dtype, size = ("uint8", BYTE_ROW_SIZE) if of_bytes else ("bfloat16", TOKEN_ROW_SIZE)
+    rows = {"name": "token_rows", "dtype": dtype, "shape": ["num_token_rows", size], **place}
     toy.plan["tensors"].append(rows)
-    toy.plan["kernels"].append(compiled(EMBED_ROWS))
+    toy.plan["kernels"].append(compiled(EMBED_BYTES if of_bytes else EMBED_ROWS))
     for step in toy.plan["programs"]:
         embed = step["instructions"][0]
         embed["kernel"] = len(KERNELS)
@@ -370,9 +375,8 @@ def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: 
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    others = [
-        name for name in (ADAPT, EMBED_ROWS, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES) if repr(name) in str(engine.plan)
-    ]
+    more = (ADAPT, EMBED_ROWS, EMBED_BYTES, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES)
+    others = [name for name in more if repr(name) in str(engine.plan)]
     cubins = {f"cubin.{name}": name.encode() for name in (*KERNELS, *others)}
     return engine.to_bytes({**engine.documents(), **cubins})
 

@@ -45,7 +45,7 @@ def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, cho
     """
     kind = ProgramKind(device, bucket, operands.limits)
     ops = run_device_passes(ops, kind)
-    program = _Program(kind, operands, choose, Links(ops), dict(operands.received))
+    program = _Program(kind, operands, choose, Links(ops), operands.received | operands.taken)
     commands: list[Command] = []
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")

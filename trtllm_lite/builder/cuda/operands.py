@@ -13,7 +13,7 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims, static_dims
 from trtllm_lite.builder.graph import cache_kind, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.common.vocabulary import FLOAT32, STATE, STEP_INPUTS
+from trtllm_lite.common.vocabulary import FLOAT32, STATE, STEP_INPUTS, UINT8
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
@@ -86,6 +86,7 @@ class Operands:
         self.collectives: list[str] = []
         self.states_of_ranks: list[Buffer] = []  # those of ``states`` that ranks share, in the order of their offsets
         self.received: dict[ir.Value, Buffer] = {}
+        self.taken: dict[ir.Value, Buffer] = {}  # step inputs that are rows
         self._sources: dict[Buffer, _Source] = {}  # the sources of ``weights``
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
@@ -157,8 +158,10 @@ class Operands:
         self.states_of_ranks.append(self.state(value))
 
     def take_rows(self, value: ir.Value) -> None:
-        """Add the step input ``value``, rows of activations."""
-        self.inputs[str(value.name)] = Buffer(str(value.name), self.dtype, known_dims(value), "input")
+        """Add the step input ``value``, rows of activations or of bytes."""
+        dtype = UINT8 if value.dtype == ir.DataType.UINT8 else self.dtype
+        buffer = Buffer(str(value.name), dtype, known_dims(value), "input")
+        self.inputs[buffer.name] = self.taken[value] = buffer
 
     def receive(self, value: ir.Value) -> None:
         """Make room for the rows ``value`` that another stage computes."""

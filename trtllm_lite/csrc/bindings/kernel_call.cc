@@ -19,14 +19,15 @@ DType dtype_of_array(const KernelArray& array, std::string_view name) {
   if (array.dtype() == nb::dtype<std::uint8_t>()) {
     if (name == "int4") return DType::kInt4;
     if (name == "uint4") return DType::kUint4;
+    if (name == "uint8") return DType::kUint8;
     return name == "float4_e2m1fn" ? DType::kFloat4E2m1fn : DType::kFloat8E4m3fn;
   }
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
   }
   throw EngineError(
-      "run_kernel: expected arrays of float32, float16, int64, int32 or int8, or the bits of bfloat16 as uint16, or of "
-      "float8_e4m3fn, int4, uint4 or float4_e2m1fn as uint8");
+      "run_kernel: expected arrays of float32, float16, int64, int32 or int8, or the bits of bfloat16 as uint16, or "
+      "uint8, also as the bits of float8_e4m3fn, int4, uint4 or float4_e2m1fn");
 }
 
 // The inputs or outputs of a call: logical descriptions for the schema check, pointers for the kernel.

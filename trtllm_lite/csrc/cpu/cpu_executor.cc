@@ -97,7 +97,7 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
     switch (tensor.kind) {
       case TensorKind::kInput: {
         const auto input = static_cast<StepInputIndex>(step_input_index(tensor.name));
-        places.push_back(input == kTokenRows ? reinterpret_cast<std::byte*>(inputs_.token_rows())
+        places.push_back(input == kTokenRows ? inputs_.token_rows()
                                              : reinterpret_cast<std::byte*>(inputs_.data(input)));
         break;
       }

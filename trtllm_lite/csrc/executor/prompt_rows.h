@@ -1,4 +1,4 @@
-// Embeddings of a prompt that take the place of its tokens.
+// Rows of a prompt that take the place of its tokens: embeddings, or bytes from which the model makes them.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct PromptRows {
 
   std::vector<std::int32_t> positions;  // positions of the prompt that have a row, in ascending order
   std::size_t row_bytes = 0;
-  std::vector<std::byte> rows;  // [positions.size(), row_bytes], in the type of the engine's activations
+  std::vector<std::byte> rows;  // [positions.size(), row_bytes], in the type of the module's port
   // A digest of each row, by which prefixes are told apart: its tokens are placeholders.
   std::string digests;
 

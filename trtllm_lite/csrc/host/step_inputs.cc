@@ -63,14 +63,17 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
 
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
   const Manifest& manifest = engine.manifest();
-  constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
   StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len, cache_geometry(manifest),
-                    token_row_bytes(only_module(manifest)) / kElement};
+                    token_row_bytes(only_module(manifest))};
   limits.bounds[Symbol::kNumBlocks] = num_blocks;
   return limits;
 }
 
-StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
+StepInputs::StepInputs(StepLimits limits)
+    : limits_(std::move(limits)),
+      token_rows_(static_cast<std::size_t>(limits_.bound(Symbol::kNumTokenRows) * limits_.token_row_bytes),
+                  AnonymousMemory::Pages::kDefault, "rows in place of tokens",
+                  "build the engine with a smaller --max_num_tokens") {
   for (const StepInputIndex input : kRequestInputs) {
     std::int64_t size = 1;
     for (int axis = 0; axis < kStepInputs[input].rank; ++axis) {
@@ -78,7 +81,6 @@ StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
     }
     buffers_[input].resize(static_cast<std::size_t>(size));
   }
-  token_rows_.resize(static_cast<std::size_t>(limits_.bound(Symbol::kNumTokenRows) * limits_.token_row_size));
   seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(Symbol::kNumSeqs)));
   is_written_.assign(static_cast<std::size_t>(limits_.bound(Symbol::kNumBlocks)), false);
 }
@@ -86,7 +88,7 @@ StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
 std::size_t StepInputs::num_bytes() const {
   std::size_t bytes = 0;
   for (const std::vector<std::int32_t>& buffer : buffers_) bytes += buffer.size() * sizeof(std::int32_t);
-  return bytes + token_rows_.size() * sizeof(float);
+  return bytes + token_rows_.size();
 }
 
 Extents StepInputs::assign(const StepRequest& request) {
@@ -121,13 +123,13 @@ void StepInputs::copy(const StepRequest& request) {
 
 // Copies rows that take the place of tokens, and lets these tokens name them.
 void StepInputs::place_rows(std::span<const TokenRow> rows) {
-  const auto size = static_cast<std::size_t>(limits_.token_row_size);
+  const auto bytes = static_cast<std::size_t>(limits_.token_row_bytes);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::int64_t least = i == 0 ? 0 : rows[i - 1].token + 1;
     expect_range(
         least, extent(Symbol::kNumTokens) - 1, rows[i].token, [i] { return item("token_rows", std::int64_t(i)); },
         "pass ascending numbers of this step's tokens");
-    std::memcpy(token_rows_.data() + i * size, rows[i].row, size * sizeof(float));
+    std::memcpy(token_rows_.data() + i * bytes, rows[i].row, bytes);
     buffers_[kTokenIds][static_cast<std::size_t>(rows[i].token)] = ~static_cast<std::int32_t>(i);
   }
 }

@@ -9,6 +9,7 @@
 
 #include "caches/kv_geometry.h"
 #include "engine/engine.h"
+#include "host/anonymous_memory.h"
 #include "host/low_rank_part.h"
 
 namespace tl {
@@ -17,7 +18,7 @@ namespace tl {
 constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds,   kCuSeqlens,
                                              kPastLens, kLogitsIndices, kBlockTables};
 
-// An embedding that takes the place of token number `token` of a step: float32[token_row_size].
+// A row of token_row_bytes that takes the place of token number `token` of a step.
 struct TokenRow {
   std::int32_t token;
   const std::byte* row;
@@ -47,7 +48,7 @@ struct StepLimits {
   std::vector<ValueBound> values;  // bounds of values that kernels use as indices
   std::int64_t max_seq_len = 0;
   KvGeometry geometry;
-  std::int64_t token_row_size = 0;  // elements of rows that take the place of tokens; 0 if none may
+  std::int64_t token_row_bytes = 0;  // bytes of rows that take the place of tokens; 0 if none may
 
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
@@ -65,8 +66,8 @@ class StepInputs {
 
   // The address of one of kRequestInputs, which never changes.
   std::int32_t* data(StepInputIndex input) { return buffers_[input].data(); }
-  // The address of the input token_rows, which never changes.
-  float* token_rows() { return token_rows_.data(); }
+  // The address of the input token_rows, at the beginning of a page, which never changes.
+  std::byte* token_rows() { return token_rows_.data(); }
   std::size_t num_bytes() const;
 
  private:
@@ -90,7 +91,7 @@ class StepInputs {
 
   const StepLimits limits_;
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
-  std::vector<float> token_rows_;
+  AnonymousMemory token_rows_;
   std::vector<std::int32_t> seq_lens_;
   Extents extents_;
   std::vector<bool> is_written_;  // by block; all false between steps

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.common.printable import one_line
-from trtllm_lite.common.vocabulary import TOKEN_ROWS
+from trtllm_lite.common.vocabulary import TOKEN_ROWS, UINT8
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.modules import Port
 from trtllm_lite.errors import ArgumentError
@@ -19,20 +19,24 @@ from trtllm_lite.runtime.core import core
 _DIGEST_BYTES = 16
 _KEY = secrets.token_bytes(_DIGEST_BYTES)  # nobody outside can look for rows of equal digests
 _LARGEST = {"float32": float(np.finfo(np.float32).max), "float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+_LARGEST[UINT8] = 255.0
 
 
 @dataclass(eq=False)
 class PromptEmbeds:
-    """``rows`` float32[n, hidden_size] take the place of the tokens at ``positions`` int32[n], which ascend."""
+    """``rows`` take the place of the tokens at ``positions`` int32[n], which ascend.
+
+    They are embeddings, float32[n, hidden_size], or uint8[n, size] for an engine that makes embeddings of bytes.
+    """
 
     positions: NDArray[np.int32]
-    rows: NDArray[np.float32]
+    rows: NDArray[np.float32 | np.uint8]
     _native: dict[Port, Any] = field(default_factory=dict, init=False, repr=False)
 
     def to_native(self, manifest: Manifest) -> Any:
-        """The ``_core.PromptRows`` for an engine, in the type of its activations.
+        """The ``_core.PromptRows`` for an engine, in the type of its activations, or bytes as they are.
 
-        Raises ArgumentError if the engine takes no embeddings, rows of another size, or no numbers as large.
+        Raises ArgumentError if the engine takes no rows, rows of another type or size, or no numbers as large.
         """
         ports = [port for port in manifest.module.inputs if port.name == TOKEN_ROWS]
         if not ports:
@@ -42,10 +46,13 @@ class PromptEmbeds:
             )
         (port,) = ports
         if port not in self._native:
+            takes, given = (UINT8 if dtype == UINT8 else "floats" for dtype in (port.dtype, self.rows.dtype.name))
+            if takes != given:
+                raise ArgumentError(f"prompt_embeds has rows of {given}: expected {takes}, which this engine takes")
             if self.rows.shape[1] != port.size:
+                what = "the engine's size of rows" if takes == UINT8 else "the model's hidden size"
                 raise ArgumentError(
-                    f"prompt_embeds has rows of {self.rows.shape[1]} elements: expected the model's hidden size, "
-                    f"{port.size}"
+                    f"prompt_embeds has rows of {self.rows.shape[1]} elements: expected {what}, {port.size}"
                 )
             largest, most = float(np.abs(self.rows).max()), _LARGEST[port.dtype]
             if largest > most:
@@ -92,7 +99,7 @@ def split_embeds(name: str, prompt: Any, vocab_size: int) -> tuple[Any, PromptEm
     return ids, PromptEmbeds(positions.astype(np.int32), rows[wanted])
 
 
-def _rows(name: str, value: Any) -> NDArray[np.float32]:
+def _rows(name: str, value: Any) -> NDArray[np.float32 | np.uint8]:
     try:
         rows = np.asarray(value)
         numbers = rows.astype(np.float32)
@@ -101,11 +108,14 @@ def _rows(name: str, value: Any) -> NDArray[np.float32]:
             f"{name}: prompt_embeds is no array of numbers ({one_line(str(error))}): expected float32[tokens, "
             "hidden_size]; of a tensor of torch pass tensor.detach().float().cpu().numpy()"
         ) from error
-    if numbers.ndim != 2 or 0 in numbers.shape or not np.issubdtype(rows.dtype, np.floating):
+    is_bytes = rows.dtype == np.uint8
+    if numbers.ndim != 2 or 0 in numbers.shape or not (is_bytes or np.issubdtype(rows.dtype, np.floating)):
         raise ArgumentError(
             f"{name}: prompt_embeds has shape {rows.shape} and dtype {rows.dtype}: expected floats [tokens, "
             "hidden_size]"
         )
+    if is_bytes:
+        return rows.copy()
     if not np.isfinite(numbers).all():
         raise ArgumentError(f"{name}: prompt_embeds has elements that are not finite: expected finite numbers")
     return numbers
@@ -117,7 +127,8 @@ def _bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).view(np.uint8)
 
 
-_STORED: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.uint8]]] = {
+_STORED: Mapping[str, Callable[[NDArray[Any]], NDArray[np.uint8]]] = {
+    UINT8: np.ascontiguousarray,
     "float32": lambda rows: np.ascontiguousarray(rows).view(np.uint8),
     "float16": lambda rows: rows.astype(np.float16).view(np.uint8),
     "bfloat16": _bfloat16,

@@ -66,14 +66,16 @@ class TensorChecker {
     expect_no_offset(tensor);
   }
 
-  // Throws unless the tensor has rows of activations, as many as `symbol` says.
+  // Throws unless the tensor has rows of activations or of bytes, as many as `symbol` says.
   void check_rows(const PlanTensor& tensor, Symbol symbol) const {
     const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // bytes of an element of activations
-    const bool matches = is_float(tensor.dtype) && item_size(tensor.dtype) == bytes && tensor.shape.size() == 2 &&
-                         tensor.shape[0].symbol == symbol && !tensor.shape[1].symbol && tensor.shape[1].value > 0;
-    if (!matches) {
-      fail(tensor,
-           "expected rows of floats of " + std::to_string(8 * bytes) + " bits with the shape of the step input");
+    const bool is_row_dtype = std::ranges::find(kRowDTypes, tensor.dtype) != std::end(kRowDTypes);
+    const bool has_dtype = is_row_dtype && (tensor.dtype == DType::kUint8 || item_size(tensor.dtype) == bytes);
+    const bool has_shape = tensor.shape.size() == 2 && tensor.shape[0].symbol == symbol && !tensor.shape[1].symbol &&
+                           tensor.shape[1].value > 0;
+    if (!has_dtype || !has_shape) {
+      fail(tensor, "expected rows of floats of " + std::to_string(8 * bytes) +
+                       " bits, or of uint8, with the shape of the step input");
     }
     expect_no_offset(tensor);
   }
