@@ -475,6 +475,14 @@ TEST(sequences_that_share_a_block_may_commit_it_after_different_ones) {
   CHECK(simple.hits(iota(5)) == 2);
 }
 
+// The block that was released longest ago lies beside the newest one.
+TEST(a_run_with_a_new_block_is_kept_for_longer) {
+  tl::BlockPool pool(6, 2);
+  for (int i = 0; i < 6; ++i) pool.set_cached(pool.allocate(), true);
+  for (const std::int32_t block : {0, 2, 3, 4, 5, 1}) pool.release(block, 0);
+  for (const std::int32_t first : {2, 4, 0}) CHECK(pool.allocate_run() == first);
+}
+
 TEST(states_fill_a_cache_of_the_size_of_a_batch) {
   const std::vector<tl::CacheSpec> groups{{}, with_states(7)};
   Simple simple({.num_blocks = 5 * (7 + 3), .tokens_per_block = 4, .groups = groups});

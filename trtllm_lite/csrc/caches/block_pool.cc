@@ -15,7 +15,8 @@ BlockPool::BlockPool(int num_blocks, int run)
       free_words_(free_.size() / 64 + 1),
       run_(run),
       ready_of_run_(run > 1 ? num_blocks / run : 0),
-      free_of_run_(ready_of_run_.size()) {
+      free_of_run_(ready_of_run_.size()),
+      last_ready_of_run_(ready_of_run_.size()) {
   blocks_.back().prev = blocks_.back().next = num_blocks;
   for (int block = 0; block < num_blocks; ++block) put_free(block);
 }
@@ -34,13 +35,18 @@ std::int32_t BlockPool::allocate_run() {
   return first;
 }
 
-// The number of the run to allocate next; one is ready.
+// The number of the run to allocate next; one is ready. A run has old and new cached blocks: only if the newest is old,
+// nothing is lost that others are about to look for.
 std::int32_t BlockPool::next_run() const {
   const auto free = std::ranges::find(free_of_run_, run_);
   if (free != free_of_run_.end()) return static_cast<std::int32_t>(free - free_of_run_.begin());
-  std::int32_t block = blocks_.back().next;
-  while (ready_run_of(block) == kNoBlock) block = blocks_[block].next;
-  return block / run_;
+  std::int32_t best = kNoBlock;
+  for (std::int32_t run = 0; run < std::ssize(ready_of_run_); ++run) {
+    const auto at = static_cast<std::size_t>(run);
+    if (ready_of_run_[at] != run_) continue;
+    if (best == kNoBlock || last_ready_of_run_[at] < last_ready_of_run_[static_cast<std::size_t>(best)]) best = run;
+  }
+  return best;
 }
 
 // Takes a block that is ready.
@@ -90,6 +96,7 @@ void BlockPool::count_ready(std::int32_t block, int change, bool is_free) {
   ready_of_run_[run] += change;
   num_ready_runs_ += ready_of_run_[run] == run_;
   if (is_free) free_of_run_[run] += change;
+  if (change > 0) last_ready_of_run_[run] = ++num_made_ready_;
 }
 
 void BlockPool::retain(std::int32_t block) {

@@ -27,7 +27,7 @@ class BlockPool {
   // released cached block.
   std::int32_t allocate();
   // Returns the first block of a run of ready blocks, which have one reference then: the lowest of free blocks or, if
-  // there is none, the run with the cached block that was released longest ago. kNoBlock if no run is ready.
+  // there is none, the run of which no block has been released for the longest time. kNoBlock if no run is ready.
   std::int32_t allocate_run();
   int num_ready_runs() const { return num_ready_runs_; }
   // The number of the ready run that the block belongs to; kNoBlock if its run is not ready.
@@ -88,6 +88,8 @@ class BlockPool {
   const int run_;
   std::vector<int> ready_of_run_;  // the number of blocks of each run that are ready; empty for runs of one
   std::vector<int> free_of_run_;   // the number of blocks of each run that are free
+  std::vector<std::uint64_t> last_ready_of_run_;  // when a block of each run was last made ready, as a count
+  std::uint64_t num_made_ready_ = 0;
   int num_ready_runs_ = 0;
   std::deque<Released> in_flight_;
   std::uint64_t ended_ = 0;
