@@ -47,7 +47,7 @@ def _add_all(families: Families) -> None:
 def _stats() -> Stats:
     numbers = dict.fromkeys(Stats.__dataclass_fields__, 0)
     numbers |= {"speculation": Speculation(1, (1,), (1,)), "latencies": LatencyLog().overall()}
-    numbers["reached_tokens"] = (0,)  # type: ignore[assignment]
+    numbers["reached_tokens"] = numbers["host_tokens"] = (0,)  # type: ignore[assignment]
     return Stats(**numbers)  # type: ignore[arg-type]
 
 

@@ -88,6 +88,28 @@ def test_the_third_prompt_goes_on_where_two_parted(engine: Path) -> None:
     assert found == answers(engine, prompts, enable_block_reuse=False)[0]
 
 
+def test_evicted_states_come_back_from_host_memory(engine: Path) -> None:
+    """The cache has room for a few prompts: others leave with their states, and come back bit for bit."""
+    rng = np.random.default_rng(15)
+    prompts = [random_tokens(rng, 5 * PAGE + length) for length in (1, 7, 16, 18, 3, 33, 20, 5)]
+    whole = [(len(prompt) - 1) // PAGE * PAGE for prompt in prompts]
+    expected, _ = answers(engine, prompts, enable_block_reuse=False)
+    found = {}
+    for host_cache_size in (None, 1 << 25):
+        cache = KvCacheConfig(max_tokens=8 * PAGE, host_cache_size=host_cache_size)
+        with LLM(engine, kv_cache_config=cache, max_batch_size=3) as llm:
+            told = llm.session.told_reuse
+            results = [answer(llm.session, prompt) for prompt in prompts * 3]
+            stats = llm.get_stats()
+        assert [bits for bits, _ in results] == expected * 3
+        found[host_cache_size] = [num_cached for _, num_cached in results]
+        assert ("33,554,432 bytes of host memory" in told) == (host_cache_size is not None)
+    assert sum(found[None]) < sum(found[1 << 25])
+    assert found[1 << 25] == [0] * len(prompts) + whole * 2
+    assert stats.hit_tokens == 2 * sum(whole)
+    assert all(0 < tokens <= stats.hit_tokens for tokens in stats.host_tokens)
+
+
 @pytest.mark.parametrize("tokens_per_block", [16, 32, 64, 128])
 @pytest.mark.parametrize("family", ["falcon_h1", "qwen3_next"])
 def test_blocks_are_as_long_as_asked_for(family: str, tokens_per_block: int, tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--max_tokens_in_paged_kv_cache", type=COUNT, help="Tokens that the KV cache holds. [default: a full batch]"
     ),
     click.option(
-        "--host_cache_size", type=COUNT_OR_ZERO, help="Bytes of host memory for requests that MAX_UTILIZATION preempts."
+        "--host_cache_size",
+        type=COUNT_OR_ZERO,
+        help="Bytes of host memory for prefixes and preempted requests that the KV cache has no room for.",
     ),
     click.option(
         "--capacity_scheduler_policy",

@@ -26,7 +26,7 @@ DIVIDED = (
 )
 EXPERTS = "it is tensor_parallel_size / moe_expert_parallel_size: pass these instead"
 CACHE_SCALES = "`trtllm-lite quantize --kv_cache_dtype` finds the scales of a KV cache; leave it out"
-OFFLOADING = "host_cache_size is the host memory, in bytes, for requests that MAX_UTILIZATION preempts"
+OFFLOADING = "host_cache_size is the host memory, in bytes, for what the KV cache has no room for"
 GRAMMARS = "llguidance compiles grammars, as requests ask for them; leave it out"
 CALIBRATE = "`trtllm-lite quantize` calibrates, with --calib_dataset, --calib_size and --calib_max_seq_length"
 EXACT = "a draft is kept if it is the token that would have been sampled in its place; leave it out"

@@ -20,6 +20,9 @@ def _manifest(*, has_states: bool) -> Manifest:
     return replace(manifest, kv_cache=replace(manifest.kv_cache, groups=groups))
 
 
+ON_HOST = KvCacheConfig(host_cache_size=4096)
+
+
 @pytest.mark.parametrize(
     ("has_states", "options", "told"),
     [
@@ -28,6 +31,8 @@ def _manifest(*, has_states: bool) -> Manifest:
         (True, RunnerOptions(), "where prompts end or part"),
         (True, RunnerOptions(kv_cache=KvCacheConfig(state_snapshot_interval=3)), "after every 3 blocks of 4 tokens"),
         (True, RunnerOptions(enable_chunked_context=False), "with chunked context alone"),
+        (True, RunnerOptions(kv_cache=ON_HOST), "part; what the KV cache has no room for goes to 4,096 bytes of host"),
+        (False, RunnerOptions(kv_cache=ON_HOST), "4 tokens; what the KV cache has no room for goes to 4,096"),
     ],
 )
 def test_reuse_is_told(has_states: bool, options: RunnerOptions, told: str) -> None:

@@ -176,10 +176,16 @@ def test_options_that_make_no_sense(options):
         limits(**options)
 
 
-def test_host_memory_is_for_a_policy_that_preempts():
+def test_host_memory_is_for_prefixes_or_a_policy_that_preempts():
     assert limits(policy="GUARANTEED_NO_EVICT", host_cache_size=0).num_host_blocks == 0
+    assert limits(policy="GUARANTEED_NO_EVICT", host_cache_size=256 * 7).num_host_blocks == 7
     with pytest.raises(ArgumentError, match=r"GUARANTEED_NO_EVICT preempts none: set .* to MAX_UTILIZATION, or"):
-        limits(policy="GUARANTEED_NO_EVICT", host_cache_size=256 * 7)
+        limits(policy="GUARANTEED_NO_EVICT", host_cache_size=256 * 7, enable_block_reuse=False)
+
+
+def test_host_memory_has_room_for_a_block():
+    with pytest.raises(LimitError, match=r"host_cache_size=255 is too small: a block .* takes 256 bytes: raise it"):
+        limits(host_cache_size=255)
 
 
 def test_threads_are_for_the_cpu():

@@ -137,8 +137,9 @@ class FakeExecutor : public tl::StepExecutor {
     std::vector<Tokens> beams;  // histories of a search's beams, once its prompt is computed
     Tables tables;
   };
-  // State by block: the slot whose row uses it; kCopy if only a copy uses it; kShared if rows of several slots use it.
-  static constexpr int kCopy = -1, kShared = -2;
+  // State by block: the slot whose row uses it; kCopy if only a copy uses it, or kSaved if that is one to the host,
+  // after which the block may belong to any slot; kShared if rows of several slots use it.
+  static constexpr int kCopy = -1, kShared = -2, kSaved = -3;
   struct Touched {
     std::map<int, int> device, written;
     std::set<int> host;
@@ -175,7 +176,8 @@ class FakeExecutor : public tl::StepExecutor {
   Touched touched_by(const tl::StepBatch& batch) {
     Touched touched;
     for (const tl::CopyOrder& copy : batch.copies) {
-      if (copy.kind != tl::CopyKind::kHostToDevice) touched.device[copy.src] = kCopy;
+      const int use = copy.kind == tl::CopyKind::kDeviceToHost ? kSaved : kCopy;
+      if (copy.kind != tl::CopyKind::kHostToDevice) touched.device[copy.src] = use;
       if (copy.kind != tl::CopyKind::kDeviceToHost) touched.device[copy.dst] = touched.written[copy.dst] = kCopy;
       if (copy.kind == tl::CopyKind::kHostToDevice) touched.host.insert(copy.src);
       if (copy.kind == tl::CopyKind::kDeviceToHost) CHECK(touched.host.insert(copy.dst).second);
@@ -187,7 +189,7 @@ class FakeExecutor : public tl::StepExecutor {
       const int end = row.past_len + row.num_tokens;
       const auto touch = [&](int block, bool is_written) {
         const auto [entry, first] = touched.device.emplace(block, row.slot);
-        if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
+        if (!first) entry->second = entry->second == kCopy || entry->second == kSaved ? row.slot : kShared;
         if (is_written) touched.written[block] = row.slot;
       };
       for (std::size_t group = 0; group < shape_.groups.size(); ++group) {
@@ -220,7 +222,7 @@ class FakeExecutor : public tl::StepExecutor {
   void check_no_conflict(const Flight& flight, const tl::StepBatch& batch) const {
     for (const auto& [block, slot] : launch_touched_.written) {
       const auto used = flight.touched.device.find(block);
-      CHECK(used == flight.touched.device.end() || used->second == slot);
+      CHECK(used == flight.touched.device.end() || used->second == slot || used->second == kSaved);
     }
     for (const tl::CopyOrder& copy : batch.copies) {
       if (copy.kind == tl::CopyKind::kDeviceToHost) CHECK(!flight.touched.host.contains(copy.dst));

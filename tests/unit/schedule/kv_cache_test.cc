@@ -29,7 +29,8 @@ class Model {
         cache_(config),
         device_(static_cast<std::size_t>(config.num_blocks), Tokens(config.tokens_per_block, -7)),
         host_(static_cast<std::size_t>(config.num_host_blocks), Tokens(config.tokens_per_block, -7)),
-        last_use_(static_cast<std::size_t>(config.num_blocks), 0) {}
+        last_use_(static_cast<std::size_t>(config.num_blocks), 0),
+        last_save_(last_use_.size(), 0) {}
 
   void random_operation() {
     if (config_.slabs.max_lent > 0) lend();
@@ -77,6 +78,7 @@ class Model {
   }
 
   const tl::KvCacheCounters& counters() const { return cache_.counters(); }
+  int num_tenants = 2;
   int num_kept = 0;  // states kept for other sequences
   int num_lent = 0;  // slabs of memory lent
 
@@ -100,8 +102,9 @@ class Model {
     for (int i = 0; i < count; ++i) tokens.push_back(draw(8) == 0 ? draw(2) : 0);
   }
 
-  // Sends a slab of memory on its way, goes on with one, or brings one back.
+  // Sends a slab of memory on its way, goes on with one, or brings one back, before a step is prepared.
   void lend() {
+    if (std::ranges::find(last_save_, launched_ + 1) != last_save_.end()) cache_.step_launched(++launched_);
     const tl::LentSlabs& lent = cache_.lent();
     const bool has_room = lent.num_lent() < config_.slabs.max_lent && !lent.leaving();
     const std::optional<int> next = lent.choose(cache_.device());
@@ -112,7 +115,7 @@ class Model {
       lent_.push_back(*slab);
       ++num_lent;
       for (auto [block, last] = lent.blocks_of(*slab); block <= last; ++block) {
-        CHECK(last_use_[block] <= ended_);
+        CHECK(last_use_[block] <= ended_ && last_save_[block] <= ended_);
         std::ranges::fill(device_[block], -9);
       }
     }
@@ -127,15 +130,18 @@ class Model {
     Tokens tokens;
     add_tokens(tokens, 1 + draw(5 * config_.tokens_per_block));
     std::vector<tl::CopyOrder> copies;
-    Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0, copies)), tokens, {}, draw(2) ? "a" : "b"};
+    Live fresh{
+        KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0, copies)), tokens, {}, std::to_string(draw(num_tenants))};
     tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
     const int length = hit.num_blocks * config_.tokens_per_block, num_tokens = static_cast<int>(std::ssize(tokens));
     CHECK(length < num_tokens);
     const int num_needed = cache_.geometry().num_needed(length, num_tokens) - hit.num_held + hit.num_unreferenced;
     if (has_states() && (num_needed > cache_.device().num_ready() || !cache_.has_run_beside(hit))) hit = {};
+    if (hit.num_unreferenced > cache_.device().num_ready()) hit = {};
     fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens), copies);
     check_fresh({}, states(std::get<KvSequence>(fresh.handle)));
     execute(copies);
+    if (!copies.empty()) launch(std::get<KvSequence>(fresh.handle));  // nobody closes a sequence before its first step
     live_.push_back(std::move(fresh));
   }
 
@@ -245,15 +251,18 @@ class Model {
     for (const auto& copy : copies) {
       const Tokens& src = (copy.kind == CopyKind::kHostToDevice ? host_ : device_)[copy.src];
       (copy.kind == CopyKind::kDeviceToHost ? host_ : device_)[copy.dst] = src;
-      if (copy.kind != CopyKind::kHostToDevice) last_use_[copy.src] = launched_ + 1;
+      if (copy.kind == CopyKind::kDeviceToHost) last_save_[copy.src] = launched_ + 1;
+      if (copy.kind == CopyKind::kDeviceToDevice) last_use_[copy.src] = launched_ + 1;
       if (copy.kind != CopyKind::kDeviceToHost) last_use_[copy.dst] = launched_ + 1;
     }
   }
 
-  // Checks that no step in flight uses blocks that were not in the table before.
+  // Checks that no step in flight uses blocks that were not in the table before. The step in preparation may have moved
+  // their content to the host.
   void check_fresh(const Tokens& before, const Tokens& blocks) const {
     for (const std::int32_t block : blocks) {
-      if (std::ranges::find(before, block) == before.end()) CHECK(last_use_[block] <= ended_);
+      if (std::ranges::find(before, block) != before.end()) continue;
+      CHECK(last_use_[block] <= ended_ && (last_save_[block] <= ended_ || last_save_[block] == launched_ + 1));
     }
   }
   // Starts a step that reads and writes the sequence; at most two steps are in flight.
@@ -320,7 +329,7 @@ class Model {
   tl::KvManagerConfig config_;
   KvCacheManager cache_;
   std::vector<Tokens> device_, host_;
-  std::vector<std::uint64_t> last_use_;
+  std::vector<std::uint64_t> last_use_, last_save_;  // by block: the last step that uses it, or copies it to the host
   std::vector<std::uint64_t> scratch_;
   std::list<Live> live_;
   std::vector<int> lent_;
@@ -343,6 +352,13 @@ struct Simple {
     cache.step_launched(step);
     cache.step_ended(step);
     return kv;
+  }
+  void end_step() {
+    cache.step_launched(++step);
+    cache.step_ended(step);
+  }
+  std::int64_t copies_of(CopyKind kind) const {
+    return std::ranges::count_if(copies, [&](const tl::CopyOrder& copy) { return copy.kind == kind; });
   }
   int hits(Tokens tokens, const std::string& salt = "") {
     std::vector<std::uint64_t> hashes;
@@ -414,7 +430,31 @@ TEST(random_operations_on_states) {
     evicted += model.counters().evicted_blocks;
     kept += model.num_kept;
   }
-  CHECK(reaches(hit_tokens, 400) && reaches(evicted, 100) && reaches(kept, 200));
+  CHECK(reaches(hit_tokens, 320) && reaches(evicted, 100) && reaches(kept, 200));
+}
+
+// The device holds few sequences, and the host what the others leave behind.
+TEST(random_operations_move_prefixes_to_the_host) {
+  std::int64_t from_host = 0, states_from_host = 0, evicted = 0;
+  int num_lent = 0;
+  for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
+    auto groups = with_windows(seed % 3 == 2 ? std::vector<int>{0, 5} : std::vector<int>{0});
+    if (seed % 2 == 0) groups.push_back(with_states(1 + static_cast<int>(seed % 5)));
+    const tl::SlabLayout slabs{.block_bytes = 2, .slab_bytes = 3, .max_lent = seed % 4 < 2 ? 0 : 2};
+    Model model(seed, {.num_blocks = 30 + static_cast<int>(seed % 8),
+                       .num_host_blocks = 60 + static_cast<int>(seed % 3) * 60,
+                       .tokens_per_block = 1 + static_cast<int>(seed % 2),
+                       .groups = groups,
+                       .slabs = slabs});
+    model.num_tenants = 8;
+    for (int i = 0; i < 1000; ++i) model.random_operation();
+    model.finish();
+    from_host += model.counters().host_tokens.front();
+    if (seed % 2 == 0) states_from_host += model.counters().host_tokens.back();
+    evicted += model.counters().evicted_blocks;
+    num_lent += model.num_lent;
+  }
+  CHECK(reaches(from_host, 800) && reaches(states_from_host, 240) && reaches(evicted, 800) && reaches(num_lent, 400));
 }
 
 // Blocks lie in several slabs, slabs in several blocks, and states in runs of blocks.
@@ -491,6 +531,64 @@ TEST(states_fill_a_cache_of_the_size_of_a_batch) {
     for (int i = 0; i < 5; ++i) sequences.push_back(simple.sequence(iota(12, 100 * i)));
     CHECK(simple.cache.device().num_ready() == 0 && !simple.cache.has_runs());
   }
+}
+
+// A chain and its state leave the device for those of other sequences, and are found as if they had stayed.
+TEST(evicted_prefixes_come_back_from_the_host) {
+  const std::vector<tl::CacheSpec> groups{{}, with_states(3)};
+  const tl::KvManagerConfig config{.num_blocks = 12, .num_host_blocks = 30, .tokens_per_block = 4, .groups = groups};
+  Simple simple(config);
+  KvCacheManager& cache = simple.cache;
+  for (int i = 0; i < 4; ++i) {
+    const KvSequence kv = simple.sequence(iota(8, 100 * i));
+    CHECK(cache.can_keep_state(kv));
+    cache.keep_state(kv, simple.copies);
+    simple.end_step();
+  }
+  CHECK(cache.counters().evicted_blocks == 0 && simple.copies_of(CopyKind::kDeviceToHost) >= 4 * 5 - 12);
+  for (int i = 0; i < 4; ++i) CHECK(simple.hits(iota(9, 100 * i)) == 2);
+  const std::int64_t num_back = simple.copies_of(CopyKind::kHostToDevice);
+  const KvSequence first = simple.sequence(iota(9));
+  CHECK(cache.length(first) == 9 && simple.copies_of(CopyKind::kHostToDevice) == num_back + 2 + 3);
+  CHECK((cache.counters().host_tokens == std::vector<std::int64_t>{8, 8}) && cache.counters().hit_tokens == 8);
+  cache.check_integrity();
+}
+
+TEST(a_full_host_loses_what_came_first) {
+  Simple simple({.num_blocks = 2, .num_host_blocks = 4, .tokens_per_block = 4});
+  for (int i = 0; i < 4; ++i) simple.sequence(iota(8, 100 * i));
+  CHECK(simple.cache.counters().evicted_blocks == 2);
+  for (int i = 0; i < 4; ++i) CHECK(simple.hits(iota(9, 100 * i)) == (i == 0 ? 0 : 2));
+  // Requests that are swapped out need the room more.
+  KvSequence kv = simple.sequence(iota(8, 900));
+  std::optional<tl::HostSequence> host = simple.cache.swap_out(kv, simple.copies);
+  CHECK(host && simple.cache.counters().evicted_blocks == 2 + 2 + 2);
+  simple.cache.check_integrity();
+}
+
+TEST(what_a_failed_step_moved_is_forgotten) {
+  Simple simple({.num_blocks = 2, .num_host_blocks = 4, .tokens_per_block = 4});
+  simple.sequence(iota(8));
+  simple.sequence(iota(8, 100));  // its step moves the first one
+  CHECK(simple.hits(iota(9)) == 2);
+  simple.cache.forget_written_since(simple.step);
+  CHECK(simple.hits(iota(9)) == 0 && simple.cache.host().num_ready() == 4);
+  simple.cache.check_integrity();
+}
+
+// Blocks whose content the step in preparation copies to the host may be taken by that step alone, and lent by none,
+// until it has ended.
+TEST(blocks_that_a_copy_still_reads_are_held_back) {
+  tl::BlockPool pool(2);
+  const std::int32_t block = pool.allocate();
+  pool.release(block, 0);
+  pool.hold_back(block, 7);
+  CHECK(pool.num_ready() == 1 && pool.num_unreferenced() == 2 && !pool.is_ready(block));
+  pool.check_integrity();
+  pool.step_ended(6);
+  CHECK(!pool.is_ready(block));
+  pool.step_ended(7);
+  CHECK(pool.is_ready(block));
 }
 
 TEST(a_windowed_group_keeps_what_its_window_reaches) {

@@ -63,8 +63,13 @@ class KvCacheMachine(RuleBasedStateMachine):
 
     @rule(target=sequences, tokens=TOKENS, salt=st.sampled_from(["", "tenant"]))
     def open(self, tokens: list[int], salt: str) -> Sequence:
-        sequence = Sequence(self.cache.open(tokens, salt), salt, list(tokens))
+        number, copies = self.cache.open(tokens, salt)
+        sequence = Sequence(number, salt, list(tokens))
         self.live[sequence.number] = sequence
+        self.check_new_blocks(self.written(copies))
+        self.carry_out(copies)
+        if copies:
+            self.launch(set(self.cache.blocks(number)))
         assert self.cache.length(sequence.number) < len(tokens), "the last token must be computed"
         return sequence
 
@@ -120,7 +125,7 @@ class KvCacheMachine(RuleBasedStateMachine):
         copies = self.cache.swap_in(sequence.number)
         if copies is None:
             return
-        self.check_new_blocks({target for _, _, target in copies})
+        self.check_new_blocks(self.written(copies))
         self.carry_out(copies)
         self.launch(set(self.cache.blocks(sequence.number)))
         sequence.on_host = False
@@ -149,6 +154,10 @@ class KvCacheMachine(RuleBasedStateMachine):
         for kind, source, target in copies or []:
             origin, destination = kind.split("_to_")
             self.memory[destination][target] = list(self.memory[origin][source])
+
+    def written(self, copies: Copies) -> set[int]:
+        """The device blocks that copies write."""
+        return {target for kind, _, target in copies or [] if kind.endswith("_to_device")}
 
     def launch(self, touched: set[int]) -> None:
         self.in_flight.append(touched)
@@ -213,7 +222,7 @@ TestKvCache.settings = settings(max_examples=rounds(150), stateful_step_count=50
 
 def test_closed_sequences_are_refused():
     cache = KvCacheBookkeeping(num_blocks=2, num_host_blocks=0, tokens_per_block=2, enable_block_reuse=True)
-    number = cache.open([1, 2, 3], "")
+    number, _ = cache.open([1, 2, 3], "")
     cache.close(number)
     for operation in (cache.close, cache.fork, cache.blocks):
         with pytest.raises(ValueError, match=f"no sequence {number}"):

@@ -129,7 +129,7 @@ runtime_options = together(
     click.option(
         "--host_cache_size",
         type=int,
-        help="Bytes of host memory for requests that MAX_UTILIZATION preempts. [default: none]",
+        help="Bytes of host memory for what the KV cache has no room for. [default: none]",
     ),
     click.option(
         "--capacity_scheduler_policy",

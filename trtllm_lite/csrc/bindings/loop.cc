@@ -37,6 +37,7 @@ nb::typed<nb::dict, nb::str, nb::any> stats_dict(const PyLoop& loop) {
   out["lookup_tokens"] = scheduler.kv.lookup_tokens;
   out["hit_tokens"] = scheduler.kv.hit_tokens;
   out["reached_tokens"] = nb::tuple(nb::cast(scheduler.kv.reached_tokens));
+  out["host_tokens"] = nb::tuple(nb::cast(scheduler.kv.host_tokens));
   out["evicted_blocks"] = scheduler.kv.evicted_blocks;
   out["num_recompute_preemptions"] = scheduler.num_recompute_preemptions;
   out["num_swap_preemptions"] = scheduler.num_swap_preemptions;

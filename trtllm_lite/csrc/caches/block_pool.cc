@@ -139,6 +139,15 @@ void BlockPool::release(std::int32_t block, std::uint64_t last_step) {
   }
 }
 
+void BlockPool::hold_back(std::int32_t block, std::uint64_t step) {
+  Block& b = blocks_[block];
+  b.last_step = std::max(b.last_step, step);
+  if (b.place == Place::kFree) remove_free(block);
+  if (b.place != Place::kFree && b.place != Place::kInFlight) return;
+  b.place = Place::kInFlight;
+  in_flight_.push_back({block, ++b.releases, b.last_step});
+}
+
 void BlockPool::set_cached(std::int32_t block, bool cached) {
   Block& b = blocks_[block];
   b.cached = cached;

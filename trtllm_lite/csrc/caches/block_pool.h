@@ -46,6 +46,9 @@ class BlockPool {
   }
   // Drops a reference. `last_step` is the last step that may touch the block.
   void release(std::int32_t block, std::uint64_t last_step);
+  // Notes that `step` touches a block, whether it has a reference or is free: it is not handed out again before the
+  // step has ended.
+  void hold_back(std::int32_t block, std::uint64_t step);
   // A cached block keeps its content while unreferenced, until allocate() needs it.
   void set_cached(std::int32_t block, bool cached);
   bool is_cached(std::int32_t block) const { return blocks_[block].cached; }

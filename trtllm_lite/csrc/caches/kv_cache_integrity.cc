@@ -75,6 +75,12 @@ void KvCacheManager::check_integrity() const {
   for (std::int32_t block = 0; block < config_.num_host_blocks; ++block) {
     check(host_holders[block] == host_.refcount(block) && host_holders[block] <= 1,
           "host block " + std::to_string(block) + " has a wrong reference count");
+    const std::int32_t cached = config_.num_blocks + block;
+    check(!host_.is_cached(block) || prefixes_.contains(entry_of(cached)),
+          "host block " + std::to_string(block) + " is cached and cannot be found");
+    for (int i = 0; prefixes_.contains(cached) && i < geometry_.blocks(prefixes_.group(cached)); ++i) {
+      check(host_.is_cached(block + i), "host block " + std::to_string(block) + " can be found and is not cached");
+    }
   }
 }
 

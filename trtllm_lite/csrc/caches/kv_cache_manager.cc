@@ -36,11 +36,12 @@ KvCacheManager::KvCacheManager(const KvManagerConfig& config)
       device_(config.num_blocks, geometry_.run()),
       host_(config.num_host_blocks, geometry_.run()),
       lent_(config.slabs, config.num_blocks),
-      prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
+      prefixes_(config.num_blocks + config.num_host_blocks, config.tokens_per_block, config.hash_seed),
       hit_(config.groups.size()),
       complete_from_(config.groups.size()),
       reach_(config.groups.size()) {
   counters_.reached_tokens.resize(config.groups.size());
+  counters_.host_tokens.resize(config.groups.size());
 }
 
 KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens,
@@ -48,21 +49,36 @@ KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, i
   const std::uint32_t id = new_sequence(false);
   // so that decoding allocates nothing
   for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));
-  share_prefix(id, hit);
+  count_hit(chain, hit);
+  hold_prefix(id, hit);
   Sequence& sequence = sequences_[id];
   sequence.length = sequence.writable = hit.num_blocks * config_.tokens_per_block;
   const int num_known = std::max(sequence.length, static_cast<int>(chain.tokens.size()));
-  const int num_needed = geometry_.num_needed(sequence.length, num_known) - hit.num_held;
-  for (int group = 0; group < geometry_.num_groups() && hit.num_blocks > 0; ++group) {
-    if (!geometry_.kind(group).sums_up()) continue;
-    begin_state(id, group, hit.tables[static_cast<std::size_t>(group)].front(), num_needed, copies);
-  }
-  counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
-  counters_.hit_tokens += sequence.length;
-  for (std::size_t group = 0; group < hit.reach.size(); ++group) {
-    counters_.reached_tokens[group] += std::int64_t{hit.reach[group]} * config_.tokens_per_block;
+  const int num_needed = geometry_.num_needed(sequence.length, num_known) - hit.num_held + hit.num_on_host;
+  for (const int group : longest_runs_first_) {
+    if (hit.num_blocks == 0) break;
+    if (geometry_.kind(group).sums_up()) {
+      begin_state(id, group, hit.tables[static_cast<std::size_t>(group)].front(), num_needed, copies);
+    } else {
+      share_prefix(id, group, hit, copies);
+    }
   }
   return KvSequence(this, id);
+}
+
+void KvCacheManager::count_hit(const TokenChain& chain, const PrefixHit& hit) {
+  const std::int64_t tokens_per_block = config_.tokens_per_block;
+  counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
+  counters_.hit_tokens += hit.num_blocks * tokens_per_block;
+  for (std::size_t group = 0; group < hit.reach.size(); ++group) {
+    counters_.reached_tokens[group] += hit.reach[group] * tokens_per_block;
+  }
+  for (std::size_t group = 0; group < hit.tables.size(); ++group) {
+    // A state stands for all tokens of the prefix.
+    const int num_each = geometry_.kind(static_cast<int>(group)).sums_up() ? hit.num_blocks : 1;
+    const auto on_host = [this](std::int32_t block) { return is_on_host(block); };
+    counters_.host_tokens[group] += std::ranges::count_if(hit.tables[group], on_host) * num_each * tokens_per_block;
+  }
 }
 
 KvSequence KvCacheManager::fork(const KvSequence& parent) {
@@ -121,13 +137,13 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
     const int num_new = num_new_entries(id, group, num_tokens), tail = geometry_.kind(group).entry(sequence.length);
     if (shares_tail(id, group)) {
       const std::int32_t shared = t.blocks[static_cast<std::size_t>(tail)];
-      const std::int32_t own = take_entry(group);
+      const std::int32_t own = take_entry(group, copies);
       copy_entry(CopyKind::kDeviceToDevice, shared, own, group, copies);
       release(shared, group, launched_ + 1);  // the copy still reads it
       t.blocks[static_cast<std::size_t>(tail)] = own;
       t.first_change = std::min(t.first_change, tail);
     }
-    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_entry(group));
+    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_entry(group, copies));
     num_writable = std::min(num_writable, geometry_.kind(group).num_writable(static_cast<int>(t.blocks.size())));
   }
   sequence.writable = num_writable;
@@ -185,9 +201,15 @@ int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
 
 void KvCacheManager::begin_lending(int slab) {
   for (auto [block, last] = lent_.blocks_of(slab); block <= last; ++block) {
-    if (device_.is_cached(block)) evict(block);
+    if (device_.is_cached(block)) lose_entry(entry_of(block));
   }
   lent_.begin(slab, device_);
+}
+
+void KvCacheManager::step_launched(std::uint64_t step) {
+  launched_ = step;
+  for (const std::int32_t block : left_) device_.hold_back(block, step);
+  left_.clear();
 }
 
 void KvCacheManager::step_ended(std::uint64_t step) {
@@ -225,42 +247,46 @@ void KvCacheManager::release(std::int32_t first, int group, std::uint64_t last_s
   }
 }
 
-// Takes the blocks of an entry, and returns the first.
-std::int32_t KvCacheManager::take_entry(int group) {
+// Takes the blocks of an entry, and returns the first. What is cached in them moves to the host, or is lost.
+std::int32_t KvCacheManager::take_entry(int group, std::vector<CopyOrder>& copies) {
   const int num_blocks = geometry_.blocks(group);
   const std::int32_t first = num_blocks > 1 ? device_.allocate_run() : device_.allocate();
   if (first == kNoBlock) throw std::logic_error("KV cache: a block was promised and is not ready");
   for (std::int32_t block = first; block < first + num_blocks; ++block) {
-    if (device_.is_cached(block)) evict(block);
+    if (device_.is_cached(block) && !move_to_host(entry_of(block), copies)) lose_entry(entry_of(block));
   }
   return first;
 }
 
-void KvCacheManager::evict(std::int32_t block) {
-  const std::int32_t entry = entry_of(block);
-  counters_.evicted_blocks += geometry_.blocks(prefixes_.group(entry));
-  drop_entry(entry);
-}
-
-std::int32_t KvCacheManager::take_host_entry(int group) {
-  return geometry_.blocks(group) > 1 ? host_.allocate_run() : host_.allocate();
+void KvCacheManager::lose_entry(std::int32_t block) {
+  counters_.evicted_blocks += geometry_.blocks(prefixes_.group(block));
+  drop_entry(block);
 }
 
 void KvCacheManager::enter_companion(std::int32_t first, PrefixCache::EntryId entry, int group,
                                      std::uint64_t written_by) {
   prefixes_.insert_companion(first, entry, group, written_by);
-  for (int i = 0; i < geometry_.blocks(group); ++i) device_.set_cached(first + i, true);
+  for (int i = 0; i < geometry_.blocks(group); ++i) set_cached(first + i, true);
+}
+
+void KvCacheManager::set_cached(std::int32_t block, bool cached) {
+  if (is_on_host(block)) {
+    host_.set_cached(host_block(block), cached);
+  } else {
+    device_.set_cached(block, cached);
+  }
 }
 
 // The block that a cached block is found by: itself, or the first of its run.
 std::int32_t KvCacheManager::entry_of(std::int32_t block) const {
-  return prefixes_.contains(block) ? block : block / geometry_.run() * geometry_.run();
+  const std::int32_t begin = is_on_host(block) ? config_.num_blocks : 0;
+  return prefixes_.contains(block) ? block : begin + (block - begin) / geometry_.run() * geometry_.run();
 }
 
 void KvCacheManager::drop_entry(std::int32_t first) {
   const int num_blocks = geometry_.blocks(prefixes_.group(first));
   prefixes_.erase(first);
-  for (int i = 0; i < num_blocks; ++i) device_.set_cached(first + i, false);
+  for (int i = 0; i < num_blocks; ++i) set_cached(first + i, false);
 }
 
 void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
@@ -274,7 +300,7 @@ void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
         release(block, group, last_step);
         continue;
       }
-      for (int i = 0; i < geometry_.blocks(group); ++i) host_.release(block + i, last_step);
+      release_host(block, group, last_step);
     }
     t.blocks.clear();  // keeps its storage
     t.first = t.first_change = 0;

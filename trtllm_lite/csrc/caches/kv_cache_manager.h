@@ -21,7 +21,7 @@ namespace tl {
 
 struct KvManagerConfig {
   int num_blocks = 0;
-  int num_host_blocks = 0;  // 0: preempted sequences are recomputed, never swapped
+  int num_host_blocks = 0;  // 0: preempted sequences are recomputed, and evicted prefixes are lost
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
@@ -43,11 +43,13 @@ inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens
 struct PrefixHit {
   int num_blocks = 0;  // cached blocks of the prefix, from the first one on
   // For each cache group, the blocks that a sequence with this prefix needs. They end where the prefix ends. Of a state
-  // it needs a copy of the one block here, which is not counted below.
+  // it needs a copy of the one block here, which is not counted below. Blocks of the host have numbers behind those of
+  // the device.
   std::span<const std::vector<std::int32_t>> tables;
   PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // the last entry of group 0
   int num_held = 0;                                      // blocks of all tables
   int num_unreferenced = 0;  // blocks among them that no other sequence holds: open() takes them from the ready blocks
+  int num_on_host = 0;       // blocks among these whose content is on the host: open() takes ready ones in their place
   int num_shared = 0;        // blocks of windowed groups among them that other sequences hold
   // The step in preparation writes the next block, or a state, which can be shared from the following step on.
   bool being_written = false;
@@ -58,8 +60,9 @@ struct PrefixHit {
 
 struct KvCacheCounters {
   std::int64_t lookup_tokens = 0, hit_tokens = 0;  // totals over opened sequences
-  std::int64_t evicted_blocks = 0;
-  std::vector<std::int64_t> reached_tokens;  // for each cache group, the tokens of PrefixHit::reach
+  std::int64_t evicted_blocks = 0;                 // cached blocks whose content was lost
+  std::vector<std::int64_t> reached_tokens;        // for each cache group, the tokens of PrefixHit::reach
+  std::vector<std::int64_t> host_tokens;           // those of hits whose blocks came back from the host
 };
 
 // Used by one thread. The manager must outlive its handles. "The step in preparation" is the one after the last
@@ -88,7 +91,8 @@ class KvCacheManager {
   // the end of the prefix.
   PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
   // Opens a sequence of at most max_tokens that begins with the blocks of `hit` (just found for `chain`, or empty), and
-  // with a copy of its state: if blocks for known tokens are short, the kept state itself.
+  // with a copy of its state: if blocks for known tokens are short, the kept state itself. Content on the host is
+  // copied back; blocks for it must be ready.
   KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens, std::vector<CopyOrder>& copies);
   // Forks a sequence: the new one has the same content. A shared block is copied when either of them reserves it for
   // writing.
@@ -184,7 +188,7 @@ class KvCacheManager {
     return std::max(std::exchange(t.first_change, static_cast<std::int32_t>(t.blocks.size())), t.first);
   }
 
-  void step_launched(std::uint64_t step) { launched_ = step; }
+  void step_launched(std::uint64_t step);
   void step_ended(std::uint64_t step);
 
   // Checks that reference counts equal the number of holders, every block is in exactly one place, no sequence holds a
@@ -227,12 +231,14 @@ class KvCacheManager {
   void commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by);
   bool commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by);
   void drop_behind_windows(std::uint32_t id, std::uint64_t last_step);
-  void share_prefix(std::uint32_t id, const PrefixHit& hit);
+  void hold_prefix(std::uint32_t id, const PrefixHit& hit);
+  void share_prefix(std::uint32_t id, int group, const PrefixHit& hit, std::vector<CopyOrder>& copies);
   void begin_state(std::uint32_t id, int group, std::int32_t kept, int num_needed, std::vector<CopyOrder>& copies);
   bool can_copy_state(int group, int num_needed) const;
+  void count_hit(const TokenChain& chain, const PrefixHit& hit);
   void retain(std::int32_t block, int group);
   void release(std::int32_t block, int group, std::uint64_t last_step);
-  std::int32_t take_entry(int group);
+  std::int32_t take_entry(int group, std::vector<CopyOrder>& copies);
   std::int32_t take_host_entry(int group);
   void copy_entry(CopyKind kind, std::int32_t from, std::int32_t to, int group, std::vector<CopyOrder>& copies) const;
   // Whether sequences share blocks of equal tokens.
@@ -240,7 +246,15 @@ class KvCacheManager {
   void enter_companion(std::int32_t block, PrefixCache::EntryId entry, int group, std::uint64_t written_by);
   std::int32_t entry_of(std::int32_t block) const;
   void drop_entry(std::int32_t block);
-  void evict(std::int32_t block);
+  void lose_entry(std::int32_t block);
+  // The prefix cache numbers the blocks of the host behind those of the device.
+  bool is_on_host(std::int32_t block) const { return block >= config_.num_blocks; }
+  std::int32_t host_block(std::int32_t block) const { return block - config_.num_blocks; }
+  void set_cached(std::int32_t block, bool cached);
+  bool move_to_host(std::int32_t block, std::vector<CopyOrder>& copies);
+  std::int32_t bring_back(std::int32_t block, int group, std::vector<CopyOrder>& copies);
+  void retain_host(std::int32_t block, int group);
+  void release_host(std::int32_t block, int group, std::uint64_t last_step);
   void close(std::uint32_t id, std::uint64_t last_step);
 
   KvManagerConfig config_;
@@ -256,7 +270,8 @@ class KvCacheManager {
   std::vector<std::vector<std::int32_t>> hit_;  // storage of PrefixHit::tables
   std::vector<int> complete_from_;              // see find_prefix
   std::vector<int> reach_;                      // storage of PrefixHit::reach
-  int num_extra_ = 0;  // extra references to device blocks of windowed groups, beyond the first of each
+  int num_extra_ = 0;               // extra references to device blocks of windowed groups, beyond the first of each
+  std::vector<std::int32_t> left_;  // blocks whose earlier content the step in preparation moves to the host
   std::uint64_t launched_ = 0;
   KvCacheCounters counters_;
 };

@@ -62,7 +62,8 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
     if (geometry_.kind(static_cast<int>(group)).sums_up()) continue;
     hit.num_held += static_cast<int>(blocks.size());
     for (const std::int32_t block : blocks) {
-      const bool is_held = device_.refcount(block) > 0;
+      hit.num_on_host += is_on_host(block);
+      const bool is_held = !is_on_host(block) && device_.refcount(block) > 0;
       hit.num_unreferenced += !is_held;
       hit.num_shared += is_held && geometry_.kind(static_cast<int>(group)).gives_back();
     }
@@ -71,28 +72,44 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   return hit;
 }
 
-void KvCacheManager::share_prefix(std::uint32_t id, const PrefixHit& hit) {
+// Adds references to the blocks of a prefix, so that they stay while others are taken.
+void KvCacheManager::hold_prefix(std::uint32_t id, const PrefixHit& hit) {
   if (hit.num_blocks == 0) return;
   for (int group = 0; group < geometry_.num_groups(); ++group) {
-    if (geometry_.kind(group).sums_up()) continue;
-    const auto& shared = hit.tables[static_cast<std::size_t>(group)];
-    Table& t = table(id, group);
-    t.first = hit.num_blocks - static_cast<int>(shared.size());
-    t.blocks.assign(static_cast<std::size_t>(t.first), kNoBlock);
-    t.blocks.insert(t.blocks.end(), shared.begin(), shared.end());
-    for (const std::int32_t block : shared) retain(block, group);
+    for (const std::int32_t block : hit.tables[static_cast<std::size_t>(group)]) {
+      if (is_on_host(block)) {
+        retain_host(host_block(block), group);
+      } else {
+        retain(block, group);
+      }
+    }
   }
   sequences_[id].num_committed = hit.num_blocks;
   sequences_[id].parent = hit.last_entry;
 }
 
-// Gives a new sequence, which needs `num_needed` blocks for its known tokens, the state that it begins with.
+// Enters the blocks of a prefix, which are held, into a sequence's table.
+void KvCacheManager::share_prefix(std::uint32_t id, int group, const PrefixHit& hit, std::vector<CopyOrder>& copies) {
+  const auto& shared = hit.tables[static_cast<std::size_t>(group)];
+  Table& t = table(id, group);
+  t.first = hit.num_blocks - static_cast<int>(shared.size());
+  t.blocks.assign(static_cast<std::size_t>(t.first), kNoBlock);
+  for (const std::int32_t block : shared) {
+    t.blocks.push_back(is_on_host(block) ? bring_back(block, group, copies) : block);
+  }
+}
+
+// Gives a new sequence, which needs `num_needed` blocks for its known tokens, the state that it begins with, of a kept
+// one that is held.
 void KvCacheManager::begin_state(std::uint32_t id, int group, std::int32_t kept, int num_needed,
                                  std::vector<CopyOrder>& copies) {
   std::int32_t own = kept;
-  retain(kept, group);
-  if (can_copy_state(group, num_needed)) {
-    own = take_entry(group);
+  if (is_on_host(kept)) {
+    own = take_entry(group, copies);
+    copy_entry(CopyKind::kHostToDevice, host_block(kept), own, group, copies);
+    release_host(host_block(kept), group, launched_ + 1);  // where it stays for others
+  } else if (can_copy_state(group, num_needed)) {
+    own = take_entry(group, copies);
     copy_entry(CopyKind::kDeviceToDevice, kept, own, group, copies);
     release(kept, group, launched_ + 1);  // the copy still reads it
   } else {
@@ -112,10 +129,13 @@ bool KvCacheManager::has_run_beside(const PrefixHit& hit) const {
   for (int group = 0; group < static_cast<int>(hit.tables.size()); ++group) {
     const auto& blocks = hit.tables[static_cast<std::size_t>(group)];
     if (geometry_.kind(group).sums_up()) {
-      if (!blocks.empty() && device_.ready_run_of(blocks.front()) != kNoBlock) return true;
+      if (!blocks.empty() && !is_on_host(blocks.front()) && device_.ready_run_of(blocks.front()) != kNoBlock) {
+        return true;
+      }
       continue;
     }
     for (const std::int32_t block : blocks) {
+      if (is_on_host(block)) continue;
       if (const std::int32_t run = device_.ready_run_of(block); run != kNoBlock) broken.push_back(run);
     }
   }
@@ -139,7 +159,7 @@ void KvCacheManager::keep_state(const KvSequence& handle, std::vector<CopyOrder>
   for (int group = 1; group < geometry_.num_groups(); ++group) {
     const PrefixCache::EntryId parent = sequences_[handle.id_].parent;
     if (!geometry_.kind(group).sums_up() || prefixes_.find_companion(parent, group) != kNoBlock) continue;
-    const std::int32_t kept = take_entry(group);
+    const std::int32_t kept = take_entry(group, copies);
     copy_entry(CopyKind::kDeviceToDevice, table(handle.id_, group).blocks.front(), kept, group, copies);
     enter_companion(kept, parent, group, launched_ + 1);
     release(kept, group, launched_ + 1);
@@ -198,7 +218,7 @@ void KvCacheManager::forget(const TokenChain& chain) {
 }
 
 void KvCacheManager::forget_written_since(std::uint64_t step) {
-  for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
+  for (std::int32_t block = 0; block < config_.num_blocks + config_.num_host_blocks; ++block) {
     if (prefixes_.contains(block) && prefixes_.written_by(block) >= step) drop_entry(block);
   }
 }

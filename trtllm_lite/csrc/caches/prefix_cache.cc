@@ -119,6 +119,16 @@ void PrefixCache::erase(std::int32_t block) {
   --size_;
 }
 
+void PrefixCache::move(std::int32_t from, std::int32_t to, std::uint64_t copied_by) {
+  std::int32_t* link = &bucket(entries_[from].hash);
+  while (*link != from) link = &entries_[*link].next;
+  *link = to;
+  entries_[to] = std::exchange(entries_[from], {});
+  entries_[to].written_by = copied_by;
+  const auto first = tokens_.begin() + static_cast<std::ptrdiff_t>(from) * tokens_per_block_;
+  std::copy_n(first, tokens_per_block_, tokens_.begin() + static_cast<std::ptrdiff_t>(to) * tokens_per_block_);
+}
+
 void PrefixCache::check_integrity() const {
   std::vector<int> seen(entries_.size(), 0);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {

@@ -1,7 +1,8 @@
 // Finds full blocks of any sequence by the tokens that they hold.
 //
 // Entries of cache group 0 are found by content and form chains. Entries of other groups are companions of the entry of
-// group 0 for the same tokens, and are found through it.
+// group 0 for the same tokens, and are found through it. An entry keeps its id while its content moves between blocks,
+// so that those that follow it are found from any of them.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,8 @@ class PrefixCache {
   std::int32_t find_companion(EntryId entry, int group) const;
   void insert_companion(std::int32_t block, EntryId entry, int group, std::uint64_t written_by);
   void erase(std::int32_t block);
+  // Moves the entry of block `from` to block `to`, which has none. `copied_by`: the step that copies the content.
+  void move(std::int32_t from, std::int32_t to, std::uint64_t copied_by);
 
   bool contains(std::int32_t block) const { return entries_[block].id != kRoot; }
   EntryId id(std::int32_t block) const { return entries_[block].id; }

@@ -65,7 +65,7 @@ class DeviceExecutor {
   virtual int num_lent_slabs() const { return 0; }
 
   // Makes the interface that an event loop with batches of up to `max_batch_size` drives; it borrows this executor.
-  // `num_host_blocks`: KV blocks on the host for swapped-out requests. Throws LimitError, DeviceError.
+  // `num_host_blocks`: KV blocks on the host. Throws LimitError, DeviceError.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size);
 
  private:

@@ -24,7 +24,7 @@ HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_ho
       blocks_(executor.num_slots(), geometry_.num_groups()),
       // At least one byte, because an empty mapping is an error.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
-                  AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),
+                  AnonymousMemory::Pages::kDefault, "KV cache on the host", "lower host_cache_size"),
       packed_(static_cast<std::size_t>(executor.num_stages())),
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
       worker_([this] { work(); }) {}

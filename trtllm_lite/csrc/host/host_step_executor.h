@@ -25,7 +25,7 @@ namespace tl {
 
 class HostStepExecutor : public StepExecutor {
  public:
-  // Borrows the executor. `num_host_blocks`: KV blocks on the host for swapped-out requests.
+  // Borrows the executor. `num_host_blocks`: KV blocks of swapped-out requests and of prefixes.
   HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks);
   ~HostStepExecutor() override;
 

@@ -49,8 +49,8 @@ class KvCacheConfig:
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
     until their room is needed. ``state_snapshot_interval``: states of recurrent layers are kept after every so many
     blocks of a prompt, so that others may go on from there, besides where a prompt ends and where two parted.
-    ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts;
-    no other policy allows it.
+    ``host_cache_size``: bytes of host memory for what the cache has no room for: prefixes that others may reuse, and
+    requests that MAX_UTILIZATION preempts.
     ``tokens_per_block``, ``dtype``, ``key_cache_dtype``, the type of keys beside values in 8 bits, and ``state_dtype``,
     the type of the matrices of recurrent layers, are properties of an engine: they say how to build it, and must agree
     with an engine that exists. None leaves them open, and so does "auto", but for ``state_dtype``, where the build then

@@ -21,8 +21,8 @@ class RunnerLimits:
 
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
     the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
-    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests; ``cache_groups`` says of each
-    cache group what :class:`KvGeometry` needs to know. Adapters on a GPU take up to ``adapter_bytes`` beside the KV
+    takes a place in the batch. ``num_host_blocks`` are on the host; ``cache_groups`` says of each cache
+    group what :class:`KvGeometry` needs to know. Adapters on a GPU take up to ``adapter_bytes`` beside the KV
     cache, and borrow the memory of up to ``lent_blocks`` of its blocks.
     """
 
@@ -134,10 +134,12 @@ class RunnerOptions:
             )
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
-        if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
+        keeps = self.kv_cache.enable_block_reuse or policy == "MAX_UTILIZATION"
+        if self.kv_cache.host_cache_size and not keeps:
             raise ArgumentError(
-                f"host_cache_size is for requests that are preempted, and {policy} preempts none: set "
-                "capacity_scheduler_policy to MAX_UTILIZATION, or leave host_cache_size out"
+                "host_cache_size is for prefixes that are reused and requests that are preempted, enable_block_reuse "
+                f"is off, and {policy} preempts none: set capacity_scheduler_policy to MAX_UTILIZATION, or leave "
+                "host_cache_size out"
             )
 
 
@@ -189,7 +191,7 @@ def runner_limits(
         **values,
         **adapters,
         num_blocks=num_blocks,
-        num_host_blocks=_host_cache_bytes(options.kv_cache) // on_host,
+        num_host_blocks=_host_blocks(cache, options.kv_cache, on_host),
         tokens_per_block=cache.tokens_per_block,
         cache_groups=cache_groups,
     )
@@ -201,7 +203,8 @@ def check_host_memory(limits: RunnerLimits, available_bytes: int) -> None:
     The blocks themselves are not counted: on a GPU they are elsewhere, on a CPU they take memory when they are written.
     """
     table_bytes = 4 * limits.max_batch_size * limits.blocks_for(limits.max_seq_len)
-    needed = limits.num_blocks * (_NOTED_BYTES + 4 * limits.tokens_per_block) + table_bytes
+    num_blocks = limits.num_blocks + limits.num_host_blocks
+    needed = num_blocks * (_NOTED_BYTES + 4 * limits.tokens_per_block) + table_bytes
     if needed > available_bytes:
         raise LimitError(
             f"a KV cache of {limits.num_blocks:,} blocks, for max_batch_size {limits.max_batch_size} and max_seq_len "
@@ -222,11 +225,18 @@ def memory_for(limits: RunnerLimits) -> Iterator[None]:
         ) from error
 
 
-def _host_cache_bytes(config: KvCacheConfig) -> int:
+def _host_blocks(cache: KvCache, config: KvCacheConfig, block_bytes: int) -> int:
+    """The blocks on the host, of ``block_bytes`` in all ranks together."""
     wanted, memory = config.host_cache_size or 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if wanted > memory:
         raise LimitError(f"host_cache_size={shown(wanted)} exceeds the host's memory of {memory:,} bytes: lower it")
-    return wanted
+    least = block_bytes * max((group.blocks for group in cache.groups), default=1)
+    if 0 < wanted < least:
+        raise LimitError(
+            f"host_cache_size={wanted} is too small: a block of the KV cache, or a state, takes {least:,} bytes: raise "
+            "it, or leave it out"
+        )
+    return wanted // block_bytes
 
 
 def tightened(name: str, value: int | None, built: int) -> int:

@@ -21,7 +21,7 @@ from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids, engine_path, open_ranks
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, check_host_memory, memory_for, runner_limits
-from trtllm_lite.runtime.session.prefix_reuse import state_interval, told_reuse
+from trtllm_lite.runtime.session.prefix_reuse import reuses_prefixes, state_interval, told_reuse
 from trtllm_lite.runtime.session.remote import (
     all_manifests,
     check_remote,
@@ -153,7 +153,7 @@ def _open(
             max_num_tokens=limits.max_num_tokens,
             num_host_blocks=limits.num_host_blocks,
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
-            enable_block_reuse=options.kv_cache.enable_block_reuse,
+            enable_block_reuse=reuses_prefixes(manifest, options),
             enable_chunked_context=options.enable_chunked_context,
             state_interval=state_interval(manifest, options),
             **drafting,

@@ -13,21 +13,34 @@ def state_interval(manifest: Manifest, options: RunnerOptions) -> int:
         return 0
     if not _has_states(manifest):
         why = "this model has no recurrent layers"
-    elif not _keeps_states(options):
+    elif not reuses_prefixes(manifest, options):
         why = "prefixes are not reused in chunks"
     else:
         return interval
     raise ArgumentError(f"state_snapshot_interval is {interval}, and {why}, so that no states are kept: leave it out")
 
 
+def reuses_prefixes(manifest: Manifest, options: RunnerOptions) -> bool:
+    """Whether later prompts can go on from cached prefixes; states are kept between the chunks of a prompt."""
+    can_reuse = options.enable_chunked_context or not _has_states(manifest)
+    return options.kv_cache.enable_block_reuse and can_reuse
+
+
 def told_reuse(manifest: Manifest, options: RunnerOptions) -> str:
-    """A sentence without a period, of where later prompts can go on from cached prefixes."""
+    """A sentence without a period, of where later prompts can go on from cached prefixes, and where these lie."""
+    told, on_host = _told_reuse(manifest, options), options.kv_cache.host_cache_size
+    if not on_host or not reuses_prefixes(manifest, options):
+        return told
+    return f"{told}; what the KV cache has no room for goes to {on_host:,} bytes of host memory"
+
+
+def _told_reuse(manifest: Manifest, options: RunnerOptions) -> str:
     if not options.kv_cache.enable_block_reuse:
         return "cached prefixes are not reused (enable_block_reuse is off)"
     block = f"{manifest.kv_cache.tokens_per_block} tokens"
     if not _has_states(manifest):
         return f"cached prefixes are reused, in blocks of {block}"
-    if not _keeps_states(options):
+    if not reuses_prefixes(manifest, options):
         return "cached prefixes are not reused: states of recurrent layers are kept with chunked context alone"
     interval = state_interval(manifest, options)
     every = f", and after every {interval} blocks of {block}" if interval else ""
@@ -36,7 +49,3 @@ def told_reuse(manifest: Manifest, options: RunnerOptions) -> str:
 
 def _has_states(manifest: Manifest) -> bool:
     return any(group.kind == STATE for group in manifest.kv_cache.groups)
-
-
-def _keeps_states(options: RunnerOptions) -> bool:
-    return options.kv_cache.enable_block_reuse and options.enable_chunked_context

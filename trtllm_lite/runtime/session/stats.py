@@ -73,7 +73,8 @@ class Stats:
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens (``lookup_tokens``) that the KV cache held
     (``hit_tokens``). ``reached_tokens`` has for each of the manifest's cache groups the looked-up tokens that it would
-    have saved by itself; a request is saved what all groups have. A preempted request is computed again
+    have saved by itself; a request is saved what all groups have. ``host_tokens`` are those of ``hit_tokens`` for
+    which a group's content came back from host memory. A preempted request is computed again
     (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``, in
     ``host_seconds`` of which the host did not wait for the
     device. ``decode_host_times`` is a histogram of decode-only steps by the host's seconds per step, with a resolution
@@ -105,6 +106,7 @@ class Stats:
     recent_latencies: Latencies
     loaded_loras: tuple[str, ...] = ()
     reached_tokens: tuple[int, ...] = ()
+    host_tokens: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """The figures that people look for; ``dataclasses.asdict`` has everything."""

@@ -88,9 +88,12 @@ def _add_cache(families: Families, session: Session, stats: Stats) -> None:
     )
     families.counter("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", stats.lookup_tokens)
     families.counter("prefix_cache_hits", "Looked-up tokens that the KV cache held.", stats.hit_tokens)
-    for group, tokens in zip(session.manifest.kv_cache.groups, stats.reached_tokens, strict=False):
+    of_groups = zip(session.manifest.kv_cache.groups, stats.reached_tokens, stats.host_tokens, strict=False)
+    for group, reached, from_host in of_groups:
         text = "Looked-up tokens that a cache group held; a request is saved what all groups hold."
-        families.counter("", text, tokens, trtllm="kv_cache_group_hits", group=group.name)
+        families.counter("", text, reached, trtllm="kv_cache_group_hits", group=group.name)
+        text = "Tokens that requests were saved and of which a cache group's content came back from host memory."
+        families.counter("", text, from_host, trtllm="kv_cache_group_host_hits", group=group.name)
 
 
 def _add_steps(families: Families, session: Session, stats: Stats) -> None:

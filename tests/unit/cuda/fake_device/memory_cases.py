@@ -59,6 +59,19 @@ def test_prefixes_are_shared(executor: CudaExecutor) -> None:
     assert loop.stats()["hit_tokens"] > 0
 
 
+def test_evicted_prefixes_come_back_from_the_host(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    executor = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2)
+    loop = EventLoop(executor, **LIMITS, num_host_blocks=40, enable_block_reuse=True)
+    prompts = [[5, 4, 3, 2, 1, 6] * 4, [9, 8, 7] * 8, [2, 2, 4, 4] * 6]
+    for prompt in prompts * 2:
+        [answer] = run(loop, [(prompt, greedy(4))], fake_driver)
+        check(answer, prompt, 4)
+    stats = loop.stats()
+    assert stats["hit_tokens"] == sum((len(prompt) - 1) // PAGE * PAGE for prompt in prompts)
+    assert 0 < stats["host_tokens"][0] <= stats["hit_tokens"]
+    assert stats["evicted_blocks"] == 0
+
+
 def test_memory_is_given_back(fake_driver: ctypes.CDLL, engine: Engine) -> None:
     before = fake_driver.fake_allocated()
     executor = CudaExecutor(engine)
@@ -99,5 +112,5 @@ def test_sizes_do_not_wrap(tmp_path: Path) -> None:
 
 def test_too_much_host_memory_names_what_to_lower(engine: Engine) -> None:
     executor = CudaExecutor(engine, num_blocks=1 << 17)
-    with pytest.raises(LimitError, match=r"swapped KV cache: expected 2048 MiB .*; lower host_cache_size"):
+    with pytest.raises(LimitError, match=r"KV cache on the host: expected 2048 MiB .*; lower host_cache_size"):
         EventLoop(executor, **LIMITS, num_host_blocks=1 << 27, max_utilization=True)

@@ -32,7 +32,8 @@ std::vector<Copy> described(const std::vector<CopyOrder>& copies) {
   return out;
 }
 
-// A KvCacheManager whose sequences are numbered for Python. Every write and every swap is a step of its own.
+// A KvCacheManager whose sequences are numbered for Python. Every write, every swap and every beginning that copies is
+// a step of its own.
 class NumberedKvCache {
  public:
   NumberedKvCache(int num_blocks, int num_host_blocks, int tokens_per_block, bool enable_block_reuse)
@@ -41,12 +42,16 @@ class NumberedKvCache {
                 .tokens_per_block = tokens_per_block,
                 .enable_block_reuse = enable_block_reuse}) {}
 
-  int open(Tokens tokens, std::string salt) {
+  // Returns the number, and the copies to be made first. What is cached is left unused if there are too few blocks.
+  std::tuple<int, std::vector<Copy>> open(Tokens tokens, std::string salt) {
     std::vector<std::uint64_t> hashes;
     const TokenChain chain{tokens, hashes, salt};
-    std::vector<CopyOrder> copies;  // there are none without states
-    KvSequence kv = cache_.open(chain, cache_.find_prefix(chain, std::ssize(tokens)), std::ssize(tokens), copies);
-    return add({std::move(kv), std::move(tokens), std::move(hashes), std::move(salt)});
+    PrefixHit hit = cache_.find_prefix(chain, std::ssize(tokens));
+    if (hit.num_unreferenced > cache_.device().num_ready()) hit = {};
+    std::vector<CopyOrder> copies;
+    KvSequence kv = cache_.open(chain, hit, std::ssize(tokens), copies);
+    if (!copies.empty()) launch();
+    return {add({std::move(kv), std::move(tokens), std::move(hashes), std::move(salt)}), described(copies)};
   }
 
   int fork(int number) {
@@ -151,14 +156,16 @@ void bind_kv_cache(nb::module_& module) {
   nb::class_<NumberedKvCache>(module, "KvCacheBookkeeping", R"(
       The paged KV cache's bookkeeping alone, for tests: csrc/caches/kv_cache_manager.h states its contract.
 
-      Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A
-      copy is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or
+      Sequences are identified by number. Every write, every swap and every opening that copies is a step, in flight
+      until :meth:`end_step`. A copy is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or
       ``host_to_device``. A number of no open sequence, or a sequence in the wrong memory, raises ValueError or
       RuntimeError.)")
       .def(nb::init<int, int, int, bool>(), nb::kw_only(), nb::arg("num_blocks"), nb::arg("num_host_blocks"),
            nb::arg("tokens_per_block"), nb::arg("enable_block_reuse"))
-      .def("open", &NumberedKvCache::open, nb::arg("tokens"), nb::arg("salt"),
-           "Open a sequence of known tokens; those found in the cache count as written (``length``).")
+      .def(
+          "open", &NumberedKvCache::open, nb::arg("tokens"), nb::arg("salt"),
+          "Open a sequence of known tokens; those found in the cache count as written (``length``). Returns its number "
+          "and the copies to carry out first.")
       .def("fork", &NumberedKvCache::fork, nb::arg("sequence"),
            "Open another sequence with the content of ``sequence``.")
       .def("append", &NumberedKvCache::append, nb::arg("sequence"), nb::arg("tokens"), "Add known tokens.")

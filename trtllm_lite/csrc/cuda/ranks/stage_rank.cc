@@ -5,7 +5,7 @@
 namespace tl::cuda {
 
 PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_blocks) {
-  return PinnedBuffer(static_cast<std::size_t>(num_blocks) * executor.block_bytes(), "swapped KV cache",
+  return PinnedBuffer(static_cast<std::size_t>(num_blocks) * executor.block_bytes(), "KV cache on the host",
                       "lower host_cache_size");
 }
 

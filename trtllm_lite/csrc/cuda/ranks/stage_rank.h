@@ -16,7 +16,7 @@ PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_bloc
 
 struct StageRank {
   CudaExecutor* executor;
-  PinnedBuffer host_cache;  // for KV blocks of swapped-out requests
+  PinnedBuffer host_cache;  // for KV blocks of swapped-out requests and of prefixes
   RowSource* from;          // rows from the previous stage; null in the first stage
   RowSink* to;              // rows to the next stage; null in the last stage
 

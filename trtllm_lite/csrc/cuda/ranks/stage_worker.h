@@ -21,8 +21,7 @@ namespace tl::cuda {
 
 class StageWorker {
  public:
-  // See CudaGroup; `engines` are those of one stage (check_stage). `num_host_blocks`: KV blocks on the host for
-  // swapped-out requests.
+  // See CudaGroup; `engines` are those of one stage (check_stage). `num_host_blocks`: KV blocks on the host.
   StageWorker(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
               std::int64_t num_host_blocks, const std::vector<std::string>& library_directories,
               std::chrono::nanoseconds timeout);
