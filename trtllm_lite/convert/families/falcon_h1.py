@@ -3,11 +3,18 @@ factors of many parts (arXiv 2203.03466).
 """
 
 from dataclasses import replace
+from typing import Any
 
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.falcon import FalconFactors
 from trtllm_lite.convert.parts.mamba2 import MambaKeys, MambaParts, mamba_tensor_names
+from trtllm_lite.convert.parts.mamba_gguf import (
+    MAMBA_GGUF_ROLES,
+    MAMBA_GGUF_TENSORS,
+    inner_and_head_dim,
+    mamba_gguf_keys,
+)
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
@@ -56,9 +63,24 @@ def read_model(config: ConfigFields) -> Decoder:
     return replace(made, embedding=first, head=head)
 
 
+def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of heads; llama.cpp multiplies the factors into the matrices, and has norms after gates alone."""
+    inner, head_dim = inner_and_head_dim(config, "mamba_n_heads")
+    return {"mamba_d_ssm": inner, "mamba_d_head": head_dim, "mamba_norm_before_gate": False}
+
+
+_GGUF_TENSORS = {**MAMBA_GGUF_TENSORS, "without_suffix": (*MAMBA_GGUF_TENSORS["without_suffix"], "mlp_norm")}
 FAMILY = Family(
     name="falcon_h1",
     architectures=("FalconH1ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "falcon-h1",
+        roles=MAMBA_GGUF_ROLES,
+        keys=mamba_gguf_keys("mamba_d_conv", "mamba_d_state", "mamba_n_groups", "mamba_n_heads"),
+        config=_gguf_config,
+        flags={"mamba_rms_norm": "blk.0.ssm_norm.weight"},
+        **_GGUF_TENSORS,
+    ),
 )

@@ -8,7 +8,9 @@ from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.convert.families.granitemoe import NAMES as MOE_NAMES
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import USUAL_ROPE, RopeDefaults
 from trtllm_lite.convert.parts.granite import GraniteParts
+from trtllm_lite.convert.parts.granite_gguf import GRANITE_HYBRID_GGUF
 from trtllm_lite.convert.parts.mamba2 import MIXERS, MambaParts, mamba_tensor_names, read_layer_kinds
 from trtllm_lite.convert.parts.moe import MoeParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -23,7 +25,8 @@ _HEADS = SpaceHeads(num_heads=128, num_groups=1, state_size=256, head_dim=64)
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; without ``position_embedding_type`` rope, attention knows no positions."""
-    granite = GraniteParts.read(config, NAMES)
+    apart = config.flag("experts_apart")  # in GGUF files, which may also rotate parts of heads, as Bamba does
+    granite = GraniteParts.read(config, NAMES, RopeDefaults(part=1.0) if apart else USUAL_ROPE)
     config.expect("position_embedding_type", "nope", "rope")
     rope = granite.parts.rope if config.take("position_embedding_type") == "rope" else None
     kinds = read_layer_kinds(config, "layer_types", granite.parts.sizes.num_hidden_layers, MIXERS, RECURRENT)
@@ -31,8 +34,10 @@ def read_model(config: ConfigFields) -> Decoder:
     wide = config.integer("shared_intermediate_size", 1024)
 
     def layer(tensors: Tensors, number: int) -> Layer:
-        shared = granite.shared_mlp(tensors, wide)
-        mlp: Block = shared if experts is None else experts.fused_moe(tensors, SharedExpert(shared))
+        shared = granite.parts.mlp_of(tensors, "shared_", wide) if apart else granite.shared_mlp(tensors, wide)
+        mlp: Block = shared
+        if experts is not None:
+            mlp = (experts.moe if apart else experts.fused_moe)(tensors, SharedExpert(shared))
         if kinds[number] == RECURRENT:
             mixer = mamba.block(tensors, mamba.norm(tensors))
             return replace(granite.parts.pre_norm_layer(tensors, mixer, mlp), name=RECURRENT)
@@ -54,4 +59,5 @@ FAMILY = Family(
     architectures=("GraniteMoeHybridForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=GRANITE_HYBRID_GGUF,
 )

@@ -9,6 +9,7 @@ from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.deepseek import deepseek_experts, read_groups
 from trtllm_lite.convert.parts.kimi_delta import KIMI_DELTA_NAMES, KimiDeltaParts
+from trtllm_lite.convert.parts.kimi_gguf import KIMI_GGUF
 from trtllm_lite.convert.parts.latent import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.convert.parts.moe import layer_block
 from trtllm_lite.convert.parts.usual import rms_norm
@@ -89,4 +90,5 @@ FAMILY = Family(
     architectures=("KimiLinearForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=KIMI_GGUF,
 )

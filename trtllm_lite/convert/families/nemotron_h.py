@@ -3,10 +3,12 @@ an MLP, whose activation is the square of ReLU, or a mixture of such experts.
 """
 
 from trtllm_lite.common.vocabulary import ATTENTION, PLAIN_DTYPES, RECURRENT
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.mamba2 import MambaKeys, MambaParts, mamba_tensor_names
+from trtllm_lite.convert.parts.mamba_gguf import MAMBA_GGUF_TENSORS
 from trtllm_lite.convert.parts.nemotron import MLP, MOE, NemotronMlps, read_kinds
+from trtllm_lite.convert.parts.nemotron_gguf import NEMOTRON_GGUF_KEYS, NEMOTRON_GGUF_ROLES, nemotron_gguf_config
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
@@ -83,4 +85,13 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=(r"mtp\..*",),
+    gguf=Gguf(
+        "nemotron_h",
+        also=("nemotron_h_moe",),
+        roles=NEMOTRON_GGUF_ROLES,
+        keys=NEMOTRON_GGUF_KEYS,
+        config=nemotron_gguf_config,
+        interleaved_rope=True,
+        **{**MAMBA_GGUF_TENSORS, "bare": (*MAMBA_GGUF_TENSORS["bare"], "correction")},
+    ),
 )

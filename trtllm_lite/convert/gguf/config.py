@@ -60,6 +60,7 @@ def read_config(
     if declared.optional_bias:
         config["attention_bias"] = not tensors.keys().isdisjoint(("blk.0.attn_q.bias", "blk.0.attn_qkv.bias"))
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
+    config |= {key: name in tensors for key, name in declared.flags.items()}
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
     config |= _token_ids(metadata, declared.end_tokens)

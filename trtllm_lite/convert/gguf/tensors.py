@@ -1,5 +1,6 @@
 """Turns tensors of a GGUF file into tensors of Hugging Face: names, shapes, order of rows, plain types."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +39,8 @@ class GgufTensor:
     ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the number of
     heads whose queries, keys and values were separated, 0 for none; ``offset`` is the amount by which the stored values
     are too large. With ``is_row`` a vector stands for a matrix of one row. An ``is_decay`` tensor holds -exp(a) of
-    the values a, an ``is_squeezed`` one lacks the second of three axes, and ``tiles`` says how heads were reordered.
+    the values a, an ``is_squeezed`` one is a convolution of which axes of 1 may be absent, ``form`` is the shape of a
+    tensor whose axes differ from the source's, and ``tiles`` says how heads were reordered.
     """
 
     raw: Any
@@ -50,6 +52,7 @@ class GgufTensor:
     is_row: bool = False
     is_decay: bool = False
     is_squeezed: bool = False
+    form: tuple[int, ...] = ()
     tiles: HeadTiles | None = None
 
     @classmethod
@@ -80,7 +83,7 @@ class GgufTensor:
         role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
         if role is None:
             role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", raw.name))
-            role = role if role in declared.without_suffix else None
+            role, suffix = (role, "weight") if role in declared.without_suffix else (None, suffix)
         number = re.match(r"blk\.(\d+)\.", raw.name)
         if role is None or role not in family.tensor_names:
             return cls(raw, raw.name)
@@ -95,7 +98,8 @@ class GgufTensor:
             offset=1.0 if _adds_one(role, declared) else 0.0,
             is_row=role in _ONE_ROW and len(raw.shape) == 1,
             is_decay=role in declared.decays,
-            is_squeezed=role in declared.squeezed,
+            is_squeezed=role in declared.squeezed and suffix == "weight",
+            form=declared.forms.get(role, ()),
             tiles=HeadTiles.of(role, declared.tiled_heads[role], config) if role in declared.tiled_heads else None,
         )
 
@@ -106,7 +110,9 @@ class GgufTensor:
         if self.is_row:
             shape = (1, *shape)
         if self.is_squeezed:
-            shape = (shape[0], 1, *shape[1:])
+            shape = (math.prod(shape[:-1]), 1, shape[-1])
+        if self.form:
+            shape = tuple(math.prod(shape) if extent == -1 else extent for extent in self.form)
         return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
 
     @property
@@ -132,7 +138,9 @@ class GgufTensor:
         if self.tiles is not None:
             values = self.tiles.undone(values)
         if self.is_squeezed:
-            values = values[:, None]
+            values = values.reshape(-1, 1, values.shape[-1])
+        if self.form:
+            values = values.reshape(self.form)
         if self.is_decay:
             return self._logarithm(values.astype(np.float32))
         return values.astype(np.float32) - np.float32(self.offset) if self.offset else values

@@ -3,8 +3,8 @@
 from typing import Any
 
 from trtllm_lite.convert.family import Gguf
+from trtllm_lite.convert.parts.mamba_gguf import wrong_gguf
 from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS
-from trtllm_lite.errors import ConvertError, shown
 
 # Tensors of llama.cpp's files of layers that draft (MTP); the other tensors of such a layer are like another layer's.
 GGUF_DRAFTING_TENSORS = (r"blk\.\d+\.nextn\..*",)
@@ -65,7 +65,7 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
     inner, values, layers = _value_dims(config), config["linear_num_value_heads"], config["num_hidden_layers"]
     drafting = config.get(GGUF_DRAFTING_LAYERS, 0)
     if not 0 <= drafting < layers:
-        raise _wrong(f"nextn_predict_layers to be less than block_count ({layers})", drafting)
+        raise wrong_gguf(f"nextn_predict_layers to be less than block_count ({layers})", drafting)
     found: dict[str, Any] = {"linear_value_head_dim": inner // values, "num_hidden_layers": layers - drafting}
     if "num_experts" in config:
         found["norm_topk_prob"] = True
@@ -74,7 +74,7 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
     if (recurrent := config.pop(_RECURRENT, None)) is not None:
         kinds = recurrent if isinstance(recurrent, list) else [recurrent] * layers
         if len(kinds) != layers:
-            raise _wrong(f"{_RECURRENT} to have {layers} entries", len(kinds))
+            raise wrong_gguf(f"{_RECURRENT} to have {layers} entries", len(kinds))
         found["layer_types"] = ["linear_attention" if kind else "full_attention" for kind in kinds[: layers - drafting]]
     return found
 
@@ -84,19 +84,13 @@ def _value_dims(config: dict[str, Any]) -> int:
     sizes = {key: _positive(key, config.get(ours)) for key, ours in _SIZES.items()}
     keys, values, inner = (sizes[f"ssm.{name}"] for name in ("group_count", "time_step_rank", "inner_size"))
     if values % keys:
-        raise _wrong(f"ssm.time_step_rank to be a multiple of ssm.group_count ({keys})", values)
+        raise wrong_gguf(f"ssm.time_step_rank to be a multiple of ssm.group_count ({keys})", values)
     if inner % values:
-        raise _wrong(f"ssm.inner_size to be a multiple of ssm.time_step_rank ({values})", inner)
+        raise wrong_gguf(f"ssm.inner_size to be a multiple of ssm.time_step_rank ({values})", inner)
     return inner
 
 
 def _positive(key: str, size: Any) -> int:
     if type(size) is not int or size < 1:
-        raise _wrong(f"{key} to be a positive integer", size)
+        raise wrong_gguf(f"{key} to be a positive integer", size)
     return size
-
-
-def _wrong(expected: str, found: Any) -> ConvertError:
-    return ConvertError(
-        f"in the metadata of the GGUF file, expected {expected}, found {shown(found)}: download it again"
-    )

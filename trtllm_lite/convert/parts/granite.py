@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.rope_types import USUAL_ROPE, RopeDefaults
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
@@ -38,10 +39,12 @@ class GraniteParts:
     logits: float
 
     @classmethod
-    def read(cls, config: ConfigFields, names: Mapping[str, str] = TENSOR_NAMES) -> "GraniteParts":
+    def read(
+        cls, config: ConfigFields, names: Mapping[str, str] = TENSOR_NAMES, rope: RopeDefaults = USUAL_ROPE
+    ) -> "GraniteParts":
         """Read the keys that all Granite models have; absent factors are 1."""
         residual = _factor(config, "residual_multiplier")
-        parts = LlamaParts.read(config, names, stream_scale=residual)
+        parts = LlamaParts.read(config, names, rope=rope, stream_scale=residual)
         embedding, scores = (_factor(config, f"{key}_multiplier") for key in ("embedding", "attention"))
         logits = _factor(config, "logits_scaling")
         return cls(parts, config.flag("attention_bias"), residual, embedding, scores, logits)
