@@ -32,11 +32,13 @@ def write_hybrid_gguf(
     metadata: dict[str, Any] | None = None,
     without: str = "",
     trims_axes: bool = False,
+    rounds: str = "",
 ) -> Path:
     """Write the checkpoint in ``directory``; ``metadata`` adds or, with None, removes keys of the architecture.
 
     Tensors whose names match ``without`` are left out. With ``trims_axes`` leading axes of 1 are left out, as tools
-    that quantize files do.
+    that quantize files do. Matrices whose rows are whole blocks are stored as Q8_0 with ``rounds`` "blocks", and as
+    float32 rounded to that with "values".
     """
     config, tensors = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
     family = config["model_type"]
@@ -60,12 +62,24 @@ def write_hybrid_gguf(
         while trims_axes and array.ndim > 1 and array.shape[0] == 1:
             array = array[0]
         if not re.fullmatch(without, stored):
-            writer.add_tensor(stored, np.ascontiguousarray(array))
+            _add_tensor(writer, stored, np.ascontiguousarray(array), rounds)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, array: np.ndarray, rounds: str) -> None:
+    kind = gguf.GGMLQuantizationType.Q8_0
+    if not rounds or array.ndim < 2 or array.shape[-1] % 32 or "ssm_norm" in name:
+        writer.add_tensor(name, array)
+        return
+    blocks = gguf.quants.quantize(array, kind)
+    if rounds == "blocks":
+        writer.add_tensor(name, blocks, raw_dtype=kind)
+    else:
+        writer.add_tensor(name, gguf.quants.dequantize(blocks, kind))
 
 
 def _apart(tensors: Any, config: dict[str, Any]) -> Named:

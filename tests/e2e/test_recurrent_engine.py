@@ -158,6 +158,16 @@ def test_an_interval_without_states_is_refused(case: Case) -> None:
             LLM(case.directory / "engine", kv_cache_config=config, enable_chunked_prefill=False)
 
 
+def test_memory_that_holds_no_state_names_the_limit(case: Case) -> None:
+    cache = read_engine(case.directory / "engine").manifest.kv_cache
+    needed = sum(group.blocks for group in cache.groups) * cache.bytes_per_block
+    message = rf"max_gpu_total_bytes={needed - 1} leaves no room for .* and a state .*\({needed:,} bytes\): raise it"
+    with pytest.raises(LimitError, match=message):
+        LLM(case.directory / "engine", kv_cache_config=KvCacheConfig(max_gpu_total_bytes=needed - 1))
+    with LLM(case.directory / "engine", kv_cache_config=KvCacheConfig(max_gpu_total_bytes=needed)) as llm:
+        assert len(llm.session.submit(Request(np.array([1, 2], np.int32), GREEDY)).result()) == 1
+
+
 def test_a_thousand_tokens(tmp_path: Path) -> None:
     model = save_tiny_model("qwen3_next", tmp_path / "model", max_position_embeddings=1100)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")

@@ -44,7 +44,8 @@ class Gguf:
 
     Of recurrent layers: ``without_suffix`` are roles whose tensors have no .weight in the file; ``decays`` are roles of
     logarithms a that llama.cpp stores as -exp(a); ``squeezed`` are roles of convolutions [channels, 1, width] that it
-    stores as [channels, width], or with more axes of 1; ``forms`` are the shapes of roles to which it gives other axes,
+    stores as [channels, width], or with more axes of 1; ``kinds`` is the key of metadata that says of which kind each
+    layer is; ``forms`` are the shapes of roles to which it gives other axes,
     with -1 for the one that is not 1; ``flags`` are keys of the config that a file shows only by having a tensor, and
     that tensor's name; ``plain_norms`` are those to which it has not added 1. ``tiled_heads`` are roles of
     tensors whose value heads it has reordered, and the axis of these heads (:mod:`trtllm_lite.convert.gguf.tiles`).
@@ -71,6 +72,7 @@ class Gguf:
     squeezed: tuple[str, ...] = ()
     forms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
+    kinds: str = ""
     plain_norms: tuple[str, ...] = ()
     tiled_heads: Mapping[str, int] = field(default_factory=dict)
 

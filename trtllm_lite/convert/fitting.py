@@ -20,7 +20,11 @@ from trtllm_lite.network.model import Model, network_of
 
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 _STORED_LAYER = re.compile(r"(?:^|.*?\.)(?:layers|blk)\.(\d{1,9})\.")
-_LAYER_KINDS = ("layer_types", "full_attention_interval")  # keys that say of which kind each layer is
+# Keys that say of which kind each layer is.
+_LAYER_KINDS = (
+    *("layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "full_attn_idxs"),
+    *("linear_attn_config", "full_attention_interval"),
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def misnamed_kinds(source: Source, mismatch: Mismatch) -> str:
         {int(layer[1]) for name in names if (layer := _STORED_LAYER.match(name))}
         for names in (mismatch.missing, mismatch.unused)
     )
-    key = next((key for key in _LAYER_KINDS if source.config.get(key) is not None), "")
+    key = source.kinds_key or next((key for key in _LAYER_KINDS if source.config.get(key) is not None), "")
     if not key or not missing & unused:
         return ""
     layers = ranges(sorted(missing & unused))

@@ -86,12 +86,23 @@ def test_masks_positions_and_drafting_layers_that_files_hold_are_dropped(
     assert (tmp_path / "old/weights.safetensors").read_bytes() == (tmp_path / "new/weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe"])
+_OTHER_TYPES = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+_OTHER_INTERVAL = {"layer_types": None, "full_attention_interval": 2}
+_OTHER_BLOCKS = {"layers_block_type": ["linear_attention", "moe", "linear_attention", "full_attention", "mlp"]}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "changes", "message"),
     [
-        ({"layer_types": ["linear_attention", "full_attention", "linear_attention"]}, r"layer_types: .* \{1-2\}"),
-        ({"layer_types": None, "full_attention_interval": 2}, r"full_attention_interval: .* layers \{1-2\}"),
+        *((family, _OTHER_TYPES, r"layer_types: .* \{1-2\}") for family in ("qwen3_next", "qwen3_5", "qwen3_5_moe")),
+        *(
+            (family, _OTHER_INTERVAL, r"full_attention_interval: .* layers \{1-2\}")
+            for family in ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+        ),
+        *((family, _OTHER_TYPES, r"layer_types: .* \{1-2\}") for family in ("granitemoehybrid", "kimi_linear")),
+        ("nemotron_h", _OTHER_BLOCKS, r"layers_block_type: .* layers \{2-3\}"),
+        ("bamba", {"attn_layer_indices": [1]}, r"attn_layer_indices: .* layers \{1-2\}"),
+        ("lfm2", {"layer_types": None, "full_attn_idxs": [0]}, r"full_attn_idxs: .* layers "),
     ],
 )
 def test_kinds_of_layers_that_the_tensors_contradict_are_named(

@@ -92,6 +92,7 @@ FAMILY = Family(
         keys=NEMOTRON_GGUF_KEYS,
         config=nemotron_gguf_config,
         interleaved_rope=True,
+        kinds="attention.head_count_kv, or feed_forward_length",
         **{**MAMBA_GGUF_TENSORS, "bare": (*MAMBA_GGUF_TENSORS["bare"], "correction")},
     ),
 )

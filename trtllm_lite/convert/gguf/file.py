@@ -73,6 +73,7 @@ def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
         quantization=_quantization(tensors),
         stored_names=partial(names_in_file, family=family, found=names),
+        kinds_key=family.gguf.kinds if family.gguf else "",
     )
 
 

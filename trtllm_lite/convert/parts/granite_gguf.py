@@ -47,5 +47,6 @@ GRANITE_HYBRID_GGUF = Gguf(
     },
     config=_gguf_config,
     interleaved_rope=True,
+    kinds="attention.head_count_kv",
     **MAMBA_GGUF_TENSORS,
 )

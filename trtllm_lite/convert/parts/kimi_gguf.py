@@ -64,4 +64,5 @@ KIMI_GGUF = Gguf(
     decays=("a_log",),
     squeezed=tuple(f"{part}_conv" for part in "qkv"),
     forms={"a_log": (1, 1, -1, 1)},
+    kinds="attention.head_count_kv",
 )

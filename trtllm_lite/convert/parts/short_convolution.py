@@ -122,6 +122,7 @@ def short_conv_gguf(architecture: str) -> Gguf:
         keys={"shortconv.l_cache": "conv_L_cache"},
         config=_gguf_config,
         squeezed=("conv",),
+        kinds="attention.head_count_kv",
     )
 
 

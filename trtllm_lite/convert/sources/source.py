@@ -46,7 +46,8 @@ class Source:
     source's file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders;
     ``embeds`` is true if the files are those of an embedding model. ``quantization`` describes, for people, how a
     quantized model's layers are stored. ``is_text_part`` is true if other parts of the model were left out.
-    ``ignored_config_keys`` are the keys that were left unread at the user's request.
+    ``ignored_config_keys`` are the keys that were left unread at the user's request. ``kinds_key`` is what the source
+    calls the key that says of which kind each layer is, if it differs from the config's.
     """
 
     description: str
@@ -64,6 +65,7 @@ class Source:
     cache: Mapping[int, CacheRounding] = field(default_factory=dict)
     quantization: str = ""
     is_text_part: bool = False
+    kinds_key: str = ""
 
     def with_prefix(self, prefix: str, but: str) -> "Source":
         """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""

@@ -306,9 +306,10 @@ def _cache_blocks(
 
     ``max_tokens`` are stored by each group of attention layers; the states of a batch come on top.
     """
+    states = [group.blocks for group in cache.groups if group.kind == STATE]
+    least, and_state = sum(group.blocks for group in cache.groups), " and a state of recurrent layers" if states else ""
     caps = []
     if config.max_tokens is not None:
-        states = [group.blocks for group in cache.groups if group.kind == STATE]
         cap = config.max_tokens // cache.tokens_per_block * (len(cache.groups) - len(states)) + batch_size * sum(states)
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
@@ -319,9 +320,9 @@ def _cache_blocks(
         share = f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"
         caps.append((cap, share, "free memory on the device, or raise the fraction if it is below 1"))
     for cap, reason, remedy in caps:
-        if cap < 1:
+        if cap < max(least, 1):
             raise LimitError(
-                f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens "
-                f"({block_bytes:,} bytes): {remedy}"
+                f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens{and_state} "
+                f"({least * block_bytes:,} bytes): {remedy}"
             )
     return min(cache.num_blocks, demand, *(cap for cap, _, _ in caps))
