@@ -15,6 +15,9 @@ def lower(op: Lowering) -> list[Command]:
     cache = op.cache("cache", op.tokens_per_block, features(y))
     defines: dict[str, int | str] = {"TL_HIDDEN": features(y), "TL_PAGE": op.tokens_per_block}
     specialised = kernel("paged_load/cuda.cuh", "paged_load", _THREADS, 0, defines)
-    inputs = (op.rows("slots"), *(op.step_input(name) for name in _STEP_INPUTS))
-    extents = (symbol("num_seqs"), symbol("max_blocks_per_seq"))
+    slots = op.rows("slots")
+    num_groups = slots.shape[0]
+    assert isinstance(num_groups, int)
+    inputs = (slots, *(op.step_input(name) for name in _STEP_INPUTS))
+    extents = (symbol("num_seqs"), symbol("max_blocks_per_seq", num_groups))
     return [launch(specialised, (symbol("num_tokens"),), y, cache, *inputs, *extents)]

@@ -80,9 +80,9 @@ def test_cache_slots(page: int, groups: int) -> None:
     check_cache_slots([1, 17, 65, 1, 129], [500, 0, 31, 32, 63], page, groups, Emulator())
 
 
-@pytest.mark.parametrize(("page", "features"), [(16, 64), (64, 1032)])
-def test_paged_rows(page: int, features: int) -> None:
-    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 65), (7, 1)], page, features, Emulator())
+@pytest.mark.parametrize(("page", "features", "groups"), [(16, 64, 2), (64, 1032, 1)])
+def test_paged_rows(page: int, features: int, groups: int) -> None:
+    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 65), (7, 1)], page, features, Emulator(), groups)
 
 
 def test_rotary_table() -> None:

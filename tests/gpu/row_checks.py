@@ -142,24 +142,28 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
         assert np.array_equal(slots.cpu().numpy(), expected)
 
 
-def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:
-    """Check that each token's row is stored and the previous token's row is read; ``batch``: past and new tokens."""
+def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine, groups: int) -> None:
+    """Check that each token's row is stored and the previous token's row is read; ``batch``: past and new tokens.
+
+    Of the block tables of a sequence, one for each of ``groups``, the first counts.
+    """
     device, lengths = machine.device, [new for _, new in batch]
     columns = max(past + new for past, new in batch) // page + 2
     positions = torch.cat([torch.arange(past, past + new) for past, new in batch]).int()
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
-    tables = torch.randperm(len(batch) * columns).view(len(batch), columns).int()
+    count = len(batch) * columns
+    tables = torch.stack([torch.randperm(count).view(-1, columns) for _ in range(groups)], 1).int()
     of_token = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(lengths))
-    slots = (tables[of_token, (positions // page).long()] * page + positions % page).int()
+    slots = (tables[of_token, 0, (positions // page).long()] * page + positions % page).int()
     x = torch.randn(len(positions), features).to(torch.bfloat16)
     cache = torch.randn(len(batch) * columns, page, features).to(torch.bfloat16)
     step = [tensor.to(device) for tensor in (positions, starts, tables)]
-    places = [tensor.numpy() for tensor in (positions, starts, tables)]
+    places = [tensor.numpy() for tensor in (positions, starts, tables.flatten(0, 1))]
     defines: dict[str, int | str] = {"TL_HIDDEN": features, "TL_PAGE": page}
 
     load = machine.kernel("paged_load/cuda.cuh", "paged_load", 128, 0, defines)
     y, held = torch.full_like(x, POISON).to(device), cache.to(device)
-    load(y, held, slots.to(device), *step, len(batch), columns, grid=len(positions))
+    load(y, held, slots.to(device), *step, len(batch), groups * columns, grid=len(positions))
     (expected,) = load_reference([cache.float().numpy(), *places], {})
     assert np.array_equal(y.cpu().float().numpy(), expected)
 

@@ -142,9 +142,9 @@ def test_cache_slots(page: int, groups: int) -> None:
     check_cache_slots([1, 17, 65, 1, 129], [5000, 0, 31, 32, 63], page, groups, GPU)
 
 
-@pytest.mark.parametrize(("page", "features"), [(32, 4096), (64, 1032)])
-def test_paged_rows(page: int, features: int) -> None:
-    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 650), (7, 1), *[(96, 1)] * 70], page, features, GPU)
+@pytest.mark.parametrize(("page", "features", "groups"), [(32, 4096, 1), (64, 1032, 2)])
+def test_paged_rows(page: int, features: int, groups: int) -> None:
+    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 650), (7, 1), *[(96, 1)] * 70], page, features, GPU, groups)
 
 
 @pytest.mark.parametrize("half_dim", [64, 128])

@@ -136,20 +136,24 @@ def test_rotary_table(isa: str, half: int, scale: float) -> None:
         np.testing.assert_allclose(actual[name], expected[name], rtol=2e-7, atol=1e-12)
 
 
-def paged_rows(features: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A cache of random rows, and the places of packed tokens: sequences of 3, 1 and 20 tokens, in shuffled blocks."""
+def paged_rows(features: int, num_groups: int = 1) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A cache of random rows, and the places of packed tokens: sequences of 3, 1 and 20 tokens, in shuffled blocks.
+
+    Block tables of other groups than the first name other blocks.
+    """
     rng = np.random.default_rng(features)
     lengths, past_lens = np.array([3, 1, 20]), np.array([15, 0, 30])
     positions = np.concatenate([past + np.arange(n) for n, past in zip(lengths, past_lens, strict=True)])
-    tables = rng.permutation(12).reshape(3, 4).astype(np.int32)
+    tables = np.stack([rng.permutation(12).reshape(3, 4) for _ in range(num_groups)], axis=1)
     starts = np.cumsum([0, *lengths])
-    places = [positions.astype(np.int32), starts.astype(np.int32), tables]
+    places = [positions.astype(np.int32), starts.astype(np.int32), tables.reshape(-1, 4).astype(np.int32)]
     return rng.standard_normal((12, 16, features), np.float32), places
 
 
+@pytest.mark.parametrize("num_groups", [1, 2])
 @pytest.mark.parametrize("features", [1, 37, 1024])
-def test_rows_of_a_paged_cache(isa: str, features: int) -> None:
-    cache, places = paged_rows(features)
+def test_rows_of_a_paged_cache(isa: str, features: int, num_groups: int) -> None:
+    cache, places = paged_rows(features, num_groups)
     x = np.random.default_rng(0).standard_normal((24, features), np.float32)
     some = np.array([23, 0, 3], np.int32)
     for inputs in ([x, cache, *places, None], [x[:3], cache, *places, some]):

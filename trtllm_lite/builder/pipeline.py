@@ -16,7 +16,7 @@ from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_o
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
-from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, STATE, TEXT_ENCODER
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.module_kinds import ModuleKind, module_kind
@@ -82,10 +82,11 @@ def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype:
     check_all_fused(model, fusions)
     make_room_for_drafts(model.graph, limits.max_draft_len)
     groups = assign_cache_groups(model.graph, limits.max_seq_len)
-    if has_features(model.graph) and (len(groups) > 1 or groups[0].window):
+    attending = [group for group in groups if group.kind != STATE]
+    if has_features(model.graph) and (len(attending) > 1 or attending[0].window):
         raise BuildError(
-            "the network has features for a draft head (EAGLE-3), and attention windows: expected a model "
-            "without windows; convert it without --draft_model_dir"
+            "the network has features for a head or a layer that drafts (EAGLE-3, MTP), and attention windows: "
+            "expected a model without windows; convert it without --draft_model_dir"
         )
     adapted = tuple(one.rows for one in projections)
     return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), adapted)

@@ -321,6 +321,7 @@ def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -
         "gelu": partial(activate, "gelu"),
         "gelu_tanh": partial(activate, "gelu_tanh"),
         "silu": partial(activate, "silu"),
+        "sigmoid": partial(activate, "sigmoid"),
     }
     result = eval(str(macros["TL_EXPRESSION"]), {"__builtins__": {}}, names)
     at(y, np.float32 if macros["TL_FLOAT_OUT"] else half, *shape)[...] = result
@@ -545,14 +546,14 @@ def paged_load(
     cu_seqlens: Pointer,
     block_tables: Pointer,
     num_seqs: int,
-    max_blocks: int,
+    table_stride: int,
 ) -> None:
     rows, hidden, page = grid[0], macros["TL_HIDDEN"], macros["TL_PAGE"]
     blocks = len(cache) // (2 * page * hidden)
     at(slots, np.int32, rows)
     inputs = (at(position_ids, np.int32, rows), at(cu_seqlens, np.int32, num_seqs + 1))
     bits = at(cache, np.uint16, blocks, page, hidden)  # whole numbers, which float32 represents exactly
-    (found,) = load_rows((bits, *inputs, at(block_tables, np.int32, num_seqs, max_blocks)), {})
+    (found,) = load_rows((bits, *inputs, at(block_tables, np.int32, num_seqs, table_stride)), {})
     at(y, np.uint16, rows, hidden)[...] = found
 
 

@@ -3,7 +3,7 @@
 The output ``features`` of a network is stored for each token, by PagedStore. PagedLoad reads a head's input
 ``features``: for each token, the features of the token before it. The head's output ``hidden`` replaces these features
 where logits are wanted: after the last known token and after each draft token. The cache uses the block tables of the
-only cache group.
+first cache group, which is of keys and values; a group of states may follow.
 """
 
 from collections.abc import Iterable

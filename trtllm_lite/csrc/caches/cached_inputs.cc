@@ -36,7 +36,7 @@ void check_source(const Engine& reader, std::int64_t num_blocks, const DeviceExe
   if (source == nullptr) {
     throw ArgumentError("draft model: it reads " + wanted +
                         ", found no engine that keeps them; run the engine that the head was made for, with the "
-                        "method eagle3");
+                        "method eagle3 or mtp");
   }
   check_kept(source->engine().manifest(), reader.manifest());
   if (source->num_blocks() == num_blocks) return;

@@ -7,7 +7,8 @@
 
 namespace tl::TL_ISA {
 
-// A cache [num_blocks, tokens_per_block, features]. Each sequence has one block table.
+// A cache [num_blocks, tokens_per_block, features]. Of the block tables of a sequence, one for each cache group, the
+// first counts.
 class PagedRows {
  public:
   PagedRows(const Tensor& cache, const Tensor& cu_seqlens, const Tensor& block_tables)
@@ -16,7 +17,7 @@ class PagedRows {
         features_(cache.shape[2]),
         starts_(cu_seqlens.as<const std::int32_t>()),
         tables_(block_tables.as<const std::int32_t>()),
-        table_stride_(block_tables.shape[1]) {}
+        table_stride_(tables_of_sequence(cu_seqlens, block_tables) * block_tables.shape[1]) {}
 
   // The row of `position` in the sequence of packed token `token`.
   float* at(std::int64_t token, std::int64_t position) const {
@@ -27,6 +28,10 @@ class PagedRows {
   }
 
  private:
+  static std::int64_t tables_of_sequence(const Tensor& cu_seqlens, const Tensor& block_tables) {
+    return block_tables.shape[0] / (cu_seqlens.shape[0] - 1);
+  }
+
   float* rows_;
   std::int64_t tokens_per_block_, features_;
   const std::int32_t* starts_;

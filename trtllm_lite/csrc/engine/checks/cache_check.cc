@@ -1,6 +1,7 @@
 #include "engine/checks/cache_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -69,12 +70,20 @@ std::int64_t check_features(const Plan& plan, const Manifest& manifest) {
   const auto num_caches = std::ranges::count_if(plan.tensors, [](const PlanTensor& tensor) {
     return tensor.kind == TensorKind::kCache && tensor.name == kFeatures;
   });
-  if (num_caches != num_ports || num_ports > 1 || (num_ports > 0 && manifest.kv_cache.groups.size() != 1)) {
-    refuse_plan("tensors", "expected a cache of features, of the only cache group, if a port of the module says so");
+  const std::vector<CacheGroup>& groups = manifest.kv_cache.groups;
+  const bool has_windows = std::ranges::any_of(groups, [](const CacheGroup& group) { return group.window > 0; });
+  const bool is_usual = !has_windows && std::ranges::count_if(groups, std::not_fn(is_state)) == 1;
+  if (num_caches != num_ports || num_ports > 1 || (num_ports > 0 && !is_usual)) {
+    refuse_plan("tensors",
+                "expected a cache of features if a port of the module says so, beside one group of attention layers, "
+                "without windows");
   }
   std::int64_t bytes = 0;
   for (const Port& port : kept) bytes += block_bytes(port);
-  return bytes;
+  if (bytes == 0 || bytes < manifest.kv_cache.bytes_per_block) return bytes;
+  refuse_plan("tensors", "expected features of less than the manifest's " +
+                             std::to_string(manifest.kv_cache.bytes_per_block) + " bytes a block, found " +
+                             std::to_string(bytes));
 }
 
 }  // namespace
@@ -116,6 +125,7 @@ void check_caches(const Plan& plan, const Manifest& manifest, const KeptCaches& 
     const auto group = static_cast<std::size_t>(kept.find(tensor.name)->second.group);
     spans[group].emplace_back(tensor.offset, tensor.offset + max_bytes(plan, tensor));
   }
+  const std::int64_t of_features = check_features(plan, manifest);
   std::int64_t bytes_per_block = 0;
   for (std::size_t number = 0; number < spans.size(); ++number) {
     const CacheGroup& group = config.groups[number];
@@ -125,16 +135,16 @@ void check_caches(const Plan& plan, const Manifest& manifest, const KeptCaches& 
     }
     const std::int64_t end = in_blocks ? end_of(spans[number], group) : sum_of(spans[number]);
     if (is_state(group)) {
-      check_run(group, end, config.bytes_per_block, is_whole);
+      check_run(group, end, config.bytes_per_block - of_features, is_whole);
     } else {
       bytes_per_block = std::max(bytes_per_block, end);
     }
   }
-  bytes_per_block += check_features(plan, manifest);
   const bool has_states_alone = bytes_per_block == 0 && !is_whole;  // check_run has checked the size of their blocks
-  if (bytes_per_block == config.bytes_per_block || has_states_alone) return;
+  if (bytes_per_block + of_features == config.bytes_per_block || has_states_alone) return;
   refuse_plan("tensors", "expected KV caches of " + std::to_string(config.bytes_per_block) +
-                             " bytes a block in all, as the manifest says, found " + std::to_string(bytes_per_block));
+                             " bytes a block in all, as the manifest says, found " +
+                             std::to_string(bytes_per_block + of_features));
 }
 
 void check_group_of(const CallInstruction& call, const Plan& plan, const Manifest& manifest, const KeptCaches& kept) {
