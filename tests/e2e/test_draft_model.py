@@ -157,6 +157,7 @@ def test_both_caches_share_the_memory(model_dir: Path, same: Path) -> None:
         ({"max_num_tokens": 8}, LimitError, "max_num_tokens of at least 12, found 8"),
         ({"shape": {"vocab_size": 320}}, ArgumentError, "vocab_size of the engine .*, found 320"),
         ({"family": "gemma2"}, ArgumentError, "without attention windows"),
+        ({"family": "qwen3_5"}, ArgumentError, "without recurrent layers"),
     ],
     ids=str,
 )

@@ -19,6 +19,7 @@ from tests.models import VOCAB_SIZE, save_tiny_model
 from trtllm_lite import LLM, LoRARequest, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError, TrtllmLiteError
 from trtllm_lite.runtime.core import core
 
@@ -34,9 +35,11 @@ BUILT: dict[str, Any] = {
 class Models:
     """A model and its head, converted for each other and built in ``root``."""
 
-    def __init__(self, root: Path, norm_before_residual: bool = False, **built: Any) -> None:
+    def __init__(self, root: Path, norm_before_residual: bool = False, family: str = "llama", **built: Any) -> None:
         self.root = root
-        self.model: PreTrainedModel = save_tiny_model("llama", root / "model", num_hidden_layers=NUM_LAYERS)
+        kinds = {} if family == "llama" else {"layer_types": (["linear_attention"] * 2 + ["full_attention"]) * 2}
+        shape = {"num_hidden_layers": NUM_LAYERS, **kinds}
+        self.model: PreTrainedModel = save_tiny_model(family, root / "model", **shape)
         tensors = save_tiny_head(root / "head", norm_before_residual=norm_before_residual)
         self.head = TorchHead(tensors, self.model, norm_before_residual)
         convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(root / "head"))
@@ -67,15 +70,18 @@ def stepper(models: Models) -> Callable[..., np.ndarray]:
     """Runs tokens of one sequence through the model or its head over a paged cache; returns the last logits."""
     native = core()
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
-    target = native.open_executor([engines[0]], num_blocks=8)
-    head = native.open_executor([engines[1]], num_blocks=8, features_of=target)
-    table = np.array([[5, 0, 7, 2]], np.int32)
+    places, of_state = [5, 0, 7, 2], Manifest.from_json(engines[0].manifest).kv_cache.groups[-1].blocks
+    state = -(-8 // of_state) * of_state  # behind the blocks of the attention layers
+    target = native.open_executor([engines[0]], num_blocks=state + of_state)
+    head = native.open_executor([engines[1]], num_blocks=state + of_state, features_of=target)
+    tables = [places, [state] * len(places)] if of_state > 1 else [places]
 
     def run(tokens: list[int], past: int, num_logits: int = 0, of_head: bool = False) -> np.ndarray:
         lengths = [np.array([number], np.int32) for number in (len(tokens), past)]
         wanted = np.arange(len(tokens) - num_logits, len(tokens), dtype=np.int32)
-        executor = head if of_head else target
-        logits: np.ndarray = native.step(executor, np.array(tokens, np.int32), *lengths, table, wanted)
+        executor, table = (head, [places]) if of_head else (target, tables)
+        inputs = [np.array(tokens, np.int32), *lengths, np.array(table, np.int32), wanted]
+        logits: np.ndarray = native.step(executor, *inputs)
         return logits
 
     return run
@@ -287,7 +293,7 @@ def test_models_with_windows_are_refused(tmp_path: Path) -> None:
     save_tiny_model("mistral", tmp_path / "model", num_hidden_layers=NUM_LAYERS)
     save_tiny_head(tmp_path / "head")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))
-    with pytest.raises(BuildError, match=r"features for a draft head .* and attention windows"):
+    with pytest.raises(BuildError, match=r"features for a head .* and attention windows"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", **BUILT)
 
 

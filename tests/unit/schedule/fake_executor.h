@@ -31,8 +31,8 @@ class FakeExecutor : public tl::StepExecutor {
  public:
   explicit FakeExecutor(const FakeShape& shape)
       : shape_(shape),
-        device_(static_cast<std::size_t>(shape.num_blocks * shape.tokens_per_block), -7),
-        host_(static_cast<std::size_t>(shape.num_host_blocks * shape.tokens_per_block), -7),
+        device_(static_cast<std::size_t>(shape.num_blocks * block_size()), -7),
+        host_(static_cast<std::size_t>(shape.num_host_blocks * block_size()), -7),
         slots_(static_cast<std::size_t>(shape.num_slots)),
         launch_tables_(static_cast<std::size_t>(shape.num_slots)) {
     for (SlotState& slot : slots_) slot.tables.resize(shape.groups.size());
@@ -129,6 +129,8 @@ class FakeExecutor : public tl::StepExecutor {
   bool says_late_with_results() const override { return late_with_results; }
 
  private:
+  static constexpr int kStates = 16;  // more than the tokens of a step that may be taken back
+
   using Tables = std::vector<std::vector<std::int32_t>>;  // one per cache group
   struct SlotState {
     std::shared_ptr<const FakeParams> params;
@@ -229,9 +231,11 @@ class FakeExecutor : public tl::StepExecutor {
     }
   }
 
+  // A block has room for its tokens, and for the states after several.
+  int block_size() const { return shape_.tokens_per_block + kStates; }
+
   std::span<std::int32_t> block(std::vector<std::int32_t>& memory, int index) const {
-    return std::span(memory).subspan(static_cast<std::size_t>(index * shape_.tokens_per_block),
-                                     shape_.tokens_per_block);
+    return std::span(memory).subspan(static_cast<std::size_t>(index * block_size()), block_size());
   }
 
   void execute(const tl::CopyOrder& copy) {
@@ -279,18 +283,22 @@ class FakeExecutor : public tl::StepExecutor {
     }
   }
 
-  // Each block of a state has the same number.
+  // Each block of a state has the same numbers: the state after each of the last tokens, so that drafts can be taken
+  // back.
+  std::int32_t& state(int index, int position) {
+    return block(device_, index)[static_cast<std::size_t>(shape_.tokens_per_block + position % kStates)];
+  }
+
   void add_to_state(const tl::StepRow& row, std::size_t group, int position, std::int32_t token) {
     const int first = slots_[row.slot].tables[group].at(0);
-    for (int i = 0; i < shape_.groups[group].blocks; ++i) {
-      std::int32_t& state = block(device_, first + i)[0];
-      state = position == 0 ? state_after({&token, 1}) : state_after({&token, 1}, state);
+    for (int i = first; i < first + shape_.groups[group].blocks; ++i) {
+      state(i, position) = position == 0 ? state_after({&token, 1}) : state_after({&token, 1}, state(i, position - 1));
     }
   }
 
   void check_state(const tl::StepRow& row, std::size_t group, std::span<const std::int32_t> tokens) {
-    const int first = slots_[row.slot].tables[group].at(0);
-    for (int i = 0; i < shape_.groups[group].blocks; ++i) CHECK(block(device_, first + i)[0] == state_after(tokens));
+    const int first = slots_[row.slot].tables[group].at(0), last = static_cast<int>(tokens.size()) - 1;
+    for (int i = first; i < first + shape_.groups[group].blocks; ++i) CHECK(state(i, last) == state_after(tokens));
   }
 
   void check_history(const tl::StepBatch& batch, std::size_t index) {

@@ -17,6 +17,7 @@ struct Draft {
     executor = made.get();
     executor->on_launch = [this, max_kept](const tl::StepBatch& batch) {
       num_tokens += std::ssize(batch.token_ids);
+      num_copies += std::ssize(batch.copies);
       // A row of one token without a sample would make a GPU overwrite the features that the head is still to read.
       for (const tl::StepRow& row : batch.rows) CHECK(max_kept == 0 || row.sample || row.num_tokens > 1);
     };
@@ -27,20 +28,23 @@ struct Draft {
       return own;
     };
     const int least_tokens = tl::ModelDrafter::most_at_once(max_kept) * config.max_batch_size;
-    const tl::ModelDrafterConfig drafting{.num_slots = num_slots,
-                                          .num_blocks = cache.num_blocks,
-                                          .num_host_blocks = cache.num_host_blocks,
-                                          .tokens_per_block = cache.tokens_per_block,
-                                          .max_num_tokens = std::max(config.max_num_tokens, least_tokens),
-                                          .params = params,
-                                          .seconds = [this] { return now += 1e-6; },
-                                          .max_kept = max_kept};
+    const tl::ModelDrafterConfig drafting{
+        .num_slots = num_slots,
+        .num_blocks = cache.num_blocks,
+        .num_host_blocks = cache.num_host_blocks,
+        .tokens_per_block = cache.tokens_per_block,
+        .num_groups = static_cast<int>(cache.groups.size()),
+        .blocks_of_state = is_state(cache.groups.back()) ? cache.groups.back().blocks : 0,
+        .max_num_tokens = std::max(config.max_num_tokens, least_tokens),
+        .params = params,
+        .seconds = [this] { return now += 1e-6; },
+        .max_kept = max_kept};
     drafter = std::make_shared<tl::ModelDrafter>(drafting, std::move(made));
   }
 
   FakeExecutor* executor;
   std::shared_ptr<tl::ModelDrafter> drafter;
-  std::int64_t num_tokens = 0;  // number of tokens computed
+  std::int64_t num_tokens = 0, num_copies = 0;  // tokens computed and blocks copied
   double now = 0;
 };
 
@@ -63,7 +67,8 @@ tl::SchedulerConfig usual() { return scheduler_config(tl::CapacityPolicy::kGuara
 const tl::KvManagerConfig kCache{.num_blocks = 128, .tokens_per_block = 4};
 
 void run_draft_model(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvManagerConfig& cache, Totals& totals) {
-  Load load(seed, config.max_batch_size, cache.num_blocks, tl::with_steps_of(cache, config.max_num_tokens).geometry());
+  const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
+  Load load(seed, geometry.can_fork() ? config.max_batch_size : 0, cache.num_blocks, geometry);
   const int num_slots = config.max_batch_size + load.draw(3);
   Draft draft(config, cache, num_slots, load.draw(3) * 2, load.draw(2) * tl::kMaxDrafts);
   config.drafter = draft.drafter;
@@ -111,6 +116,38 @@ TEST(the_draft_models_blocks_hold_the_sequences) {
   }
   CHECK(reaches(totals.accepted, 500) && reaches(totals.rejected, 500));
   CHECK(reaches(totals.swapped, 5) && reaches(totals.recomputed, 5) && reaches(totals.hit_tokens, 500));
+}
+
+// The same for a model with states: the draft model, which has none, uses the blocks of the first group alone.
+TEST(a_draft_model_without_states_drafts_for_a_model_with_states) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
+    const auto policy = seed % 2 ? tl::CapacityPolicy::kMaxUtilization : tl::CapacityPolicy::kGuaranteedNoEvict;
+    const tl::KvManagerConfig cache{.num_blocks = seed % 2 ? 34 : 120,
+                                    .num_host_blocks = seed % 4 == 3 ? 48 : 0,
+                                    .tokens_per_block = 4,
+                                    .enable_block_reuse = seed % 3 > 0,
+                                    .groups = {{}, with_states(1 + static_cast<int>(seed % 7))}};
+    run_draft_model(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
+  }
+  CHECK(reaches(totals.accepted, 500) && reaches(totals.rejected, 500));
+  CHECK(reaches(totals.swapped, 5) && reaches(totals.recomputed, 5) && reaches(totals.hit_tokens, 250));
+}
+
+// States are kept by copies, of which the draft model makes none: their blocks hold nothing of it, even those in which
+// it had computed the long text before.
+TEST(a_draft_model_copies_no_states) {
+  Drafted drafted(usual(), {.num_blocks = 36, .tokens_per_block = 4, .groups = {{}, with_states(4)}});
+  std::int64_t num_copies = 0;
+  drafted.driver.executor.on_launch = [&](const tl::StepBatch& batch) { num_copies += std::ssize(batch.copies); };
+  drafted.driver.submit(spec_of(Tokens(100, 4), 27, 1));
+  drafted.driver.run();
+  for (std::int32_t token = 5; token < 17; ++token) {
+    drafted.driver.submit(spec_of(Tokens(9, token), 8, 1));
+    if (token % 3 == 0) drafted.driver.run();
+  }
+  drafted.driver.run();
+  CHECK(num_copies > 4 * 5 && drafted.draft.num_copies == 0);
 }
 
 TEST(a_model_that_agrees_has_all_its_drafts_kept) {

@@ -1,8 +1,11 @@
 #include "drafts/draft_model.h"
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "caches/cached_inputs.h"
 #include "caches/kv_cache_size.h"
@@ -38,18 +41,31 @@ void check_limit(const char* name, std::int64_t least, std::int64_t found) {
                    "; lower max_batch_size or max_seq_len" + kRemedy);
 }
 
+bool is_state(const CacheSpec& group) { return group.kind == CacheKindName::kState; }
+
+// The draft model uses the block tables of the target model's first group, and takes drafts back by forgetting what it
+// computed of each block, which is not how a state forgets.
 void check_cache(const Manifest& target, const Manifest& own) {
   check_same("tokens_per_block", target.kv_cache.tokens_per_block, own.kv_cache.tokens_per_block);
-  for (const Manifest* manifest : {&target, &own}) {
-    const std::vector<CacheSpec> groups = cache_specs(*manifest);
-    const auto keeps_all = [](const CacheSpec& group) {
-      return group.kind == CacheKindName::kFull || group.kind == CacheKindName::kLatent;
-    };
-    if (groups.size() == 1 && keeps_all(groups.front())) continue;
+  const std::vector<CacheSpec> of_target = cache_specs(target), of_own = cache_specs(own);
+  const auto is_wrong = [](const CacheSpec& group) { return group.kind == CacheKindName::kWindow; };
+  if (std::ranges::any_of(of_target, is_wrong) || std::ranges::any_of(of_own, is_wrong) ||
+      std::ranges::count_if(of_target, std::not_fn(is_state)) > 1) {
     throw ArgumentError(
-        "draft model: expected two models without attention windows or recurrent layers, found one with them; choose "
-        "another method");
+        "draft model: expected two models with attention of one kind and without attention windows, found another; "
+        "choose another method");
   }
+  if (std::ranges::any_of(of_own, is_state)) {
+    throw ArgumentError(
+        "draft model: expected a model without recurrent layers, which only the model that it drafts for may have, "
+        "found one with them; draft with another model, or choose another method");
+  }
+}
+
+int blocks_of_state(const Manifest& target) {
+  const std::vector<CacheSpec> groups = cache_specs(target);
+  const auto found = std::ranges::find_if(groups, is_state);
+  return found == groups.end() ? 0 : found->blocks;
 }
 
 // The sampling parameters for drafts, which need no log probabilities and no logits. Drafts ignore the request's
@@ -98,7 +114,7 @@ void check_draft_model(const Engine& target, const Engine& draft, int max_seq_le
 
 std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecutor& draft, int max_batch_size,
                                      std::int64_t num_host_blocks, int num_slots) {
-  const Manifest& own = draft.engine().manifest();
+  const Manifest &target = executor.engine().manifest(), &own = draft.engine().manifest();
   if (executor.num_blocks() != draft.num_blocks()) {
     throw std::invalid_argument("draft model: both engines must have the same number of KV blocks");
   }
@@ -107,11 +123,13 @@ std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecu
                          .num_blocks = static_cast<int>(executor.num_blocks()),
                          .num_host_blocks = static_cast<int>(num_host_blocks),
                          .tokens_per_block = static_cast<int>(own.kv_cache.tokens_per_block),
+                         .num_groups = static_cast<int>(target.kv_cache.groups.size()),
+                         .blocks_of_state = blocks_of_state(target),
                          .relative_cost = weight_bytes(draft) / weight_bytes(executor),
                          .max_num_tokens = static_cast<int>(own.limits.max_num_tokens),
                          .params = drafting_params,
                          .seconds = seconds_now,
-                         .max_kept = max_kept(executor.engine().manifest(), own)},
+                         .max_kept = max_kept(target, own)},
       draft.make_step_executor(num_host_blocks, captured_batch_size(own, max_batch_size)));
 }
 

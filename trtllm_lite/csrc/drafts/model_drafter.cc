@@ -19,7 +19,7 @@ int num_known(const DraftTask& task) { return static_cast<int>(task.request.toke
 ModelDrafter::ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecutor> executor)
     : config_(std::move(config)),
       executor_(std::move(executor)),
-      tables_(config_.num_slots, 1),
+      tables_(config_.num_slots, config_.num_groups),
       filled_(static_cast<std::size_t>(config_.num_blocks)),
       on_host_(static_cast<std::size_t>(config_.num_host_blocks)) {}
 
@@ -134,9 +134,18 @@ void ModelDrafter::mirror(const StepBatch& batch) {
     filled(copy.kind, false, copy.dst) = num_filled;
     if (num_filled > 0) copies_.push_back(copy);
   }
-  tables_.update(std::span(batch.table_updates).subspan(num_updates_));
+  const std::span<const TableUpdate> updates = std::span(batch.table_updates).subspan(num_updates_);
+  tables_.update(updates);
+  forget_blocks_of_states(updates);
   num_copies_ = batch.copies.size();
   num_updates_ = batch.table_updates.size();
+}
+
+// Blocks in which states lie from now on hold nothing of the draft model, so that it copies none of them.
+void ModelDrafter::forget_blocks_of_states(std::span<const TableUpdate> updates) {
+  for (const TableUpdate& update : updates) {
+    if (update.group > 0) std::fill_n(filled_.begin() + update.block, config_.blocks_of_state, 0);
+  }
 }
 
 std::int32_t& ModelDrafter::filled(CopyKind kind, bool is_source, std::int32_t block) {

@@ -22,6 +22,9 @@ struct ModelDrafterConfig {
   int num_slots = 0;  // slots of the scheduler's executor
   int num_blocks = 0, num_host_blocks = 0;
   int tokens_per_block = 0;
+  // The cache groups of the target model: keys and values of all tokens, then perhaps states, of which the draft model
+  // has none. An entry of a state's table takes `blocks_of_state` consecutive blocks.
+  int num_groups = 1, blocks_of_state = 0;
   double relative_cost = 0;  // see Drafter
   int max_num_tokens = 0;    // the most tokens in a step of the draft model; at least most_at_once() for each row
   // Returns the sampling parameters for a request's drafts: its own, without those that only concern its output.
@@ -38,7 +41,8 @@ struct ModelDrafterConfig {
 // prompts of requests that do not draft cost nothing.
 class ModelDrafter final : public Drafter {
  public:
-  // `executor` runs the draft model and is used by this drafter alone. It has one cache group, without a window.
+  // `executor` runs the draft model and is used by this drafter alone. It has one cache group, without a window, which
+  // is the scheduler's first one.
   ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecutor> executor);
 
   std::unique_ptr<DraftState> start(const Request& request) override;
@@ -69,6 +73,7 @@ class ModelDrafter final : public Drafter {
   template <typename Use>
   void for_each_block(int slot, int from, int end, Use&& use);
   void mirror(const StepBatch& batch);
+  void forget_blocks_of_states(std::span<const TableUpdate> updates);
   std::int32_t& filled(CopyKind kind, bool is_source, std::int32_t block);
 
   void open_slots();

@@ -176,9 +176,7 @@ def runner_limits(
     geometry = core().KvGeometry(cache.tokens_per_block, cache_groups, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
     of_ranks = [rank.kv_cache.bytes_per_block for rank in (manifest, *others)]
-    of_draft = 0
-    if draft is not None:
-        demand, of_draft = min(demand, draft.kv_cache.num_blocks), draft.kv_cache.bytes_per_block
+    of_draft = 0 if draft is None else draft.kv_cache.bytes_per_block
     on_host = sum(of_ranks) + of_draft
     block_bytes = on_host if manifest.target.kind == "cpu" else max(of_ranks) + of_draft
     num_blocks = _cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes, values["max_batch_size"])
