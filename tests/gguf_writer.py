@@ -69,6 +69,13 @@ _SHORT_CONVOLUTIONS = {
     "feed_forward.correction": "exp_probs_b",
     **{f"feed_forward.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
 }
+# The tensors around the layer with which Qwen's models draft.
+_NEXTN = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head_norm",
+}
 _DELTA_ARCHITECTURES = ("qwen3next", "qwen35", "qwen35moe")
 _OWN_NAMES: dict[str, dict[str, str]] = {
     "gpt2": {
@@ -252,6 +259,20 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def drafting_layer(tensors: dict[str, torch.Tensor], number: int, architecture: str) -> dict[str, np.ndarray]:
+    """The ``tensors`` of a layer of Qwen that drafts (MTP), named without mtp., as the file's block ``number``."""
+    found = {}
+    for name, tensor in _apart(tensors.items()):
+        rows, (stem, _, suffix) = tensor.numpy(), name.rpartition(".")
+        if stem in _NEXTN:
+            stored = f"blk.{number}.nextn.{_NEXTN[stem]}"
+        else:
+            stored, suffix = _gguf_name(name.replace("layers.0.", f"model.layers.{number}."), architecture)
+        rows = rows[0] if stored.endswith("inp_shexp") else rows
+        found[f"{stored}.{suffix}"] = np.ascontiguousarray(rows + 1 if stored.endswith("norm") else rows)
+    return found
 
 
 def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedModel:

@@ -1,6 +1,7 @@
 """A tiny random MiMo with an MTP layer, which predicts a further token, and that layer in torch."""
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ EPSILON = 1e-5
 
 def save_tiny_mimo(
     directory: Path, shape: HeadShape = ODD, dtype: torch.dtype = torch.float32, **config: Any
-) -> "TorchPredictor":
+) -> "TorchMimo":
     """Write a MiMo; returns its MTP layer and, in float32, its model without the layer: a Qwen2."""
     model = save_tiny_model("qwen2", directory, dtype=dtype, **shape.of_model()).float()
     generator, hidden, dim = torch.Generator().manual_seed(1), shape.hidden, shape.head_dim
@@ -47,16 +48,15 @@ def save_tiny_mimo(
     own = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1, **config}
     file = directory / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
-    return TorchPredictor({name: tensor.float() for name, tensor in tensors.items()}, model, shape)
+    return TorchMimo({name: tensor.float() for name, tensor in tensors.items()}, model, shape)
 
 
 @dataclass(frozen=True)
-class TorchPredictor:
+class TorchPredictor(ABC):
     """The MTP layer of ``tensors``, on whole sequences without a cache."""
 
     tensors: dict[str, torch.Tensor]
     model: PreTrainedModel
-    shape: HeadShape
 
     @property
     def known(self) -> torch.Tensor:
@@ -66,16 +66,15 @@ class TorchPredictor:
     def features(self, tokens: list[int]) -> torch.Tensor:
         """The model's last state of each token, [tokens, hidden]."""
         with torch.no_grad():
-            return self.model.model(torch.tensor([tokens])).last_hidden_state[0]
+            return self.model.model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
 
+    @abstractmethod
     def hidden(self, features: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
         """The states after the last norm, from each token's feature and the token after it, [tokens, hidden]."""
-        embedded = self._norm(self.model.get_input_embeddings().weight.detach()[next_tokens], "token_layernorm")
-        x = self._linear(torch.cat([self._norm(features, "hidden_layernorm"), embedded], -1), "input_proj")
-        x = x + self._attend(self._norm(x, "input_layernorm"))
-        y = self._norm(x, "post_attention_layernorm")
-        x = x + self._linear(silu(self._linear(y, "mlp.gate_proj")) * self._linear(y, "mlp.up_proj"), "mlp.down_proj")
-        return self._norm(x, "final_layernorm")
+
+    def embedded(self, tokens: list[int]) -> torch.Tensor:
+        """The model's embeddings, [tokens, hidden]."""
+        return self.model.get_input_embeddings().weight.detach()[tokens]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits, [tokens, vocabulary]."""
@@ -91,11 +90,26 @@ class TorchPredictor:
             follow = [*follow, choices[int(self.logits(hidden[-1])[choices].argmax())]]
         return follow[len(tokens) - 1 :]
 
-    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return rms_norm(x, (self.shape.hidden,), self.tensors[f"{name}.weight"], EPSILON)
-
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return linear(x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias"))
+
+
+@dataclass(frozen=True)
+class TorchMimo(TorchPredictor):
+    """MiMo's layer."""
+
+    shape: HeadShape
+
+    def hidden(self, features: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
+        embedded = self._norm(self.embedded(next_tokens), "token_layernorm")
+        x = self._linear(torch.cat([self._norm(features, "hidden_layernorm"), embedded], -1), "input_proj")
+        x = x + self._attend(self._norm(x, "input_layernorm"))
+        y = self._norm(x, "post_attention_layernorm")
+        x = x + self._linear(silu(self._linear(y, "mlp.gate_proj")) * self._linear(y, "mlp.up_proj"), "mlp.down_proj")
+        return self._norm(x, "final_layernorm")
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return rms_norm(x, (self.shape.hidden,), self.tensors[f"{name}.weight"], EPSILON)
 
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
         def heads(name: str) -> torch.Tensor:

@@ -26,6 +26,7 @@ COMPARED = {
     "internlm2": "Llama of transformers, random, its rows reordered",
     "internlm3": "Llama of transformers, random",
     "mimo": "Qwen2 of transformers, and the layer that drafts in torch, random",
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), f"{RANDOM}, and the layer that drafts in torch"),
     "eagle3": "the paper in torch, random",
 }
 

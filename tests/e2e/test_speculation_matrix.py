@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import LlamaForCausalLM, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 
 from tests.e2e import test_eagle3 as eagle3
 from tests.e2e import test_mtp as mtp
@@ -23,9 +23,11 @@ from trtllm_lite.runtime.session.request import Request
 
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 5, "enable_adaptive_verification": False}
 BUILT: dict[str, Any] = {**eagle3.BUILT, "max_num_tokens": 96, "max_lora_rank": 8}
-# The family of a model that is not llama stands behind a colon: qwen3_next and bamba keep states.
-OF_STATES = tuple(
-    f"{method}:{family}" for family in ("qwen3_next", "bamba") for method in ("ngram", "suffix", "synthetic")
+# The family of a model that keeps states stands behind a colon.
+OF_STATES = (
+    *(f"{method}:{family}" for family in ("qwen3_next", "bamba") for method in ("ngram", "suffix", "synthetic")),
+    *("draft_model:bamba", "draft_model:qwen3_5", "eagle3:qwen3_5"),
+    *(f"mtp:{family}" for family in mtp.HYBRIDS),
 )
 METHODS = ("ngram", "suffix", "synthetic", "draft_model", "eagle3", "mtp", *OF_STATES)
 MEMORY: dict[str, dict[str, Any]] = {
@@ -76,9 +78,21 @@ def _plain(root: Path, family: str) -> Path:
     return root / "engine"
 
 
-def _draft_model(root: Path) -> dict[str, Any]:
-    build_engine(root / "checkpoint", root / "draft-engine", **{**BUILT, "max_lora_rank": 0, "max_draft_len": 0})
+def _draft_model(root: Path, family: str) -> dict[str, Any]:
+    """The model itself drafts, or for a model of a ``family`` with states another one."""
+    checkpoint = root / "checkpoint"
+    if family:
+        save_tiny_model("llama", root / "other", seed=1, num_hidden_layers=1)
+        checkpoint = root / "other-checkpoint"
+        convert_checkpoint(str(root / "other"), checkpoint)
+    build_engine(checkpoint, root / "draft-engine", **{**BUILT, "max_lora_rank": 0, "max_draft_len": 0})
     return {"method": "draft_model", "model": root / "draft-engine", **DRAFTS}
+
+
+def _heads(root: Path, method: str, family: str) -> eagle3.Models | mtp.Models:
+    if method == "mtp":
+        return mtp.Models(root, family or "mimo", **BUILT)
+    return eagle3.Models(root, family=family or "llama", **BUILT)
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +104,23 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Drafti
         method, _, family = method.partition(":")
         root = tmp_path_factory.mktemp(method)
         if method in ("eagle3", "mtp"):
-            models = (eagle3 if method == "eagle3" else mtp).Models(root, **BUILT)
+            models = _heads(root, method, family)
             engine, config = models.engine, models.drafting()
         else:
             engine = _plain(root, family or "llama")
             synthetic = {"method": "synthetic", "synthetic_acceptance_rates": (0.8, 0.6, 0.6, 0.4, 0.2), **DRAFTS}
-            config = {"ngram": NGRAM, "suffix": SUFFIX, "synthetic": synthetic}.get(method) or _draft_model(root)
+            config = {"ngram": NGRAM, "suffix": SUFFIX, "synthetic": synthetic}.get(method) or _draft_model(
+                root, family
+            )
         loras: list[LoRARequest] = []
-        if family:
-            return Drafting(engine, config, loras)
-        for number, modules in enumerate((["q_proj", "v_proj"], "all-linear"), 1):
+        of_attention = ["q_proj", "v_proj"]
+        for number, modules in enumerate(
+            (of_attention, [*of_attention, "k_proj", "o_proj"] if family else "all-linear"), 1
+        ):
             path = root / f"adapter{number}"
-            kind = Qwen2ForCausalLM if method == "mtp" else LlamaForCausalLM  # MiMo is Qwen2 and a further layer
+            kind = (
+                Qwen2ForCausalLM if method == "mtp" and not family else AutoModelForCausalLM
+            )  # MiMo is Qwen2 and more
             model = kind.from_pretrained(root / "model", attn_implementation="eager")
             with_adapter(model, number, r=4, lora_alpha=6, target_modules=modules).save_pretrained(str(path))
             loras.append(LoRARequest(path.name, number, str(path)))

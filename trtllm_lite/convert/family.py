@@ -49,6 +49,9 @@ class Gguf:
     with -1 for the one that is not 1; ``flags`` are keys of the config that a file shows only by having a tensor, and
     that tensor's name; ``plain_norms`` are those to which it has not added 1. ``tiled_heads`` are roles of
     tensors whose value heads it has reordered, and the axis of these heads (:mod:`trtllm_lite.convert.gguf.tiles`).
+
+    ``drafting_layers`` is the key of the config that counts the layers which come after the others and draft (MTP);
+    their tensors get the names of the family's ``predictor``.
     """
 
     architecture: str
@@ -75,6 +78,7 @@ class Gguf:
     kinds: str = ""
     plain_norms: tuple[str, ...] = ()
     tiled_heads: Mapping[str, int] = field(default_factory=dict)
+    drafting_layers: str = ""
 
     @property
     def architectures(self) -> tuple[str, ...]:

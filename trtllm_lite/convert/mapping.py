@@ -25,6 +25,7 @@ from trtllm_lite.convert.fitting import (
     nearest_fit,
     unsupported,
 )
+from trtllm_lite.convert.matching import Mismatch
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.sources.hugging_face import download, open_directory
 from trtllm_lite.convert.sources.pins import check_files
@@ -160,6 +161,8 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     source, model = _with_partners(named_for(family, source), family, model, partners)
     check_types(source, informative(source, family, model))
     blocks, cache = ({}, {}) if dequantize else (source.blocks, source.cache)
+    if family.drafts:
+        cache = {}  # whose scales are those of the model's layers
     network = network_of(model, ONNX[chosen], blocks, cache)
     attentions = {number for number, kind in layer_kinds(network.graph) if kind == ATTENTION}
     if cache and cache.keys() != attentions:
@@ -169,10 +172,7 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
         )
     mismatch = compare_tensors(source, family, model, network)
     if mismatch.count:
-        other, kinds = nearest_fit(source), misnamed_kinds(source, mismatch)
-        hint = f"\n  {kinds}" if kinds else ""
-        if other is not None and other.mismatch.count < mismatch.count:
-            hint += f"\n  nearest family: {other.family.name} ({other.mismatch.count} tensors differ)"
+        hint = "" if family.drafts else _hint(source, mismatch)
         raise ConvertError(
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
@@ -180,6 +180,15 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     left = ", weights only for experts" if network.leaves_inputs else ""
     quantization = "" if dequantize else f"{source.quantization}{left}"
     return MappedModel(source, architecture, family, model, network, chosen, quantization)
+
+
+def _hint(source: Source, mismatch: Mismatch) -> str:
+    """What may be wrong with a source whose tensors are not those of its family; empty if nothing is known."""
+    other, kinds = nearest_fit(source), misnamed_kinds(source, mismatch)
+    hint = f"\n  {kinds}" if kinds else ""
+    if other is not None and other.mismatch.count < mismatch.count:
+        hint += f"\n  nearest family: {other.family.name} ({other.mismatch.count} tensors differ)"
+    return hint
 
 
 def _with_partners(source: Source, family: Family, model: Model, partners: Partners) -> tuple[Source, Model]:

@@ -26,22 +26,23 @@ class LastState:
 
 @dataclass(frozen=True)
 class PredictingLayer:
-    """layer(projection([norm(state of the token before), norm(embedding)])); ``projection`` is [hidden, 2 * hidden]."""
+    """layer(of_embedding(norm(embedding)) + of_state(norm(state of the token before))).
+
+    The two projections, [hidden, hidden] each, are the halves of the published layer's projection of both.
+    """
 
     embedding_norm: Norm
     state_norm: Norm
-    projection: Linear
+    of_embedding: Linear
+    of_state: Linear
     layer: Layer
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
         """The residual stream after the layer; ``hidden`` are embeddings."""
         graph, states = context.graph, context.features
         assert states is not None
-        weight = self.projection.weight
-        size = weight.shape[0]
-        of_state, of_embedding = (Linear(part) for part in weight.split(size, size, axis=1))
         parts = [
-            of_state(graph, self.state_norm(graph, states, "state_norm"), "projection_of_state"),
-            of_embedding(graph, self.embedding_norm(graph, hidden, "embedding_norm"), "projection_of_embedding"),
+            self.of_state(graph, self.state_norm(graph, states, "state_norm"), "projection_of_state"),
+            self.of_embedding(graph, self.embedding_norm(graph, hidden, "embedding_norm"), "projection_of_embedding"),
         ]
         return self.layer(context, graph.op("Add", parts, "projection"))

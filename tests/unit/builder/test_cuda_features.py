@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import qwen_mtp
 from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, save_tiny_head
 from tests.models import VOCAB_SIZE, save_tiny_model
 from tests.mtp import TorchPredictor, save_tiny_mimo
@@ -39,6 +40,9 @@ class Card:
         self.lowered = lower_network(graph, kind, dtype, limits, devices)
         self.memory = cuda_memory(graph, kind, dtype, limits, devices)
         self.machine = CudaInterpreter(self.lowered)
+        self.tables = TABLE
+        if len(limits.cache_groups) > 1:  # the state lies behind the blocks of the attention layers
+            self.tables = np.array([TABLE[0], np.full(COLUMNS, TABLE.max() + 1)], np.int32)
         (self.index,) = (i for i, tensor in enumerate(self.machine.plan.tensors) if tensor.name == FEATURES)
         if lender is not None:
             self.machine.features = lender.machine.features
@@ -57,7 +61,7 @@ class Card:
             "sample_drafts": [-1] * num_logits,
         }
         inputs = {name: np.array(values, np.int32) for name, values in ints.items()}
-        return self.machine.step({**inputs, "block_tables": TABLE}, program)
+        return self.machine.step({**inputs, "block_tables": self.tables}, program)
 
     def features(self, count: int) -> np.ndarray:
         """The sequence's cached features, float32 [count, hidden]."""
@@ -70,8 +74,11 @@ class Card:
 def save_models(method: str, root: Path) -> TorchHead | TorchPredictor:
     """Convert a model to ``of_model``, and its head or draft layer to ``of_head``."""
     reference: TorchHead | TorchPredictor
-    if method == "mtp":
+    if method == "mimo":
         reference, head = save_tiny_mimo(root / "model", FOR_GPU, torch.bfloat16), "model"
+    elif method != "eagle3":
+        sizes = qwen_mtp.FOR_GPU
+        reference, head = qwen_mtp.save_tiny_qwen(method, root / "model", dtype=torch.bfloat16, **sizes), "model"
     else:
         shape, head = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}, "head"
         model = save_tiny_model("llama", root / "model", dtype=torch.bfloat16, **shape).float()
@@ -82,7 +89,7 @@ def save_models(method: str, root: Path) -> TorchHead | TorchPredictor:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+@pytest.mark.parametrize("method", ["eagle3", "mimo", "qwen3_5"])
 def test_a_head_reads_what_its_model_keeps(method: str, target: str, tmp_path: Path) -> None:
     reference = save_models(method, tmp_path)
     kept = Card(tmp_path / "of_model", target)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.gguf_writer import dequantized, write_gguf
+from tests.gguf_writer import dequantized, drafting_layer, write_gguf
 from tests.models import VOCAB_SIZE, save_model, tiny_model
 from tests.onnx_runner import OnnxRunner
+from tests.qwen_mtp import TorchQwen, save_tiny_qwen
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf.file import open_gguf
@@ -78,18 +79,49 @@ def test_files_of_the_first_weeks_hold_gates_beside_values(tmp_path: Path) -> No
     _check(model, tmp_path / "checkpoint")
 
 
+def _with_drafting_layer(family: str, root: Path, count: int = 1, **extra: np.ndarray) -> TorchQwen:
+    """Write a model with an MTP layer as ``root``/model and, as ``count`` says, as ``root``/m.gguf."""
+    head, name = save_tiny_qwen(family, root / "model"), ARCHITECTURES[family]
+    counts = {f"{name}.block_count": 3 + count, f"{name}.nextn_predict_layers": count}
+    layer = drafting_layer(head.tensors, 3, name)
+    write_gguf(head.model, root / "m.gguf", metadata=counts, extra={**layer, **extra})
+    return head
+
+
 @pytest.mark.parametrize("family", ARCHITECTURES)
-def test_layers_that_draft_are_counted_as_blocks_and_left_out(family: str, tmp_path: Path) -> None:
-    model, name = tiny_model(family), ARCHITECTURES[family]
-    extra = {
-        "blk.3.nextn.eh_proj.weight": np.ones((60, 120), np.float32),
-        "blk.3.attn_norm.weight": np.ones(60, np.float32),
-    }
-    counts = {f"{name}.block_count": 4, f"{name}.nextn_predict_layers": 1}
-    path = write_gguf(model, tmp_path / "m.gguf", metadata=counts, extra=extra)
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint").config
+def test_layers_that_draft_are_counted_as_blocks(family: str, tmp_path: Path) -> None:
+    """The model is made without such a layer, and the layer is that of the Hugging Face checkpoint."""
+    head = _with_drafting_layer(family, tmp_path)
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint").config
     assert config.num_hidden_layers == 3
-    _check(model, tmp_path / "checkpoint")
+    _check(head.model, tmp_path / "checkpoint")
+    for name in ("m.gguf", "model"):
+        source, made = str(tmp_path / name), tmp_path / f"{name}-layer"
+        assert convert_checkpoint(source, made, target_model_dir=source).config.num_hidden_layers == 1
+    found, expected = (load_file(tmp_path / f"{name}-layer" / "weights.safetensors") for name in ("m.gguf", "model"))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=2e-7, err_msg=name)
+    networks = [(tmp_path / f"{name}-layer" / "network.onnx").read_bytes() for name in ("m.gguf", "model")]
+    assert networks[0] == networks[1]
+
+
+def test_a_drafting_layer_with_an_embedding_of_its_own_is_refused(tmp_path: Path) -> None:
+    """Such a file's model is as usual; its layer would have the wrong embedding."""
+    _with_drafting_layer("qwen3_5", tmp_path, **{"blk.3.nextn.embed_tokens.weight": np.ones((397, 60), np.float32)})
+    source = str(tmp_path / "m.gguf")
+    convert_checkpoint(source, tmp_path / "checkpoint")
+    with pytest.raises(ConvertError, match=r"unused \(1\): blk\.3\.nextn\.embed_tokens\.weight"):
+        convert_checkpoint(source, tmp_path / "layer", target_model_dir=source)
+
+
+def test_files_without_the_drafting_layer_that_they_count_are_refused(tmp_path: Path) -> None:
+    model = tiny_model("qwen3_5")
+    counts = {"qwen35.block_count": 4, "qwen35.nextn_predict_layers": 1}
+    source = str(write_gguf(model, tmp_path / "m.gguf", metadata=counts))
+    convert_checkpoint(source, tmp_path / "checkpoint")
+    with pytest.raises(ConvertError, match=r"mtp_num_hidden_layers: expected the tensors of a layer .* found none"):
+        convert_checkpoint(source, tmp_path / "layer", target_model_dir=source)
 
 
 def test_kinds_of_layers_may_be_listed(tmp_path: Path) -> None:

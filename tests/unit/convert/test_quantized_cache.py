@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from tests.models import save_tiny_model
+from tests.mtp import save_tiny_mimo
 from tests.onnx_runner import OnnxRunner
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -143,6 +144,21 @@ def test_expanded_checkpoints_have_plain_caches(tmp_path: Path) -> None:
     write(tmp_path, compressed_tensors(scheme()))
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dequantize=True)
     assert kv_cache_dtype_of(load_network(tmp_path / "checkpoint").graph) is None
+
+
+def test_scales_are_not_those_of_the_layer_that_drafts(tmp_path: Path) -> None:
+    model, config = str(tmp_path / "model"), tmp_path / "model" / "config.json"
+    save_tiny_mimo(tmp_path / "model")
+    settings = {"quantization_config": compressed_tensors(scheme())}
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    scales = {
+        f"model.layers.{layer}.self_attn.{what}_scale": torch.tensor([0.1]) for layer in range(3) for what in "kv"
+    }
+    change(tmp_path, lambda tensors: tensors.update(scales))
+    convert_checkpoint(model, tmp_path / "checkpoint", draft_model_dir=model)
+    convert_checkpoint(model, tmp_path / "layer-checkpoint", target_model_dir=model)
+    graphs = [load_network(tmp_path / name).graph for name in ("checkpoint", "layer-checkpoint")]
+    assert [kv_cache_dtype_of(graph) for graph in graphs] == ["fp8", None]
 
 
 SCALE = "model.layers.1.self_attn.v_scale"

@@ -25,6 +25,7 @@ from transformers import (
 from tests.models import VOCAB_SIZE, tiny_config, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.quantized_writer import LAYOUTS, write_quantized
+from tests.qwen_mtp import random_layer
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
@@ -115,15 +116,19 @@ def test_qwens_of_later_releases(family: str, stacked: bool, tmp_path: Path) -> 
     whole = _whole(family)
     whole.save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
-    tensors = {**load_file(file), "mtp.fc.weight": torch.ones(60, 120)}
+    layer = random_layer(tiny_config(family))
+    tensors = {**load_file(file), **{f"mtp.{name}": tensor for name, tensor in layer.items()}}
     assert any(name.startswith("model.visual.") for name in tensors)
     if stacked:
-        tensors = {name: tensor for name, tensor in tensors.items() if ".mlp.experts." not in name}
+        tensors = {name: each for name, each in tensors.items() if ".mlp.experts." not in name or name[:4] == "mtp."}
         tensors |= {name: tensor for name, tensor in whole.state_dict().items() if ".mlp.experts." in name}
     save_file(tensors, file)
     if stacked:
         _edit(tmp_path / "model", text_config=_as_published(family))
-    converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    model = str(tmp_path / "model")
+    drafting = convert_checkpoint(model, tmp_path / "layer", target_model_dir=model)
+    assert (drafting.config.family, drafting.is_text_part) == (f"{family}_mtp", True)
+    converted = convert_checkpoint(model, tmp_path / "checkpoint")
     assert (converted.config.family, converted.is_text_part) == (family, True)
     tokens = torch.randint(VOCAB_SIZE, (70,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

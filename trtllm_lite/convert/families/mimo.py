@@ -5,27 +5,26 @@ its own output, as in vLLM. (vLLM also replaces the embedding of a text's second
 not, nor does this one.)
 """
 
-from dataclasses import replace
-
 from trtllm_lite.convert.families import qwen2
 from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import qwen_windows
+from trtllm_lite.convert.parts.predictor import PredictorNames, predicting_decoder
 from trtllm_lite.convert.parts.usual import LlamaParts
-from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
-from trtllm_lite.network.drafting import FIRST_POSITION
-from trtllm_lite.network.ends import Embedding, Head
-from trtllm_lite.network.prediction import PredictingLayer
+from trtllm_lite.network.layers import Block
 
 _NUM_LAYERS = "num_nextn_predict_layers"
-_LAYER = "model.mtp_layers.0."
-_NAMES = {role: name.replace("model.layers.{layer}.", _LAYER) for role, name in TENSOR_NAMES.items()} | {
-    "embedding_norm": f"{_LAYER}token_layernorm",
-    "state_norm": f"{_LAYER}hidden_layernorm",
-    "projection": f"{_LAYER}input_proj",
-    "final_norm": f"{_LAYER}final_layernorm",
-}
+_LAYER = "model.mtp_layers.{layer}."
+_NAMES = PredictorNames(
+    layer=_LAYER,
+    embedding_norm=f"{_LAYER}token_layernorm",
+    state_norm=f"{_LAYER}hidden_layernorm",
+    projection=f"{_LAYER}input_proj",
+    final_norm=f"{_LAYER}final_layernorm",
+).by_role(TENSOR_NAMES)
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -44,24 +43,12 @@ def read_predictor(config: ConfigFields) -> Decoder:
     parts = LlamaParts.read(config, _NAMES)
     if any(qwen_windows(config, parts.sizes.num_hidden_layers)):
         config.problem("use_sliding_window", "expected false in a model whose MTP layer drafts, found true")
-    sizes, tensors = replace(parts.sizes, num_hidden_layers=1), parts.tensors
-    hidden = sizes.hidden_size
-    attention = replace(parts.attention(parts.projections(tensors, qkv_bias=True)), first_position=FIRST_POSITION)
-    layer = PredictingLayer(
-        parts.norm(tensors, "embedding_norm", hidden),
-        parts.norm(tensors, "state_norm", hidden),
-        tensors.linear("projection", hidden, 2 * hidden),
-        parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation)),
-    )
-    return Decoder(
-        sizes,
-        Embedding(tensors.weight("embedding", sizes.vocab_size, hidden)),
-        (layer,),
-        parts.norm(tensors, "final_norm", hidden),
-        Head(parts.head(config.flag("tie_word_embeddings"))),
-        reads_features=True,
-        hidden_is_normed=True,
-    )
+
+    def layer(tensors: Tensors) -> tuple[Attention, Block]:
+        attention = parts.attention(parts.projections(tensors, qkv_bias=True))
+        return attention, parts.gated_mlp(tensors, parts.activation)
+
+    return predicting_decoder(config, parts, layer, state_first=True)
 
 
 FAMILY = Family(

@@ -2,24 +2,45 @@
 attention (arXiv 2505.06708) in the others.
 """
 
+from collections.abc import Mapping
+
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, delta_gguf
+from trtllm_lite.convert.parts.delta_gguf import delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
-from trtllm_lite.convert.parts.qwen_hybrid import MEDIA_KEYS, UNUSED_TENSORS, QwenHybrid, check_later_keys
+from trtllm_lite.convert.parts.qwen_hybrid import (
+    MEDIA_KEYS,
+    UNUSED_TENSORS,
+    MakeMlp,
+    QwenHybrid,
+    check_later_keys,
+    predictor_family,
+    predictor_names,
+)
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
 from trtllm_lite.network.decoder import Decoder
 
 NAMES = {**TENSOR_NAMES, **APART_TENSOR_NAMES}
+PREDICTOR_NAMES = predictor_names(NAMES)
 
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config of the text model."""
+    hybrid, mlp = _read(config, NAMES)
+    return hybrid.decoder(config, hybrid.delta.block_apart, mlp)
+
+
+def read_predictor(config: ConfigFields) -> Decoder:
+    """Read the config of the layer with which the model drafts, which is that of the text model."""
+    hybrid, mlp = _read(config, PREDICTOR_NAMES)
+    return hybrid.predictor(config, mlp)
+
+
+def _read(config: ConfigFields, names: Mapping[str, str]) -> tuple[QwenHybrid, MakeMlp]:
     check_later_keys(config)
-    hybrid = QwenHybrid.read(config, NAMES, by_axes=True)
+    hybrid = QwenHybrid.read(config, names, by_axes=True)
     parts = hybrid.parts
-    mixer = hybrid.delta.block_apart
-    return hybrid.decoder(config, mixer, lambda tensors, _: parts.gated_mlp(tensors, parts.activation))
+    return hybrid, lambda tensors, _: parts.gated_mlp(tensors, parts.activation)
 
 
 FAMILY = Family(
@@ -38,6 +59,6 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=UNUSED_TENSORS,
-    drafting_layers=GGUF_DRAFTING_LAYERS,
+    predictor=predictor_family("qwen3_5", ("Qwen3_5ForCausalLM",), read_predictor, PREDICTOR_NAMES),
     gguf=delta_gguf("qwen35", has_experts=False, is_apart=True),
 )

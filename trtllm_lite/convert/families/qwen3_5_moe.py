@@ -1,11 +1,21 @@
 """Qwen3.5 with mixtures of experts, such as Qwen3.5-35B-A3B, text only: Qwen3.5 but for the MLPs."""
 
+from collections.abc import Mapping
+
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, delta_gguf
+from trtllm_lite.convert.parts.delta_gguf import delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
 from trtllm_lite.convert.parts.moe import SHARED_EXPERT_NAMES, MoeParts, qwen_shared_expert
-from trtllm_lite.convert.parts.qwen_hybrid import MEDIA_KEYS, UNUSED_TENSORS, QwenHybrid, check_later_keys
+from trtllm_lite.convert.parts.qwen_hybrid import (
+    MEDIA_KEYS,
+    UNUSED_TENSORS,
+    MakeMlp,
+    QwenHybrid,
+    check_later_keys,
+    predictor_family,
+    predictor_names,
+)
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Block
@@ -17,15 +27,28 @@ NAMES = {
     # Published files in 16 bits hold all experts of a layer in two tensors, those in fp8 hold each matrix on its own.
     **{f"experts_{name}_proj": f"{_EXPERTS}.{name}_proj" for name in ("gate_up", "down")},
 }
+PREDICTOR_NAMES = predictor_names(NAMES)
 _IN_TWO_TENSORS = "experts_in_two_tensors"
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config of the text model; all layers have experts, whose inner size is the only one."""
+    """Read the config of the text model."""
+    hybrid, mlp = _read(config, NAMES)
+    return hybrid.decoder(config, hybrid.delta.block_apart, mlp)
+
+
+def read_predictor(config: ConfigFields) -> Decoder:
+    """Read the config of the layer with which the model drafts, which is that of the text model."""
+    hybrid, mlp = _read(config, PREDICTOR_NAMES)
+    return hybrid.predictor(config, mlp)
+
+
+def _read(config: ConfigFields, names: Mapping[str, str]) -> tuple[QwenHybrid, MakeMlp]:
+    """All layers have experts, whose inner size is the only one."""
     check_later_keys(config)
     if config.take("intermediate_size") is None:
         config.rename({"moe_intermediate_size": "intermediate_size"})
-    hybrid = QwenHybrid.read(config, NAMES, by_axes=True)
+    hybrid = QwenHybrid.read(config, names, by_axes=True)
     parts, wide = hybrid.parts, config.integer("moe_intermediate_size", 512)
     experts = MoeParts.read(config, parts, wide, "normalized_softmax")
     config.expect("norm_topk_prob", True)
@@ -35,7 +58,7 @@ def read_model(config: ConfigFields) -> Decoder:
     def mlp(tensors: Tensors, _: int) -> Block:
         return make(tensors, qwen_shared_expert(parts, tensors, shared_wide))
 
-    return hybrid.decoder(config, hybrid.delta.block_apart, mlp)
+    return hybrid, mlp
 
 
 FAMILY = Family(
@@ -54,7 +77,13 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=UNUSED_TENSORS,
-    drafting_layers=GGUF_DRAFTING_LAYERS,
+    predictor=predictor_family(
+        "qwen3_5_moe",
+        ("Qwen3_5MoeForCausalLM",),
+        read_predictor,
+        PREDICTOR_NAMES,
+        {_IN_TWO_TENSORS: r"mtp\..*\.mlp\.experts\.gate_up_proj"},
+    ),
     gguf=delta_gguf("qwen35moe", has_experts=True, is_apart=True),
-    layouts={_IN_TWO_TENSORS: r".*\.mlp\.experts\.gate_up_proj"},
+    layouts={_IN_TWO_TENSORS: r"model\..*\.mlp\.experts\.gate_up_proj"},
 )

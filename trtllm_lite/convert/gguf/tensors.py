@@ -84,14 +84,14 @@ class GgufTensor:
         if role is None:
             role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", raw.name))
             role, suffix = (role, "weight") if role in declared.without_suffix else (None, suffix)
-        number = re.match(r"blk\.(\d+)\.", raw.name)
-        if role is None or role not in family.tensor_names:
+        names, layer = _names_of(raw.name, family, config)
+        if role is None or role not in names:
             return cls(raw, raw.name)
         num_heads = _integer(config.get("num_attention_heads"))
         interleaved = {"q_proj": num_heads, "k_proj": _integer(config.get("num_key_value_heads"))}.get(role, 0)
         return cls(
             raw,
-            _name(family.tensor_names[role], number) + ("" if role in declared.bare else f".{suffix}"),
+            _name(names[role], layer) + ("" if role in declared.bare else f".{suffix}"),
             transposed=role in declared.transposed and suffix == "weight",
             interleaved_heads=interleaved if declared.interleaved_rope else 0,
             parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,
@@ -231,7 +231,7 @@ def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[T
                 for name in names:
                     del left[name]
                 halves = [GgufTensor(part, part.name) for part in parts]
-                yield TensorByHead(halves[0], halves[1], f"{_name(family.tensor_names[role], number)}.weight")
+                yield TensorByHead(halves[0], halves[1], f"{_name(family.tensor_names[role], number[1])}.weight")
 
 
 def _fit(first: tuple[int, ...], others: tuple[int, ...]) -> bool:
@@ -276,8 +276,23 @@ def _adds_one(role: str, declared: Gguf) -> bool:
     return declared.norms_plus_one and role.endswith("norm") and role not in declared.plain_norms
 
 
-def _name(pattern: str, layer: re.Match[str] | None) -> str:
-    return pattern.format(layer=layer.group(1) if layer else "", expert="{expert}")
+def _names_of(stored: str, family: Family, config: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
+    """The names by role among which a tensor ``stored`` in a file is, and the number of its layer, "" without one.
+
+    Layers that draft (MTP) come after the others and are counted on their own.
+    """
+    found = re.match(r"blk\.(\d{1,9})\.", stored)
+    if found is None:
+        return family.tensor_names, ""
+    drafting = config.get(family.gguf.drafting_layers) if family.gguf else None
+    place = int(found[1]) - _integer(config.get("num_hidden_layers"))
+    if family.predictor is None or not 0 <= place < _integer(drafting):
+        return family.tensor_names, found[1]
+    return family.predictor.tensor_names, str(place)
+
+
+def _name(pattern: str, layer: str) -> str:
+    return pattern.format(layer=layer, expert="{expert}")
 
 
 def _integer(value: Any) -> int:

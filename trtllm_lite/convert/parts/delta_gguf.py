@@ -6,15 +6,18 @@ from trtllm_lite.convert.family import Gguf
 from trtllm_lite.convert.parts.mamba_gguf import wrong_gguf
 from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS
 
-# Tensors of llama.cpp's files of layers that draft (MTP); the other tensors of such a layer are like another layer's.
+# Tensors of layers that draft (MTP), without a role: an embedding and a head of their own.
 GGUF_DRAFTING_TENSORS = (r"blk\.\d+\.nextn\..*",)
-GGUF_DRAFTING_LAYERS = "num_nextn_predict_layers"
+DRAFTING_LAYERS = "mtp_num_hidden_layers"
 _LAYER = "blk.{layer}"
 _ROLES = {
     **{f"{_LAYER}.post_attention_norm": "mlp_norm", f"{_LAYER}.attn_qkv": "qkv_proj", f"{_LAYER}.attn_gate": "z_proj"},
     **{f"{_LAYER}.ssm_conv1d": "conv", f"{_LAYER}.ssm_a": "a_log", f"{_LAYER}.ssm_dt": "dt_bias"},
     **{f"{_LAYER}.ssm_norm": "gated_norm", f"{_LAYER}.ssm_out": "delta_out_proj"},
 }
+# Layers that draft (MTP) come after the others, and have these tensors besides those of a layer with attention.
+_ROLES |= {f"{_LAYER}.nextn.enorm": "embedding_norm", f"{_LAYER}.nextn.hnorm": "state_norm"}
+_ROLES |= {f"{_LAYER}.nextn.eh_proj": "projection", f"{_LAYER}.nextn.shared_head_norm": "final_norm"}
 _APART_ROLES = {f"{_LAYER}.ssm_alpha": "a_proj", f"{_LAYER}.ssm_beta": "b_proj"}
 # Files of the first weeks hold queries, keys, values and gates in one tensor.
 _FUSED_ROLES = {f"{_LAYER}.ssm_ba": "ba_proj", f"{_LAYER}.ssm_in": "qkvz_proj"}
@@ -30,7 +33,7 @@ _KEYS = {
     **_SIZES,
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "full_attention_interval": "full_attention_interval",
-    "nextn_predict_layers": GGUF_DRAFTING_LAYERS,
+    "nextn_predict_layers": DRAFTING_LAYERS,
     _SECTIONS: _SECTIONS,
     _RECURRENT: _RECURRENT,
 }
@@ -54,6 +57,7 @@ def delta_gguf(architecture: str, has_experts: bool, is_apart: bool) -> Gguf:
         squeezed=("conv",),
         plain_norms=("gated_norm",),
         tiled_heads=_TILED if is_apart else {},
+        drafting_layers=DRAFTING_LAYERS,
     )
 
 
@@ -63,7 +67,7 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
     Raises ConvertError, which names the key, for sizes that are absent or contradict each other.
     """
     inner, values, layers = _value_dims(config), config["linear_num_value_heads"], config["num_hidden_layers"]
-    drafting = config.get(GGUF_DRAFTING_LAYERS, 0)
+    drafting = config.get(DRAFTING_LAYERS, 0)
     if not 0 <= drafting < layers:
         raise wrong_gguf(f"nextn_predict_layers to be less than block_count ({layers})", drafting)
     found: dict[str, Any] = {"linear_value_head_dim": inner // values, "num_hidden_layers": layers - drafting}

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trtllm_lite.common.vocabulary import RECURRENT
-from trtllm_lite.convert.family import ROTARY_BUFFERS
+from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
-from trtllm_lite.convert.parts.delta_gguf import GGUF_DRAFTING_LAYERS, GGUF_DRAFTING_TENSORS
+from trtllm_lite.convert.parts.delta_gguf import DRAFTING_LAYERS, GGUF_DRAFTING_TENSORS
 from trtllm_lite.convert.parts.gated_delta_net import DeltaParts, read_recurrent_layers
+from trtllm_lite.convert.parts.predictor import PredictorNames, predicting_decoder
 from trtllm_lite.convert.parts.usual import LlamaParts, one_plus_rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
@@ -21,8 +22,19 @@ _HEADS = DeltaHeads(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim
 _OF_POSITIONS = frozenset({"mrope_section", "mrope_interleaved"})
 # Keys of multimodal configs beside the text model's.
 MEDIA_KEYS = ("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-# Among them are those of the layer with which published models draft (MTP); networks are made without that layer.
+# The tensors of the layer with which published models draft (MTP), which the model itself is made without.
 UNUSED_TENSORS = (*ROTARY_BUFFERS, r"mtp\..*", *GGUF_DRAFTING_TENSORS)
+_PREDICTOR = PredictorNames(
+    layer="mtp.layers.{layer}.",
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    state_norm="mtp.pre_fc_norm_hidden",
+    projection="mtp.fc",
+    final_norm="mtp.norm",
+)
+_HAS_PREDICTOR = "has_drafting_layer"
+
+# Makes the MLP of a layer with these tensors and this number.
+MakeMlp = Callable[[Tensors, int], Block]
 
 
 @dataclass(frozen=True)
@@ -45,14 +57,14 @@ class QwenHybrid:
         parts = replace(parts, norm=one_plus_rms_norm(config))
         for key, value in (("hidden_act", "silu"), ("use_sliding_window", False)):
             config.expect(key, value)
-        config.integer(GGUF_DRAFTING_LAYERS, 0, minimum=0)
+        config.rename({"num_nextn_predict_layers": DRAFTING_LAYERS})
+        config.integer(DRAFTING_LAYERS, 0, minimum=0)
+        config.expect("mtp_use_dedicated_embeddings", False)
         recurrent = read_recurrent_layers(config, parts.sizes.num_hidden_layers)
         return cls(parts, DeltaParts.read(config, parts, _HEADS), recurrent, config.flag("attention_bias"))
 
-    def decoder(
-        self, config: ConfigFields, mixer: Callable[[Tensors], GatedDeltaNet], mlp: Callable[[Tensors, int], Block]
-    ) -> Decoder:
-        """The decoder whose recurrent layers have the block that ``mixer`` makes; ``mlp`` also takes their number."""
+    def decoder(self, config: ConfigFields, mixer: Callable[[Tensors], GatedDeltaNet], mlp: MakeMlp) -> Decoder:
+        """The decoder whose recurrent layers have the block that ``mixer`` makes."""
 
         def layer(tensors: Tensors, number: int) -> Layer:
             block = mlp(tensors, number)
@@ -61,6 +73,19 @@ class QwenHybrid:
             return self.parts.pre_norm_layer(tensors, self._attention(tensors), block)
 
         return self.parts.decoder(config, self.parts.layers(layer))
+
+    def predictor(self, config: ConfigFields, mlp: MakeMlp) -> Decoder:
+        """The decoder of the layer with which the model drafts; its ``mlp`` is that of a layer 0, as in vLLM."""
+        if not config.flag(_HAS_PREDICTOR):
+            config.problem(
+                DRAFTING_LAYERS,
+                "expected the tensors of a layer that predicts a further token (MTP), such as mtp.fc.weight, found "
+                "none: take a checkpoint that has them; fine-tuning may have left them out",
+            )
+        config.expect(DRAFTING_LAYERS, 1)
+        return predicting_decoder(
+            config, self.parts, lambda tensors: (self._attention(tensors), mlp(tensors, 0)), state_first=False
+        )
 
     def _attention(self, tensors: Tensors) -> Attention:
         """Attention with a gate, which is fused with the queries: of each head first its query, then its gate."""
@@ -72,6 +97,30 @@ class QwenHybrid:
         return replace(parts.attention(projections, 0, *norms), gate=gate)
 
 
+def predictor_names(names: Mapping[str, str]) -> dict[str, str]:
+    """The names of the tensors of the layer with which a model drafts, by role; ``names`` are the model's."""
+    return _PREDICTOR.by_role(names)
+
+
+def predictor_family(
+    name: str,
+    architectures: tuple[str, ...],
+    read: Callable[[ConfigFields], Decoder],
+    names: Mapping[str, str],
+    layouts: Mapping[str, str] = {},
+) -> Family:
+    """The family of the layer with which the models of the family ``name`` draft, whose tensors have ``names``."""
+    return Family(
+        name=f"{name}_mtp",
+        architectures=architectures,
+        read_model=read,
+        tensor_names=names,
+        ignored_tensors=(*ROTARY_BUFFERS, r"model\.layers\..*", r"model\.norm\.weight"),
+        drafts=True,
+        layouts={_HAS_PREDICTOR: r"mtp\.fc\.weight", **layouts},
+    )
+
+
 def check_later_keys(config: ConfigFields) -> None:
     """Refuse other values of the keys that configs have from Qwen3.5 on than those that every published model has.
 
@@ -79,4 +128,3 @@ def check_later_keys(config: ConfigFields) -> None:
     """
     config.expect("attn_output_gate", True)
     config.expect("output_gate_type", "swish", "silu")
-    config.integer("mtp_num_hidden_layers", 0, minimum=0)
