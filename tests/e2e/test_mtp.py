@@ -20,7 +20,7 @@ from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.errors import ArgumentError, ConvertError
+from trtllm_lite.errors import ArgumentError, BuildError, ConvertError
 
 HYBRIDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 
@@ -107,6 +107,37 @@ def test_the_drafts_are_those_of_the_published_code(models: Models) -> None:
     found = np.array([speculation.num_drafted[:DRAFTS], speculation.num_accepted[:DRAFTS]])
     np.testing.assert_array_equal(found, counts)
     assert 0.1 < speculation.acceptance[0] < 0.9
+
+
+@pytest.mark.parametrize("family", ["mimo", "qwen3_5_moe"])
+def test_a_layer_drafts_for_two_ranks(family: str, tmp_path: Path) -> None:
+    """Both keep the same features, and the layer reads those of the first."""
+    models, outputs = Models(tmp_path, family, tp_size=2), []
+    for config in (None, models.drafting()):
+        with LLM(models.engine, speculative_config=config) as llm:
+            for _ in range(2):
+                handles = llm.session.submit_all(requests())
+                outputs.append([described(handle.result()) for handle in handles])
+            speculation = llm.get_stats().speculation
+    assert all(output == outputs[0] for output in outputs[1:])
+    assert speculation.num_drafts > 100
+    assert speculation.num_accepted[0] > 20
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "message"),
+    [
+        ("layer-checkpoint", {"tp_size": 2}, r"tp_size is 2: a head or a layer that drafts .* is for one device"),
+        ("checkpoint", {"pp_size": 2}, "pp_size is 2: models that keep features .* are for one GPU, or for ranks on a"),
+        ("checkpoint", {"tp_size": 2, "target": "sm_90"}, "tp_size is 2: models that keep features .* are for one GPU"),
+    ],
+)
+def test_places_without_features_are_refused(
+    models: Models, checkpoint: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError, match=message):
+        build_engine(models.root / checkpoint, tmp_path / "engine", **options)
+    assert not (tmp_path / "engine").exists()
 
 
 def test_a_model_that_does_not_draft_is_as_usual(models: Models, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from trtllm_lite.builder.cache_groups import groups_of_rank
 from trtllm_lite.builder.graph import features_of, operands, results
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.passes.features import has_features
+from trtllm_lite.builder.passes.features import has_features, reads_features
 from trtllm_lite.builder.sharding import shard
 from trtllm_lite.builder.stages import received, split
 from trtllm_lite.common.vocabulary import CPU, FLOAT32, num_bytes
@@ -26,8 +26,9 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
     problems = {
         "engines of the backend tensorrt are for one GPU": backend == "tensorrt",
         "adapters (max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
-        "heads that draft from features (EAGLE-3), and models that keep features, are for one device": (
-            has_features(graph)
+        "a head or a layer that drafts (EAGLE-3, MTP) is for one device": reads_features(graph),
+        "models that keep features for such a head are for one GPU, or for ranks on a CPU without stages": (
+            has_features(graph) and (backend != CPU or limits.pp_size > 1)
         ),
     }
     for problem, found in problems.items():

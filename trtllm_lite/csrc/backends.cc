@@ -29,14 +29,20 @@ std::chrono::nanoseconds timeout_of(const OpenOptions& options) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.rank_timeout));
 }
 
+// The executor whose features a draft engine reads: that of rank 0, as all ranks keep the same.
+const CpuExecutor* keeper_of_features(const DeviceExecutor* executor) {
+  if (const auto* group = dynamic_cast<const CpuGroup*>(executor)) return &group->first();
+  return dynamic_cast<const CpuExecutor*>(executor);
+}
+
 std::unique_ptr<LogitsExecutor> open_cpu_stage(std::span<const Engine* const> ranks, const OpenOptions& options) {
   if (ranks.size() > 1) {
     auto rendezvous = std::make_unique<RankRendezvous>(static_cast<int>(ranks.size()), timeout_of(options));
     return std::make_unique<CpuGroup>(ranks, options.num_threads, options.num_blocks, std::move(rendezvous));
   }
   const Engine& engine = *ranks.front();
-  const auto* features_of = dynamic_cast<const CpuExecutor*>(options.features_of);
-  return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto", features_of);
+  return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto",
+                                       keeper_of_features(options.features_of));
 }
 
 std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, OpenOptions options) {

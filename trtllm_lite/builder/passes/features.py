@@ -22,6 +22,11 @@ def has_features(graph: ir.Graph) -> bool:
     return any(value.name == FEATURES for value in (*graph.inputs, *graph.outputs))
 
 
+def reads_features(graph: ir.Graph) -> bool:
+    """Whether a standard network reads features."""
+    return _named(graph.inputs, FEATURES) is not None
+
+
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     read, made, hidden = (
         _named(values, name)

@@ -37,6 +37,9 @@ class CpuGroup final : public OneStageExecutor {
   StepOutput output(const std::string& name, const RowSlice& slice) override { return first().output(name, slice); }
   std::vector<ExpertCounts> expert_counts() override;
 
+  // The executor of rank 0.
+  const CpuExecutor& first() const { return *ranks_->executors.front(); }
+
  private:
   // State of the ranks' threads. The thread of a rank that was given up keeps it alive.
   struct Ranks {
@@ -52,7 +55,7 @@ class CpuGroup final : public OneStageExecutor {
   // Throws DeviceError if a rank does not come to a collective in time; all later steps then throw too.
   void compute(const StepRequest& request, const LogitsUse& use) override;
   static void work(const std::shared_ptr<Ranks>& ranks, std::size_t rank);
-  CpuExecutor& first() const { return *ranks_->executors.front(); }
+  CpuExecutor& first() { return *ranks_->executors.front(); }
 
   std::shared_ptr<Ranks> ranks_;
   HomeProcess home_;
