@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import qwen_mtp
 from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, expected_counts, save_tiny_head
 from tests.gpu.test_speculation import (
     FEW_BLOCKS,
@@ -36,7 +37,8 @@ class Models:
 
     head: TorchHead | TorchPredictor
 
-    def __init__(self, root: Path, method: str, norm_before_residual: bool = False) -> None:
+    def __init__(self, root: Path, method: str, norm_before_residual: bool = False, family: str = "mimo") -> None:
+        """``family``: that of a model with an MTP layer."""
         self.method, head = method, root / ("head" if method == "eagle3" else "model")
         if method == "eagle3":
             shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
@@ -44,8 +46,10 @@ class Models:
             how = {"norm_before_residual": norm_before_residual}
             tensors = save_tiny_head(head, shape=FOR_GPU, dtype=torch.bfloat16, **how)
             self.head = TorchHead(tensors, model, norm_before_residual, FOR_GPU)
-        else:
+        elif family == "mimo":
             self.head = save_tiny_mimo(root / "model", FOR_GPU, torch.bfloat16)
+        else:
+            self.head = qwen_mtp.save_tiny_qwen(family, root / "model", dtype=torch.bfloat16, **qwen_mtp.FOR_GPU)
         convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(head))
         convert_checkpoint(str(head), root / "head-checkpoint", target_model_dir=str(root / "model"))
         self.engine, self.head_engine = root / "engine", root / "head-engine"
@@ -139,3 +143,9 @@ def test_preempted_sequences_draft_on(models: Models) -> None:
     assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0
     for request, response in zip(wanted, responses, strict=True):
         check_greedy(models.head.model, request, response, {})
+
+
+def test_a_hybrid_is_drafted_for_by_its_layer(tmp_path: Path) -> None:
+    models = Models(tmp_path, "mtp", family="qwen3_5")
+    test_greedy_tokens_are_those_of_the_reference(models)
+    test_heads_are_right_as_often_as_their_references(models)
