@@ -392,9 +392,9 @@ def test_missing_experts_are_one_tensor(tmp_path: Path) -> None:
 def test_of_several_tensors_for_one_those_are_missing_that_the_file_lacks() -> None:
     family, name = all_families()["deepseek_v2"], "model.layers.2.self_attn.kv_b_proj.weight"
     keys, values = "blk.2.attn_k_b.weight", "blk.2.attn_v_b.weight"
-    assert names_in_file(name, family, {keys}) == (values,)
-    assert names_in_file(name, family, {keys, values}) == names_in_file(name, family, ()) == (keys, values)
-    assert names_in_file("model.layers.2.unknown", family, ()) == ("model.layers.2.unknown",)
+    assert names_in_file(name, family, {keys}, 3) == (values,)
+    assert names_in_file(name, family, {keys, values}, 3) == names_in_file(name, family, (), 3) == (keys, values)
+    assert names_in_file("model.layers.2.unknown", family, (), 3) == ("model.layers.2.unknown",)
 
 
 def test_a_tensor_without_dimensions_is_an_error(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """GGUF files of models with recurrent layers: the order of heads, what a file says of states, and layers that draft."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_layers_that_draft_are_counted_as_blocks(family: str, tmp_path: Path) ->
         np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=2e-7, err_msg=name)
     networks = [(tmp_path / f"{name}-layer" / "network.onnx").read_bytes() for name in ("m.gguf", "model")]
     assert networks[0] == networks[1]
+
+
+def test_absent_tensors_of_a_drafting_layer_are_named_as_in_the_file(tmp_path: Path) -> None:
+    head = save_tiny_qwen("qwen3_5", tmp_path / "model")
+    layer = drafting_layer(head.tensors, 3, "qwen35")
+    absent = ("blk.3.attn_k_norm.weight", "blk.3.nextn.shared_head_norm.weight")
+    extra = {name: values for name, values in layer.items() if name not in absent}
+    counts = {"qwen35.block_count": 4, "qwen35.nextn_predict_layers": 1}
+    source = str(write_gguf(head.model, tmp_path / "m.gguf", metadata=counts, extra=extra))
+    with pytest.raises(ConvertError, match=rf"missing \(2\): {re.escape(', '.join(absent))}"):
+        convert_checkpoint(source, tmp_path / "layer", target_model_dir=source)
 
 
 def test_a_drafting_layer_with_an_embedding_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
         embeddings=embeddings_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
         quantization=_quantization(tensors),
-        stored_names=partial(names_in_file, family=family, found=names),
+        stored_names=partial(names_in_file, family=family, found=names, num_layers=config.get("num_hidden_layers", 0)),
         kinds_key=family.gguf.kinds if family.gguf else "",
     )
 

@@ -37,20 +37,25 @@ def roles_of(declared: Gguf) -> Mapping[str, str]:
     return {**_ROLES, **declared.roles}
 
 
-def names_in_file(name: str, family: Family, found: Collection[str]) -> tuple[str, ...]:
+def names_in_file(name: str, family: Family, found: Collection[str], num_layers: int) -> tuple[str, ...]:
     """The names in a file of the tensor that Hugging Face calls ``name``; ``name`` itself if it has no role there.
 
     If files split the tensor into several, these are the names of those that are not ``found``, or all if none is
-    missing.
+    missing. Layers that draft (MTP) come after the model's ``num_layers``.
     """
     declared = family.gguf or Gguf("")
     own = {role: (stem,) for stem, role in roles_of(declared).items()}
     stems: dict[str, tuple[str, ...]] = {**own, **declared.by_head}
-    for role, pattern in family.tensor_names.items():
+    drafting = family.predictor.tensor_names if family.predictor and declared.drafting_layers else {}
+    of_model, of_drafting = (
+        [(role, pattern, first) for role, pattern in names.items()]
+        for names, first in ((family.tensor_names, 0), (drafting, num_layers))
+    )
+    for role, pattern, first in [*of_model, *of_drafting]:
         place = _pattern(pattern, role in declared.bare).fullmatch(name)
         if place is not None and role in stems:
             suffix = "bias" if name.endswith("bias") else "weight"
-            layer = place.groupdict().get("layer", "")
+            layer = first + int(place.groupdict().get("layer", 0))
             ending = "" if role in declared.without_suffix else f".{suffix}"
             names = tuple(f"{stem.format(layer=layer)}{ending}" for stem in stems[role])
             return tuple(stored for stored in names if stored not in found) or names
