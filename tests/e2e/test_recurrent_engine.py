@@ -304,7 +304,7 @@ def test_quantized_engines(family: str, qformat: str, tmp_path: Path) -> None:
         convert_checkpoint(str(tmp_path / "model"), tmp_path / dtype, dtype)
         how = {"target": target, "qformat": qformat, "group_size": group_size}
         build_engine(tmp_path / dtype, tmp_path / target, **limits, **how)
-    prompt = np.random.default_rng().integers(0, VOCAB_SIZE, 50).tolist()
+    prompt = np.random.default_rng(50).integers(0, VOCAB_SIZE, 50).tolist()
     [(tokens, logits)] = generate(ModelRunner.from_dir(tmp_path / "cpu"), [prompt], NUM_NEW_TOKENS)
     assert len(tokens) == NUM_NEW_TOKENS
     assert np.isfinite(logits).all()
