@@ -52,8 +52,8 @@ class KvCacheBookkeeping:
     """
     The paged KV cache's bookkeeping alone, for tests: csrc/caches/kv_cache_manager.h states its contract.
 
-    Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A
-    copy is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or
+    Sequences are identified by number. Every write, every swap and every opening that copies is a step, in flight
+    until :meth:`end_step`. A copy is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or
     ``host_to_device``. A number of no open sequence, or a sequence in the wrong memory, raises ValueError or
     RuntimeError.
     """
@@ -61,9 +61,9 @@ class KvCacheBookkeeping:
     def __init__(
         self, *, num_blocks: int, num_host_blocks: int, tokens_per_block: int, enable_block_reuse: bool
     ) -> None: ...
-    def open(self, tokens: Sequence[int], salt: str) -> int:
+    def open(self, tokens: Sequence[int], salt: str) -> tuple[int, list[tuple[str, int, int]]]:
         """
-        Open a sequence of known tokens; those found in the cache count as written (``length``).
+        Open a sequence of known tokens; those found in the cache count as written (``length``). Returns its number and the copies to carry out first.
         """
 
     def fork(self, sequence: int) -> int:

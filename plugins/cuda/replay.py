@@ -62,7 +62,7 @@ def lower_replay(
         return [tokens]
     columns = next(columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0)
     warps = columns // 16 * (2 if key_dim % 32 == 0 else 1)
-    sizes = {slots: _chunk_bytes(key_dim, columns, warps, slots) for slots in _CHUNK_SLOTS}
+    sizes = {slots: chunk_bytes(key_dim, columns, warps, slots) for slots in _CHUNK_SLOTS}
     slots = next(slots for slots, size in sizes.items() if size <= op.device.shared_bytes)
     macros |= {"TL_COLUMNS": columns, "TL_CHUNK_SLOTS": slots, "TL_SHARED_BYTES": sizes[slots]}
     threads, shared_bytes = 32 * (warps + slots), sizes[slots]
@@ -76,7 +76,7 @@ def _fits_chunks(key_dim: int, value_dim: int) -> bool:
     return key_dim % 16 == 0 and value_dim % 16 == 0 and key_dim <= _MOST_CHUNKED_KEY
 
 
-def _chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:
+def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:
     """Shared memory: FoundParts, the slots of chunks (ChunkSlot) and their barriers."""
     rows = (_PARTS + 1) * 2 * (key_dim + _PADDING) + 2 * (columns + _PADDING)
     weights = 4 * (REPLAYED + REPLAYED + _PADDING)

@@ -92,29 +92,26 @@ def causal_conv(
     at(y, half, num_tokens, channels)[...] = activated(macros, sums.astype(np.float64))
 
 
-@kernel
-def gated_delta_rule(
-    macros: Macros,
-    grid: Grid,
-    y: Pointer,
-    states: Pointer,
-    cu_seqlens: Pointer,
-    past_lens: Pointer,
-    tables: Pointer,
-    stride: int,
-    qkv: Pointer,
-    a: Pointer,
-    b: Pointer,
-    a_log: Pointer,
-    dt_bias: Pointer,
-    scale: float,
-    epsilon: float,
-) -> None:
+# The kernels of long sequences make results of these alone, and those that follow them store the states of all.
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # results and new states, and the new tokens of each sequence
+
+
+def _store_results(macros: Macros, y: Pointer, results: np.ndarray, counts: np.ndarray, *, are_long: bool) -> None:
+    wanted = np.repeat((counts > macros["TL_MOST_TOKENS"]) == are_long, counts)
+    at(y, half_type(macros), *results.shape)[wanted] = results[wanted]
+
+
+def _check_grid_of_chunks(macros: Macros, grid: Grid, features: int, counts: np.ndarray) -> None:
+    assert grid[0] * macros["TL_COLUMNS"] == features
+    assert grid[1] >= (counts > macros["TL_MOST_TOKENS"]).sum()
+
+
+def _delta_rule(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> tuple[_States, Rows]:
+    cu_seqlens, past_lens, tables, stride, qkv, a, b, a_log, dt_bias, scale, epsilon = given
     key_heads, heads = macros["TL_KEY_HEADS"], macros["TL_VALUE_HEADS"]
     layout = _layout(macros)
     key_dim, value_dim, decays = layout.key_dim, layout.value_dim, heads * layout.decays
-    assert grid[:1] == (heads,)
-    *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
+    *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
     widths = (2 * key_heads * key_dim + heads * value_dim, decays, heads)
@@ -122,40 +119,53 @@ def gated_delta_rule(
     weights = [at(a_log, np.float32, heads), at(dt_bias, np.float32, decays)]
     attributes = _attributes(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
     results, after = apply_delta_rule([*rows, *weights, cache.all, *places, cache.tables], attributes)
-    cache.store(after)
-    at(y, half, count, heads * value_dim)[...] = results
+    return cache, (results, after, np.diff(places[0]))
 
 
 @kernel
-def mamba2(
-    macros: Macros,
-    grid: Grid,
-    y: Pointer,
-    states: Pointer,
-    cu_seqlens: Pointer,
-    past_lens: Pointer,
-    tables: Pointer,
-    stride: int,
-    xbc: Pointer,
-    dt: Pointer,
-    a_log: Pointer,
-    dt_bias: Pointer,
-    d: Pointer,
-    min_step: float,
-    max_step: float,
-) -> None:
+def gated_delta_rule(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
+    assert grid[:1] == (macros["TL_VALUE_HEADS"],)
+    cache, (results, after, counts) = _delta_rule(macros, grid[1], states, *given)
+    cache.store(after)
+    _store_results(macros, y, results, counts, are_long=False)
+
+
+@kernel
+def gated_delta_rule_chunks(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
+    *operands, num_seqs = given
+    _, (results, _, counts) = _delta_rule(macros, num_seqs, states, *operands)
+    _check_grid_of_chunks(macros, grid, results.shape[1], counts)
+    _store_results(macros, y, results, counts, are_long=True)
+
+
+def _mamba2(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> tuple[_States, Rows]:
+    cu_seqlens, past_lens, tables, stride, xbc, dt, a_log, dt_bias, d, min_step, max_step = given
     heads, groups, layout = macros["TL_HEADS"], macros["TL_GROUPS"], _layout(macros)
     features = heads * layout.value_dim
-    assert grid[:1] == (heads,)
-    *places, blocks = _places((cu_seqlens, past_lens, tables), grid[1], stride)
+    *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
     rows = [at(xbc, half, count, features + 2 * groups * layout.key_dim), at(dt, half, count, heads)]
     weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias, d)]
     attributes = _attributes(macros, num_groups=groups, min_step=min_step, max_step=max_step)
     results, after = apply_mamba2([*rows, *weights, cache.all, *places, cache.tables], attributes)
+    return cache, (results, after, np.diff(places[0]))
+
+
+@kernel
+def mamba2(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
+    assert grid[:1] == (macros["TL_HEADS"],)
+    cache, (results, after, counts) = _mamba2(macros, grid[1], states, *given)
     cache.store(after)
-    at(y, half, count, features)[...] = results
+    _store_results(macros, y, results, counts, are_long=False)
+
+
+@kernel
+def mamba2_chunks(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
+    *operands, num_seqs = given
+    _, (results, _, counts) = _mamba2(macros, num_seqs, states, *operands)
+    _check_grid_of_chunks(macros, grid, results.shape[1], counts)
+    _store_results(macros, y, results, counts, are_long=True)
 
 
 @kernel

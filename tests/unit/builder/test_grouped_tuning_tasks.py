@@ -62,7 +62,8 @@ def test_candidates_multiply_the_same_rows(qformat: str, swap_ab: bool, tmp_path
             assert first == again, "even_groups runs twice with the same arguments before the products"
             assert first.kernel.name == "even_groups"
             lists.add(dict(first.kernel.defines)["TL_GROUP_ROWS"])
-            lists |= {dict(product.kernel.defines)["TL_X_BOX"] for product in products}
+            macros = [dict(product.kernel.defines) for product in products]
+            lists |= {of_one["TL_X_BOX"] * of_one["TL_X_BOXES"] for of_one in macros}
             widths.append({dict(product.kernel.defines)["TL_TILE_COLUMNS"] for product in products})
             read.append({b for command in products for b in buffers_of(command) if b.name.startswith("given")})
             assert {b.dtype for b in read[-1]} == {"bfloat16", "int32"}

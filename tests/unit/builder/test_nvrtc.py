@@ -15,6 +15,7 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
+from trtllm_lite.plugins.cuda.replay import chunk_bytes
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
@@ -75,7 +76,8 @@ OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE"
 HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
 STATES: dict[str, int | str] = {"TL_BLOCK_BYTES": 65536}
 REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
-REPLAY["TL_STATE_FORM"] = 0
+REPLAY |= {"TL_STATE_FORM": 0, "TL_MOST_TOKENS": 16}
+CHUNKS = {"TL_COLUMNS": 64, "TL_CHUNK_SLOTS": 4, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
 LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32, "TL_BLOCK_BYTES": 61 * 36_864}
 KERNELS: dict[str, dict[str, int | str]] = {
@@ -89,6 +91,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     },
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
+    "gated_delta_rule/chunks.cuh": {
+        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **CHUNKS, **STATES},
+    },
     "gated_delta_rule/cuda.cuh": {
         **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
     },
@@ -120,6 +125,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/swap_ab.cuh": LINEAR | SWAP_AB | {"TL_WEIGHT_FORM": 4, "TL_SPLITS": 2} | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
+    "mamba2/chunks.cuh": {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DECAY_DIM": 1, **REPLAY, **CHUNKS, **STATES},
     "mamba2/cuda.cuh": {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
     "paged_attention/decode.cuh": HEADS
     | SCORES

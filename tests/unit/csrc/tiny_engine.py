@@ -54,6 +54,8 @@ PYTHON_ONLY: dict[str, Any] = {
     "accuracy": None,
     "deterministic": False,
     "lora": None,
+    "state_rounding": None,
+    "state_forms": [],
 }
 
 
