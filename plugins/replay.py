@@ -8,7 +8,8 @@ Of a token at position t the place t % slots has its key, its update u, by which
 the logarithm of the decay that comes before it. The matrix has the first ``length`` tokens, a multiple of REPLAYED.
 
 A matrix of 16-bit elements is rounded wherever it has a multiple of REPLAYED tokens, whether or not it is stored there:
-so a sequence gets the same bits however it is divided into steps.
+so a sequence gets the same bits however it is divided into steps, from kernels that add in one order. On GPUs another
+kernel computes long sequences (``cuda/replay_chunks.cuh``), but in deterministic engines.
 """
 
 from collections.abc import Mapping

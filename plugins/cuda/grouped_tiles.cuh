@@ -3,9 +3,9 @@
 // cuda/chosen_experts.cuh, and TL_BIAS (1: the Op has the bias of all experts).
 //
 // Boxes of x that have rows of a group are copied. Rows after the group's end belong to the next group or to none; they
-// are multiplied but not stored. Groups of one expert are consecutive and read its weights at about
-// the same time. The list of groups was written before the previous kernel, so that weights can be prefetched before
-// that kernel has ended.
+// are multiplied but not stored. Groups of one expert are consecutive and read its weights at about the same time. The
+// list of groups was written before the previous kernel, so that weights can be prefetched before that kernel has
+// ended.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
