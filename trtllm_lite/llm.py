@@ -397,9 +397,11 @@ class LLM:
             report(next(done), len(prompts))
 
         try:
-            for place, row in enumerate(order):
-                if place >= window:
-                    finish(order[place - window])
+            with self.session.together():
+                for row in order[:window]:
+                    started[row] = self._start(prompts[row], streaming=False)
+            for before, row in zip(order, order[window:], strict=False):
+                finish(before)
                 started[row] = self._start(prompts[row], streaming=False)
             for row in order[-window:]:
                 finish(row)

@@ -830,6 +830,16 @@ class Loop:
     def cancel(self, request_id: int) -> bool:
         """End a request within a step; False if its end has been polled already."""
 
+    def hold(self) -> None:
+        """
+        Keep requests that are submitted before ``release`` waiting for one another: they start in one step.
+
+        No more than one step can start are kept waiting. Each call is followed by one of ``release``.
+        """
+
+    def release(self) -> None:
+        """Let requests start that wait since ``hold``."""
+
     @property
     def device_failed(self) -> bool:
         """Whether a step failed because the device did."""

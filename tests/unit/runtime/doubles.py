@@ -84,6 +84,12 @@ class FakeEventLoop:
             self.changed.notify()
         return request.request_id
 
+    def hold(self):
+        """See ``_core.Loop.hold``; steps wait for no request here."""
+
+    def release(self):
+        """See ``_core.Loop.release``."""
+
     def cancel(self, request_id):
         """See ``_core.EventLoop.cancel``."""
         with self.changed:

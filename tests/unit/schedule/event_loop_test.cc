@@ -273,6 +273,34 @@ TEST(cancel_in_every_state) {
   service.check_all_returned();
 }
 
+TEST(held_requests_start_in_one_step) {
+  Service service;
+  service.loop.hold();
+  service.loop.hold();  // by another thread
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(service.submit({i}, 10));
+  CHECK(service.loop.cancel(ids[2]));
+  service.loop.release();
+  CHECK(service.client.ends.empty() && service.loop.stats().num_steps == 0);
+  service.loop.release();
+  for (int i = 0; i < 3; ++i) {
+    const auto reason = service.client.wait_for(ids[i]).reason;
+    CHECK(reason == (i == 2 ? FinishReason::kCancelled : FinishReason::kLength));
+  }
+  CHECK(service.loop.stats().num_steps == 10);
+  service.check_all_returned();
+}
+
+TEST(no_more_are_held_than_a_step_can_start_and_none_by_a_shutdown) {
+  Service service(loop_config(2));
+  service.loop.hold();
+  for (const RequestId id : {service.submit({1}), service.submit({2})}) service.client.wait_for(id);
+  const RequestId last = service.submit({3});
+  service.loop.shut_down(tl::Shutdown::kDrain);
+  CHECK(service.client.wait_for(last).reason == FinishReason::kLength);
+  service.client.wait_until_closed();
+}
+
 TEST(blocks_are_back_within_a_step_of_a_cancellation) {
   Service service;
   const RequestId id = service.submit(Tokens(80, 1), 20);

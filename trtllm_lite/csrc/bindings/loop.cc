@@ -94,6 +94,15 @@ PyLoop::~PyLoop() {
   loop_.reset();
 }
 
+void PyLoop::hold() {
+  home().check();
+  loop_->hold();
+}
+
+void PyLoop::release() {
+  if (home().is_this()) loop_->release();
+}
+
 LoopStats PyLoop::stats() const {
   home().check();
   return loop_->stats();
@@ -118,6 +127,11 @@ void bind_loop(nb::module_& module) {
       Any thread may submit and cancel requests; one thread polls.)")
       .def("cancel", &PyLoop::cancel, nb::arg("request_id"),
            "End a request within a step; False if its end has been polled already.")
+      .def("hold", &PyLoop::hold, R"(
+          Keep requests that are submitted before ``release`` waiting for one another: they start in one step.
+
+          No more than one step can start are kept waiting. Each call is followed by one of ``release``.)")
+      .def("release", &PyLoop::release, "Let requests start that wait since ``hold``.")
       .def_prop_ro("device_failed", &PyLoop::device_failed, "Whether a step failed because the device did.")
       .def("stats", &stats_dict, R"(
           Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step.)")

@@ -23,6 +23,8 @@ class PyLoop {
 
   // In a forked child process there is nothing to cancel: the requests belong to the parent.
   bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
+  void hold();
+  void release();
   LoopStats stats() const;
   StepLog& step_log() { return loop_->step_log(); }
   bool device_failed() const { return loop_->device_failed(); }

@@ -1,6 +1,7 @@
 """Defines Session: takes requests for a loaded engine, and runs them together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -60,7 +61,7 @@ class Session(LoadedModel):
         return self.submit_all([request], notifier)[0]
 
     def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
-        """Call :meth:`submit` for several requests; if one raises, none of them runs."""
+        """Call :meth:`submit` for several requests, which start together; if one raises, none of them runs."""
         natives = [
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
@@ -72,13 +73,26 @@ class Session(LoadedModel):
             for request, native, grammar, new_text in zip(requests, natives, grammars, new_texts, strict=True)
         ]
         try:
-            for handle in handles:
-                self._start(handle)
+            with self.together():
+                for handle in handles:
+                    self._start(handle)
         except BaseException:
             for handle in handles:
                 handle.cancel()
             raise
         return handles
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Requests that are submitted within the context start in one step, as far as the engine's limits allow.
+
+        So what runs beside what does not depend on how fast they are submitted. Never wait for one of them within it.
+        """
+        self.pump.loop.hold()
+        try:
+            yield
+        finally:
+            self.pump.loop.release()
 
     def _start(self, handle: RequestHandle) -> None:
         adapters, lora = self._adapters_of(handle.request), handle.request.lora_request

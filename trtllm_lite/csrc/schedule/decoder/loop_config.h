@@ -13,6 +13,7 @@ namespace tl {
 struct DecoderLoopConfig final : EventLoopConfig {
   std::unique_ptr<Planner> make_planner(StepExecutor& executor) const override;
   Check make_check() const override;
+  int max_requests_of_step() const override { return scheduler.max_batch_size; }
 
   SchedulerConfig scheduler;
   KvManagerConfig cache;

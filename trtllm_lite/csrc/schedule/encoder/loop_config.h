@@ -11,6 +11,7 @@ namespace tl {
 struct EncoderLoopConfig final : EventLoopConfig {
   std::unique_ptr<Planner> make_planner(StepExecutor& executor) const override;
   Check make_check() const override;
+  int max_requests_of_step() const override { return planner.max_batch_size; }
 
   EncoderConfig planner;
   int vocab_size = 0;

@@ -40,6 +40,10 @@ class EventLoop {
   RequestId submit(RequestSpec spec);
   // Submits several requests, or none of them if it throws. Their ids are consecutive; returns the first.
   RequestId submit_all(std::vector<RequestSpec> specs);
+  // Called from any thread. Requests that are submitted between hold() and release() start in one step, as far as the
+  // limits of a step allow.
+  void hold() { inbox_.hold(); }
+  void release() { inbox_.release(); }
   // Called from any thread, in every state. Returns false if the request never existed or its end has been polled.
   bool cancel(RequestId id) { return inbox_.cancel(id); }
   // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.

@@ -41,6 +41,19 @@ void Inbox::push(std::unique_ptr<Request> request) {
   mail_.submissions.push_back(std::move(request));
 }
 
+void Inbox::hold() {
+  const std::lock_guard lock(mutex_);
+  ++num_holds_;
+}
+
+void Inbox::release() {
+  const std::lock_guard lock(mutex_);
+  --num_holds_;
+  announce_mail();
+}
+
+bool Inbox::holds() const { return num_holds_ > 0 && !draining_ && std::ssize(mail_.submissions) < max_held_; }
+
 void Inbox::announce_mail() {
   has_mail_.store(true, std::memory_order_release);
   arrived_.notify_one();
@@ -107,7 +120,12 @@ void Inbox::take(Mail& mail) {
   mail.lend_orders.clear();
   mail.returned_slabs.clear();
   const std::lock_guard lock(mutex_);
+  const bool held = holds();
   std::swap(mail, mail_);
+  if (held) {  // a cancellation may be for one of the requests, and comes after it
+    mail_.submissions.swap(mail.submissions);
+    mail_.cancellations.swap(mail.cancellations);
+  }
   has_mail_.store(false, std::memory_order_release);
 }
 

@@ -39,13 +39,17 @@ struct Mail {
 // so that a few users who ask for many sequences leave room for others.
 class Inbox {
  public:
-  explicit Inbox(int max_requests) : max_requests_(max_requests) {}
+  Inbox(int max_requests, int max_held) : max_requests_(max_requests), max_held_(max_held) {}
 
   // Called from any thread, at the time `now`. Throws OverloadedError at once if too many are outstanding, LimitError
   // if the loop is shutting down.
   RequestId submit(RequestSpec spec, Clock::time_point now);
   // Submits several requests, or none of them if it throws. Their ids are consecutive; returns the first.
   RequestId submit_all(std::vector<RequestSpec> specs, Clock::time_point now);
+  // Called from any thread. Between hold() and release() requests stay in the mailbox, so that those of one caller
+  // start in one step; but max_held of them are enough for a step, and a shutdown takes all.
+  void hold();
+  void release();
   // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
   // Called from any thread. Asks for slabs of the KV cache's memory. Throws LimitError if the loop is shutting down.
@@ -65,7 +69,7 @@ class Inbox {
   bool cancelling() const { return cancelling_.load(std::memory_order_acquire); }
 
  private:
-  const int max_requests_;
+  const int max_requests_, max_held_;
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   Mail mail_;
@@ -76,10 +80,12 @@ class Inbox {
   void check_room(std::int64_t count, bool extra) const;
   void push(std::unique_ptr<Request> request);
   void announce_mail();
+  bool holds() const;
 
   std::unordered_map<RequestId, Outstanding> outstanding_;
   int num_extra_ = 0;  // extra ones among outstanding_
   RequestId last_id_ = 0;
+  int num_holds_ = 0;
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> draining_{false};  // no more submissions are accepted
   std::atomic<bool> cancelling_{false};

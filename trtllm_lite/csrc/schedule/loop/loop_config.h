@@ -22,6 +22,8 @@ struct EventLoopConfig {
   // Returns a function that throws LimitError for requests beyond a limit. Any thread may call it. Throws
   // std::invalid_argument for a contradictory config.
   virtual Check make_check() const = 0;
+  // The most requests that one step can start.
+  virtual int max_requests_of_step() const = 0;
 
   int max_requests = 4096;  // the most outstanding requests; see Inbox
   // Tells the time, from any thread. (Tests have clocks of their own.)
