@@ -4,9 +4,9 @@
 baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote on one machine; ``--compare`` takes it.
 Reports of accuracy (``--record_accuracy NAME REPORT…``) come from ``trtllm-lite eval … --json``, reports of the server
 (``--record_server NAME DIRECTORY``) from ``measure_server.sh``, of several ranks (``--record_ranks NAME DIRECTORY``)
-from ``measure_ranks.sh``, of mixtures of experts (``--record_experts NAME DIRECTORY``) from ``measure_experts.sh`` or
-``measure_cpu_experts.sh``, and of collectives (``--record_collectives NAME FILE…``) from
-``tests.gpu.bench_collectives``.
+from ``measure_ranks.sh``, of mixtures of experts (``--record_experts NAME DIRECTORY``) from ``measure_experts.sh``, of
+models' shapes on CPUs (``--record_shapes NAME DIRECTORY``) from ``measure_cpu_shapes.sh``, and of collectives
+(``--record_collectives NAME FILE…``) from ``tests.gpu.bench_collectives``.
 """
 
 import argparse
@@ -14,8 +14,7 @@ from pathlib import Path
 
 from documents.accuracy import record_accuracy
 from documents.collectives import record_collectives
-from documents.experts import record_experts
-from documents.measured import BASELINES, record
+from documents.measured import BASELINES, record, record_all
 from documents.parts import filled, pages
 from documents.ranks import record_ranks, record_shapes
 from documents.server import record_server
@@ -30,6 +29,7 @@ def main() -> None:
     parser.add_argument("--record_ranks", metavar="NAME")
     parser.add_argument("--record_collectives", metavar="NAME")
     parser.add_argument("--record_experts", metavar="NAME")
+    parser.add_argument("--record_shapes", metavar="NAME")
     parser.add_argument("--commit", help="commit of the measured sources, if they were not a checkout of git")
     parser.add_argument("reports", nargs="*", type=Path)
     store(parser.parse_args())
@@ -55,7 +55,10 @@ def store(options: argparse.Namespace) -> None:
         record_collectives(BASELINES / f"collectives-{options.record_collectives}.json", reports, commit)
     if options.record_experts:
         (directory,) = reports
-        record_experts(BASELINES / f"experts-{options.record_experts}.json", directory, commit)
+        record_all(BASELINES / f"experts-{options.record_experts}.json", directory, commit)
+    if options.record_shapes:
+        (directory,) = reports
+        record_all(BASELINES / f"shapes-{options.record_shapes}.json", directory, commit)
 
 
 if __name__ == "__main__":

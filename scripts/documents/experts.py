@@ -1,4 +1,4 @@
-"""Makes the documents' tables of mixtures of experts, from reports of ``measure_experts.sh`` or its CPU variant."""
+"""Makes the documents' tables of mixtures of experts on GPUs, from reports of ``measure_experts.sh``."""
 
 import json
 from pathlib import Path
@@ -11,29 +11,14 @@ MODELS = {
     "Qwen3MoeForCausalLM": "Qwen3-30B-A3B",
     "GptOssForCausalLM": "gpt-oss-20b",
     "MixtralForCausalLM": "Mixtral 8x7B",
-    "GraniteMoeForCausalLM": "Granite 3.0 1B-A400M",
 }
 LEAST_OUTPUT_LEN = 16  # reports with fewer tokens measure the time to the first token
-_SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s")
-
-
-def record_experts(path: Path, directory: Path, commit: str | None) -> None:
-    """Store the reports of ``directory``, in place of earlier ones.
-
-    A report that does not know its commit gets ``commit``.
-    """
-    reports = [report for file in sorted(directory.glob("*.json")) for report in json.loads(file.read_text())]
-    for report in reports:
-        report["commit"] = report["commit"] or commit
-    path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
 
 
 def experts_table(path: Path) -> str:
     """The Markdown of one baseline file; floors count the experts that were read, if a report has their number."""
     reports = json.loads(path.read_text())
     of_latency = [report for report in reports if report["benchmark"] == "latency"]
-    if not of_latency[0]["machine"].get("gpu"):
-        return _beside_llama_cpp(of_latency)
     rows = [_latency_row(report) for report in of_latency]
     rows += [_throughput_row(report) for report in reports if report["benchmark"] == "throughput"]
     first = of_latency[0]
@@ -48,25 +33,6 @@ def experts_table(path: Path) -> str:
         f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached', 'commit'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
-    )
-
-
-def _beside_llama_cpp(reports: list[Report]) -> str:
-    """The Markdown of reports of a CPU, each beside llama.cpp on the same file in the same run."""
-    first = reports[0]
-    machine, shape, versions = first["machine"], first["shape"], first["llama_cpp"]["versions"]
-    rows = []
-    for report in reports:
-        ours, theirs = report["figures"], report["llama_cpp"]
-        speeds = [f"{ours[name]:,.0f} ({ours[name] / theirs[name]:.1f}x)" for name in _SPEEDS]
-        rows.append([_model(report), *speeds, f"{ours['fraction_of_floor']:.0%}"])
-    head = ["", "prefill tok/s (x llama.cpp)", "decode tok/s (x llama.cpp)", "of the bandwidth floor"]
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores, {first['date'][:10]}, commit {_commit(first)}, beside "
-        f"llama-cpp-python {versions['llama_cpp_python']} in the same run; random weights and prompts, batch "
-        f"{shape['batch_size']}, {shape['input_len']} tokens in, {shape['output_len']} out.\n\n"
-        f"{markdown(head, rows)}\n\n"
-        "Measured by `bash scripts/measure_cpu_experts.sh OUT`.\n"
     )
 
 

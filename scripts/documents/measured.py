@@ -33,6 +33,17 @@ def record(name: str, reports: list[Path], commit: str | None) -> None:
     path.write_text(json.dumps(list(by_subject.values()), indent=1) + "\n")
 
 
+def record_all(path: Path, directory: Path, commit: str | None) -> None:
+    """Store the reports of ``directory`` in the baseline file ``path``, in place of all earlier ones.
+
+    A report that does not know its commit gets ``commit``.
+    """
+    reports = [report for file in sorted(directory.glob("*.json")) for report in json.loads(file.read_text())]
+    for report in reports:
+        report["commit"] = report["commit"] or commit
+    path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
+
+
 def subject(report: dict[str, Any]) -> str:
     """The part of a report that identifies the measurement."""
     engine = report["engine"]

@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, GPTNeoXTokenizer
+from transformers import AutoTokenizer, GPTNeoXTokenizer, Qwen3_5Tokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
 from tests.references import reading_once
@@ -98,11 +98,21 @@ def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[st
         assert ours.encode(sample).ids == theirs(sample).input_ids, sample
 
 
+def test_qwen35_equals_its_tokenizer_of_transformers(metadata: dict[str, Any]) -> None:
+    ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "qwen35"})[0])
+    vocab = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    theirs = Qwen3_5Tokenizer(vocab=vocab, merges=merges)
+    for sample in [*TEXTS[:-2], "हिन्दी में लिखा है", "x\u0301\u0302y \u0301!?\n 12\u0303"]:  # without special tokens
+        assert ours.encode(sample).ids == theirs(sample).input_ids, sample
+
+
 @pytest.mark.parametrize(
     ("pre", "other"),
     [
         *((pre, "smollm") for pre in ("starcoder", "refact", "exaone", "minerva-7b")),
-        *(("trillion", "gpt-2"), ("midm-2.0", "llama-bpe"), ("lfm2", "llama-bpe"), ("megrez", "qwen2")),
+        *((pre, "llama-bpe") for pre in ("midm-2.0", "lfm2", "falcon-h1", "pixtral")),
+        *(("trillion", "gpt-2"), ("megrez", "qwen2")),
     ],
 )
 def test_llama_cpp_cuts_these_alike(pre: str, other: str, metadata: dict[str, Any]) -> None:

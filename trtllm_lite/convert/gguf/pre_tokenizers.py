@@ -14,6 +14,8 @@ _LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# Qwen2's, but marks belong to the letters before them.
+_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _O200K = (
@@ -97,8 +99,10 @@ _LIKE_LLAMA3 = PreTokenizer(split(_LLAMA3), whole_words=True, adds_bos=True)
 _LIKE_QWEN2 = PreTokenizer(split(_QWEN2), composes=True)
 PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "exaone4", "trillion"), PreTokenizer(_gpt2)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "midm-2.0"), _LIKE_LLAMA3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1"), _LIKE_LLAMA3),
+    **dict.fromkeys(("lfm2", "midm-2.0", "pixtral"), _LIKE_LLAMA3),  # pixtral: Nemotron 3, too
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _LIKE_QWEN2),
+    "qwen35": PreTokenizer(split(_QWEN35), composes=True),
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone", "minerva-7b"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),
     **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's pre-tokenizer
