@@ -23,7 +23,7 @@ from trtllm_lite.runtime.lora.tensors import read_tensors
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_WEIGHTS_BYTES = 1 << 34
 _KEY = re.compile(r"base_model\.model\.(?P<module>[\w.]{1,256})\.lora_(?P<which>[AB])\.weight")
-_AROUND = re.compile(r"^((model|language_model|transformer)\.)*")
+_AROUND = re.compile(r"^((model|language_model|transformer|backbone)\.)*")
 
 Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16, as in the file
 
