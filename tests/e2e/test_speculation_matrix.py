@@ -1,4 +1,7 @@
-"""Every method of drafting, with prefix reuse, chunks, preemption, grammars and adapters: no bit of a token changes."""
+"""Every method of drafting, with prefix reuse, chunks, preemption, grammars and adapters: no bit of a token changes.
+
+``test_hybrid_matrix.py`` has the families with states; here is one, for EAGLE-3.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,13 +26,8 @@ from trtllm_lite.runtime.session.request import Request
 
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 5, "enable_adaptive_verification": False}
 BUILT: dict[str, Any] = {**eagle3.BUILT, "max_num_tokens": 96, "max_lora_rank": 8}
-# The family of a model that keeps states stands behind a colon.
-OF_STATES = (
-    *(f"{method}:{family}" for family in ("qwen3_next", "bamba") for method in ("ngram", "suffix", "synthetic")),
-    *("draft_model:bamba", "draft_model:qwen3_5", "eagle3:qwen3_5"),
-    *(f"mtp:{family}" for family in mtp.HYBRIDS),
-)
-METHODS = ("ngram", "suffix", "synthetic", "draft_model", "eagle3", "mtp", *OF_STATES)
+# A family other than the usual one stands behind a colon.
+METHODS = ("ngram", "suffix", "synthetic", "draft_model", "eagle3", "mtp", "eagle3:qwen3_5")
 MEMORY: dict[str, dict[str, Any]] = {
     "enough": {},
     "recompute": {"max_tokens": 144},
@@ -70,28 +68,23 @@ class Drafting:
         return made
 
 
-def _plain(root: Path, family: str) -> Path:
+def _plain(root: Path) -> Path:
     """An engine of a model for whose drafts no head is needed."""
-    save_tiny_model(family, root / "model")
+    save_tiny_model("llama", root / "model")
     convert_checkpoint(str(root / "model"), root / "checkpoint")
     build_engine(root / "checkpoint", root / "engine", **BUILT)
     return root / "engine"
 
 
-def _draft_model(root: Path, family: str) -> dict[str, Any]:
-    """The model itself drafts, or for a model of a ``family`` with states another one."""
-    checkpoint = root / "checkpoint"
-    if family:
-        save_tiny_model("llama", root / "other", seed=1, num_hidden_layers=1)
-        checkpoint = root / "other-checkpoint"
-        convert_checkpoint(str(root / "other"), checkpoint)
-    build_engine(checkpoint, root / "draft-engine", **{**BUILT, "max_lora_rank": 0, "max_draft_len": 0})
+def _draft_model(root: Path) -> dict[str, Any]:
+    """The model itself drafts."""
+    build_engine(root / "checkpoint", root / "draft-engine", **{**BUILT, "max_lora_rank": 0, "max_draft_len": 0})
     return {"method": "draft_model", "model": root / "draft-engine", **DRAFTS}
 
 
 def _heads(root: Path, method: str, family: str) -> eagle3.Models | mtp.Models:
     if method == "mtp":
-        return mtp.Models(root, family or "mimo", **BUILT)
+        return mtp.Models(root, **BUILT)
     return eagle3.Models(root, family=family or "llama", **BUILT)
 
 
@@ -107,20 +100,16 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Drafti
             models = _heads(root, method, family)
             engine, config = models.engine, models.drafting()
         else:
-            engine = _plain(root, family or "llama")
+            engine = _plain(root)
             synthetic = {"method": "synthetic", "synthetic_acceptance_rates": (0.8, 0.6, 0.6, 0.4, 0.2), **DRAFTS}
-            config = {"ngram": NGRAM, "suffix": SUFFIX, "synthetic": synthetic}.get(method) or _draft_model(
-                root, family
-            )
+            config = {"ngram": NGRAM, "suffix": SUFFIX, "synthetic": synthetic}.get(method) or _draft_model(root)
         loras: list[LoRARequest] = []
         of_attention = ["q_proj", "v_proj"]
         for number, modules in enumerate(
             (of_attention, [*of_attention, "k_proj", "o_proj"] if family else "all-linear"), 1
         ):
             path = root / f"adapter{number}"
-            kind = (
-                Qwen2ForCausalLM if method == "mtp" and not family else AutoModelForCausalLM
-            )  # MiMo is Qwen2 and more
+            kind = Qwen2ForCausalLM if method == "mtp" else AutoModelForCausalLM  # MiMo is Qwen2 and more
             model = kind.from_pretrained(root / "model", attn_implementation="eager")
             with_adapter(model, number, r=4, lora_alpha=6, target_modules=modules).save_pretrained(str(path))
             loras.append(LoRARequest(path.name, number, str(path)))
@@ -156,7 +145,7 @@ def test_drafts_change_nothing(
         stats = llm.get_stats()
     assert stats.speculation.num_accepted[0] > 20
     assert reuse or stats.prefix_hit_rate == 0
-    if has_states:  # which take memory beyond max_tokens; test_recurrent_engine.py has preempted requests with drafts
+    if has_states:  # which take memory beyond max_tokens
         return
     assert (stats.prefix_hit_rate > 0) == reuse
     # Where there is memory to swap to, the times of earlier steps decide whether computing again is faster.
