@@ -42,8 +42,11 @@ class Argument:
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
     this one wants scales (``DType.scaled``).
-    ``heads`` says what the last axis holds, part after part: of all heads of a kind, which is one of the operator's
-    ``heads``, the features of each (``value_heads * value_dim``). Axes whose extent is a number of heads need none.
+    ``columns`` (inputs only) says that the operator may read rows of a wider value in place: it names the extent of
+    those columns that it reads, from the column ``<name>_first`` on, an attribute. Constraints on both are implied.
+    ``heads`` says what the last axis holds, or the columns that are read, part after part: of all heads of a kind,
+    which is one of the operator's ``heads``, the features of each (``value_heads * value_dim``). Axes whose extent is a
+    number of heads need none.
     """
 
     name: str
@@ -61,7 +64,18 @@ class Argument:
     below: str | None = None
     present_with: str | None = None
     scaled_by: str | None = None
+    columns: str | None = None
     heads: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> str:
+        """The attribute that says where the columns begin, if the operator may read rows of a wider value."""
+        return f"{self.name}_first"
+
+    @property
+    def features(self) -> int | str:
+        """The extent of what the operator reads of a row."""
+        return self.columns or self.shape[-1]
 
     @property
     def is_row(self) -> bool:
@@ -199,14 +213,15 @@ def load_schema(path: Path) -> Schema:
     """Parse one ``schema.toml``; unknown keys are errors."""
     raw = tomllib.loads(path.read_text())
     attributes = tuple(_attribute(name, dict(value)) for name, value in raw.pop("attributes", {}).items())
+    inputs = tuple(_input(entry) for entry in raw.pop("inputs"))
     schema = Schema(
         name=raw.pop("name"),
         folder=path.parent.name,
         doc=raw.pop("doc"),
-        inputs=tuple(_input(entry) for entry in raw.pop("inputs")),
+        inputs=inputs,
         outputs=tuple(_output(entry) for entry in raw.pop("outputs")),
         attributes=attributes,
-        constraints=tuple(raw.pop("constraints", ())),
+        constraints=(*raw.pop("constraints", ()), *_within_rows(inputs)),
         check=raw.pop("check", False),
         collective=raw.pop("collective", False),
         heads=tuple(raw.pop("heads", ())),
@@ -216,7 +231,28 @@ def load_schema(path: Path) -> Schema:
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")
     _check_division(schema)
+    _check_columns(schema)
     return schema
+
+
+def _within_rows(inputs: tuple[Argument, ...]) -> list[str]:
+    """The constraints that columns which are read of wider rows lie within these."""
+    read = [argument for argument in inputs if argument.columns is not None]
+    begins = [f"{argument.first} >= 0" for argument in read]
+    return begins + [f"{argument.first} <= {argument.shape[-1]} - {argument.columns}" for argument in read]
+
+
+def _check_columns(schema: Schema) -> None:
+    """Raise ValueError if an argument has columns of which the schema does not say where they begin or end."""
+    integers = {attribute.name for attribute in schema.attributes if attribute.type == "int"}
+    for argument in (*schema.inputs, *schema.outputs):
+        others = {axis for other in (*schema.inputs, *schema.outputs) if other is not argument for axis in other.shape}
+        is_known = argument.first in integers and argument.columns in others and argument.shape[-1] not in others
+        if argument.columns is not None and not (argument in schema.inputs and argument.is_row and is_known):
+            raise ValueError(
+                f"argument {argument.name}: expected columns in rows of an input, an extent of another argument, and "
+                f"the attribute {argument.first}, an int; found {argument.columns}"
+            )
 
 
 def _check_division(schema: Schema) -> None:

@@ -1,7 +1,7 @@
 """Random sequences that go through an operator with a recurrent state, in steps; states that nobody has are NaN."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.tolerances import ROUNDED_TOLERANCES, STATE_TOLERANCES, assert_close
 from trtllm_lite.plugins.replay import REPLAYED, ReplayState
+from trtllm_lite.plugins.schema import all_schemas
 
 NUM_GROUPS, GROUP = 2, 1  # tables of each sequence, and the one that the operator reads
 TAKEN_BACK = 4  # the last tokens of a step that may be taken back
@@ -39,6 +40,21 @@ class Operator:
         heads = states.reshape(-1, states.shape[-1])
         return dict(zip(("matrix", "keys", "updates", "decays", "length"), self.layout.views(heads), strict=True))
 
+    def among_others(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """``rows`` with as many columns of NaN on both sides as the attributes say of the first side."""
+        begins = [self.attributes.get(argument.first, 0) for argument in all_schemas()[self.name].inputs]
+        return [
+            np.pad(part, ((0, 0), (first, first)), constant_values=np.nan)
+            for part, first in zip(rows, begins, strict=False)
+        ]
+
+
+def in_wider_rows(operator: Operator) -> Operator:
+    """The operator on columns of wider rows, wherever it may read such, at another column of each."""
+    begins = [argument.first for argument in all_schemas()[operator.name].inputs if argument.columns]
+    attributes = {**operator.attributes, **{name: 6 + 5 * number for number, name in enumerate(begins)}}
+    return replace(operator, attributes=attributes)
+
 
 def causal_conv(
     channels: int,
@@ -53,7 +69,7 @@ def causal_conv(
     rng = np.random.default_rng([channels, width])
     weight = rng.standard_normal((channels, width), np.float32).astype(dtype)
     given = rng.standard_normal(channels, np.float32) if bias else None
-    attributes = {"activation": activation, "cache_group": GROUP, "taken_back": taken_back}
+    attributes = {"activation": activation, "cache_group": GROUP, "taken_back": taken_back, "x_first": 0}
     state = (width - 1 + taken_back, channels)
     return Operator("CausalConv", (channels,), state, (weight,), attributes, (given,), "causal_conv")
 
@@ -78,6 +94,7 @@ def gated_delta_rule(
     decays = value_heads * layout.decays
     widths = (2 * key_heads * key_dim + value_heads * value_dim, decays, value_heads)
     attributes = {"num_key_heads": key_heads, "scale": key_dim**-0.5, "norm_epsilon": 1e-6, **_of_replay(layout)}
+    attributes |= {"a_first": 0, "b_first": 0}
     weights = (a_log, rng.standard_normal(decays, np.float32))
     state = (value_heads, layout.size)
     return Operator("GatedDeltaRule", widths, state, weights, attributes, (), "gated_delta_rule", layout)
@@ -99,6 +116,7 @@ def mamba2(
     layout = ReplayState(key_dim, value_dim, 1, REPLAYED, taken_back, state_dtype)
     widths = (heads * value_dim + 2 * groups * key_dim, heads)
     attributes = {"num_groups": groups, "min_step": bounds[0], "max_step": bounds[1], **_of_replay(layout)}
+    attributes["dt_first"] = 0
     weights = (a_log, *rng.standard_normal((2, heads), np.float32))
     return Operator("Mamba2", widths, (heads, layout.size), weights, attributes, (), "mamba2", layout)
 
@@ -139,7 +157,7 @@ class Sequences:
         tables = np.full((len(new_tokens), NUM_GROUPS, 2), _NO_BLOCK, np.int32)
         tables[:, GROUP] = self.tables[[s for s, _ in new_tokens]]
         places = [starts, past_lens, tables.reshape(-1, 2)]
-        return [*rows, *self.operator.weights, self.states, *places, *self.operator.last]
+        return [*self.operator.among_others(rows), *self.operator.weights, self.states, *places, *self.operator.last]
 
     def step(self, new_tokens: Sequence[tuple[int, int]], run: Run) -> list[np.ndarray]:
         """Run a step; returns ``y`` of each sequence, and checks that other states than its own are as before."""

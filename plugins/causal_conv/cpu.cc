@@ -34,7 +34,7 @@ void transpose(const T* rows, std::int64_t count, std::int64_t size, float* colu
 class Convolution {
  public:
   explicit Convolution(const KernelArgs& args)
-      : x_(args.inputs[causal_conv::kX].as<const float>()),
+      : inputs_(args.inputs[causal_conv::kX]),
         weight_(args.inputs[causal_conv::kWeight]),
         bias_(args.inputs[causal_conv::kBias].as<const float>()),
         y_(args.outputs[causal_conv::kY].as<float>()),
@@ -42,6 +42,8 @@ class Convolution {
         attributes_(causal_conv::attributes_of(args)),
         spans_(args.inputs[causal_conv::kCuSeqlens], args.inputs[causal_conv::kPastLens],
                args.inputs[causal_conv::kBlockTables], attributes_.cache_group),
+        x_(inputs_.as<const float>() + attributes_.x_first),
+        pitch_(inputs_.shape[1]),
         slots_(args.inputs[causal_conv::kConvState].shape[1]),
         channels_(weight_.shape[0]),
         width_(weight_.shape[1]),
@@ -94,7 +96,7 @@ class Convolution {
   const float* input(const StateSpan& span, std::int64_t token, std::int64_t back, std::int64_t first,
                      const ConvolutionScratch& scratch) const {
     const std::int64_t at = token - back;
-    return at < 0 ? scratch.history + (history_ + at) * kBlock : x_ + (span.first + at) * channels_ + first;
+    return at < 0 ? scratch.history + (history_ + at) * kBlock : x_ + (span.first + at) * pitch_ + first;
   }
 
   void convolve(const StateSpan& span, std::int64_t token, std::int64_t first, std::int64_t count,
@@ -114,20 +116,21 @@ class Convolution {
 
   void store_inputs(const StateSpan& span, std::int64_t first, std::int64_t count) const {
     for (std::int64_t token = span.count > slots_ ? span.count - slots_ : 0; token < span.count; ++token) {
-      const float* from = x_ + (span.first + token) * channels_ + first;
+      const float* from = x_ + (span.first + token) * pitch_ + first;
       float* to = stored(span, span.past + token, first);
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
     }
   }
 
-  const float* x_;
+  const Tensor& inputs_;
   const Tensor& weight_;
   const float* bias_;
   float* y_;
   const Tensor& states_;
   const causal_conv::Attributes attributes_;
   const StateSpans spans_;
-  const std::int64_t slots_, channels_, width_, history_;
+  const float* x_;  // the first channel of the first row; rows are `pitch_` elements apart
+  const std::int64_t pitch_, slots_, channels_, width_, history_;
 };
 
 }  // namespace

@@ -6,8 +6,9 @@
 // keeps the last inputs in registers. A block that starts within the first history tokens of a sequence leaves these to
 // the block that has the first token: only that one reads and writes the state.
 //
-// Launch: grid = (channels / 2 / threads, tokens / TL_TOKENS). Macros: TL_CHANNELS (even), TL_WIDTH, TL_SLOTS (places
-// of tokens in a state), TL_TOKENS, TL_ACTIVATION, TL_FP16, and those of state_span.cuh.
+// Launch: grid = (channels / 2 / threads, tokens / TL_TOKENS). Macros: TL_CHANNELS (even), TL_X_PITCH
+// (elements from a row of x to the next, even), TL_WIDTH, TL_SLOTS (places of tokens in a state), TL_TOKENS,
+// TL_ACTIVATION, TL_FP16, and those of state_span.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/sequence_of.cuh"
@@ -15,8 +16,8 @@
 
 namespace tl {
 
-constexpr int kPairs = TL_CHANNELS / 2, kHistory = TL_WIDTH - 1;
-static_assert(TL_CHANNELS % 2 == 0 && TL_WIDTH > 1 && TL_SLOTS > kHistory);
+constexpr int kPairs = TL_CHANNELS / 2, kPitch = TL_X_PITCH / 2, kHistory = TL_WIDTH - 1;
+static_assert(TL_CHANNELS % 2 == 0 && TL_X_PITCH % 2 == 0 && TL_WIDTH > 1 && TL_SLOTS > kHistory);
 
 // The last inputs of two channels, the oldest first.
 struct History {
@@ -50,7 +51,7 @@ __device__ __forceinline__ History exchange_state(const StatePlaces& places, con
     before.inputs[j] = from ? make_float2(from[0], from[1]) : make_float2(0.0f, 0.0f);
   }
   for (int i = span.count > TL_SLOTS ? span.count - TL_SLOTS : 0; i < span.count; ++i) {
-    const float2 input = unpack2(x[static_cast<u64>(span.first + i) * kPairs]);
+    const float2 input = unpack2(x[static_cast<u64>(span.first + i) * kPitch]);
     float* const to = stored(span.past + i);
     to[0] = input.x;
     to[1] = input.y;
@@ -87,13 +88,13 @@ extern "C" __global__ void causal_conv(tl::u32* y, float* states, const int* cu_
   if (token > cu_seqlens[seq]) {
 #pragma unroll
     for (int j = 0; j < kHistory; ++j) {
-      history.inputs[j] = unpack2(x[static_cast<u64>(token - kHistory + j) * kPairs]);
+      history.inputs[j] = unpack2(x[static_cast<u64>(token - kHistory + j) * kPitch]);
     }
   }
   for (; token < end; ++token) {
     while (cu_seqlens[seq + 1] <= token) ++seq;
     if (token == cu_seqlens[seq]) history = exchange_state(places, x, places.of(seq), pair);
-    const float2 input = unpack2(x[static_cast<u64>(token) * kPairs]);
+    const float2 input = unpack2(x[static_cast<u64>(token) * kPitch]);
     float2 sum = start;
 #pragma unroll
     for (int j = 0; j < kHistory; ++j) {

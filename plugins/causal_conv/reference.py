@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.columns import columns
 from trtllm_lite.plugins.state_spans import state_spans
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, conv_state_out)``; inputs are not changed."""
-    x, weight, states, cu_seqlens, past_lens, block_tables, bias = inputs
+    rows, weight, states, cu_seqlens, past_lens, block_tables, bias = inputs
+    x = columns(rows, attributes["x_first"], len(weight))
     y, updated = np.zeros(x.shape), states.copy()
     slots, history = states.shape[1], weight.shape[1] - 1
     for span in state_spans(cu_seqlens, past_lens, block_tables, attributes):

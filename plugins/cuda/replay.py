@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 from ..replay import REPLAYED
+from .columns import Columns
 from .lowering import Lowering
 from .state_places import StatePlaces
 
@@ -28,7 +29,8 @@ STATE_FORMS = ("float32", "float16", "bfloat16")  # by TL_STATE_FORM
 def lower_replay(
     op: Lowering,
     name: str,
-    rows: tuple[str, ...],
+    rows: str,
+    gates: tuple[str, ...],
     of_heads: tuple[str, ...],
     numbers: tuple[str, ...],
     defines: Mapping[str, int],
@@ -37,10 +39,10 @@ def lower_replay(
     """Launch the kernel ``name`` of the operator's folder of that name, with a block for each head of a sequence.
 
     In programs for prompts a kernel for long sequences (``replay_chunks.cuh``) comes before it, unless a token must
-    get the same bits in every program. Operands are ``rows`` of tokens, weights ``of_heads`` and the attributes
-    ``numbers``.
+    get the same bits in every program. Operands are ``rows`` of tokens, ``gates``, which may be columns of wider rows,
+    weights ``of_heads`` and the attributes ``numbers``.
     """
-    y, read = op.new("y"), tuple(op.rows(one) for one in rows)
+    y, read = op.new("y"), {one: Columns.of(op, one) for one in gates}
     extents: dict[str, int] = {macro: op.attribute(size) for macro, size in _SIZES.items()}
     key_dim, value_dim, decays = (extents[macro] for macro in ("TL_KEY_DIM", "TL_VALUE_DIM", "TL_DECAY_DIM"))
     if key_dim > _MAX_KEY_DIM:
@@ -49,9 +51,11 @@ def lower_replay(
         op.refuse(f"its heads have {decays} decays, expected at most {_MAX_DECAY_DIM}: build for --target cpu")
     heads, places = features(y) // value_dim, StatePlaces.of(op, "recurrent_state")
     macros = {**extents, **defines, **places.defines(), heads_macro: heads, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    macros |= {f"TL_{one.upper()}_PITCH": found.pitch for one, found in read.items()}
     macros["TL_STATE_FORM"] = STATE_FORMS.index(places.states.dtype)
     weights, given = tuple(op.vector(one) for one in of_heads), tuple(op.attribute(one) for one in numbers)
-    operands = (y, *places.arguments(), *read, *weights, *given)
+    of_tokens = (op.rows(rows), *(found.operand for found in read.values()))
+    operands = (y, *places.arguments(), *of_tokens, *weights, *given)
     threads = 4 * min(-(-value_dim // 8) * 8, _MAX_COLUMNS)
     most_with_chunks = op.max_tokens // (REPLAYED + 1)
     by_chunks = not (op.decode or op.deterministic) and decays == 1 and _fits_chunks(key_dim, value_dim)

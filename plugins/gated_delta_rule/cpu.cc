@@ -39,7 +39,7 @@ struct DeltaRule {
 
   void load_token(std::int64_t row, std::int64_t head, float* key, float* decays) const {
     const std::int64_t first = head * shape.decay_dim;
-    const float* a = floats(gated_delta_rule::kA) + row * num_heads * shape.decay_dim + first;
+    const float* a = floats_of_row(gated_delta_rule::kA, row) + attributes.a_first + first;
     const float* bias = floats(gated_delta_rule::kDtBias) + first;
     const float rate = expf(floats(gated_delta_rule::kALog)[head]);
     for (std::int64_t i = 0; i < shape.decay_dim; ++i) decays[i] = -rate * softplus(a[i] + bias[i]);
@@ -49,22 +49,22 @@ struct DeltaRule {
     normalize(heads_of(row, head), shape.key_dim, epsilon(), static_cast<float>(attributes.scale), query);
   }
   float factor(std::int64_t row, std::int64_t head) const {
-    return 1.0f / (1.0f + expf(-floats(gated_delta_rule::kB)[row * num_heads + head]));
+    return 1.0f / (1.0f + expf(-floats_of_row(gated_delta_rule::kB, row)[attributes.b_first + head]));
   }
   const float* values(std::int64_t row, std::int64_t head) const {
     const std::int64_t others = 2 * attributes.num_key_heads * shape.key_dim;
-    return floats(gated_delta_rule::kQkv) + row * row_size() + others + head * shape.value_dim;
+    return floats_of_row(gated_delta_rule::kQkv, row) + others + head * shape.value_dim;
   }
   float* results(std::int64_t row, std::int64_t head) const { return y + (row * num_heads + head) * shape.value_dim; }
   static float of_value(std::int64_t) { return 0.0f; }
 
   const float* floats(int index) const { return in[index].as<const float>(); }
-  std::int64_t row_size() const { return in[gated_delta_rule::kQkv].shape[1]; }
+  const float* floats_of_row(int index, std::int64_t row) const { return floats(index) + row * in[index].shape[1]; }
   float epsilon() const { return static_cast<float>(attributes.norm_epsilon); }
   // The query of a row's head, behind which the keys begin num_key_heads * key_dim elements later.
   const float* heads_of(std::int64_t row, std::int64_t head) const {
     const std::int64_t key_head = head / (num_heads / attributes.num_key_heads);
-    return floats(gated_delta_rule::kQkv) + row * row_size() + key_head * shape.key_dim;
+    return floats_of_row(gated_delta_rule::kQkv, row) + key_head * shape.key_dim;
   }
 
   const Tensor* in;

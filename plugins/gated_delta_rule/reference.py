@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.plugins.columns import columns
 from trtllm_lite.plugins.replay import Replay, ReplayState
 from trtllm_lite.plugins.state_spans import state_spans
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, recurrent_state_out)``; inputs are not changed."""
-    qkv, a, b, a_log, dt_bias, states, cu_seqlens, past_lens, block_tables = inputs
+    qkv, *rows, a_log, dt_bias, states, cu_seqlens, past_lens, block_tables = inputs
+    a = columns(rows[0], attributes["a_first"], len(dt_bias))
+    b = columns(rows[1], attributes["b_first"], len(a_log))
     layout = ReplayState.of(attributes, states.dtype.name)
     heads, key_heads, key_dim, value_dim = (
         len(a_log),

@@ -1,7 +1,8 @@
 // GatedDeltaRule: linear attention whose state is a matrix of each value head. qkv, a, b and y have 16 bits.
 // See cuda/replay_rule.cuh.
 //
-// Macros: TL_KEY_HEADS, TL_VALUE_HEADS, TL_FP16, and those of replay.cuh and state_span.cuh.
+// Macros: TL_KEY_HEADS, TL_VALUE_HEADS, TL_A_PITCH and TL_B_PITCH (elements from a row of a or b to the next), TL_FP16,
+// and those of replay.cuh and state_span.cuh.
 #pragma once
 
 #include "cuda/replay_rule.cuh"
@@ -33,11 +34,10 @@ struct DeltaRule {
   __device__ __forceinline__ float key_scale(float squares) const { return rsqrtf(squares + epsilon); }
   __device__ __forceinline__ float query_scale(float squares) const { return scale * rsqrtf(squares + epsilon); }
   __device__ __forceinline__ float log_decay(u64 row, int i) const {
-    const u64 at = (row * TL_VALUE_HEADS + head) * TL_DECAY_DIM + i;
-    return -rate * softplus(unpack1(a[at]) + dt_bias[i]);
+    return -rate * softplus(unpack1(a[row * TL_A_PITCH + head * TL_DECAY_DIM + i]) + dt_bias[i]);
   }
   __device__ __forceinline__ float factor(u64 row) const {
-    return 1.0f / (1.0f + expf(-unpack1(b[row * TL_VALUE_HEADS + head])));
+    return 1.0f / (1.0f + expf(-unpack1(b[row * TL_B_PITCH + head])));
   }
   __device__ __forceinline__ u16* result(u64 row, int i) const {
     return y + (row * TL_VALUE_HEADS + head) * TL_VALUE_DIM + i;

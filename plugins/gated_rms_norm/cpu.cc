@@ -38,14 +38,15 @@ void normalize(const Group& group, const float* weight, float epsilon, gated_rms
 
 void gated_rms_norm(const KernelArgs& args) {
   const auto* x = args.inputs[gated_rms_norm::kX].as<const float>();
-  const auto* gate = args.inputs[gated_rms_norm::kGate].as<const float>();
+  const Tensor& gate = args.inputs[gated_rms_norm::kGate];
   const Tensor& weight = args.inputs[gated_rms_norm::kWeight];
   const Tensor& y = args.outputs[gated_rms_norm::kY];
   const gated_rms_norm::Attributes attributes = gated_rms_norm::attributes_of(args);
-  const std::int64_t size = weight.shape[0], groups = y.shape[0] * (y.shape[1] / size);
-  for_each_row(args.pool, groups, size, [&](std::int64_t group) {
-    const std::int64_t first = group * size;
-    normalize({x + first, gate + first, y.as<float>() + first, size}, weight.as<const float>(),
+  const std::int64_t size = weight.shape[0], groups = y.shape[1] / size;  // of a row
+  const float* gates = gate.as<const float>() + attributes.gate_first;
+  for_each_row(args.pool, y.shape[0] * groups, size, [&](std::int64_t number) {
+    const std::int64_t first = number * size, of_gate = number / groups * gate.shape[1] + number % groups * size;
+    normalize({x + first, gates + of_gate, y.as<float>() + first, size}, weight.as<const float>(),
               static_cast<float>(attributes.epsilon), attributes.activation);
   });
 }

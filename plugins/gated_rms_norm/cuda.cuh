@@ -2,7 +2,8 @@
 //
 // Bytes: 6 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us. One warp
 // a group, which reads x twice, the second time from the cache. Launch: grid = (rows, groups of a row / warps),
-// TL_THREADS threads. Macros: TL_FEATURES, TL_GROUP (even), TL_THREADS (a multiple of 32), TL_SIGMOID, TL_FP16.
+// TL_THREADS threads. Macros: TL_FEATURES, TL_GATE_PITCH (elements from a row of the gate to the next, even), TL_GROUP
+// (even), TL_THREADS (a multiple of 32), TL_SIGMOID, TL_FP16.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/warp_reduce.cuh"
@@ -17,12 +18,13 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     gated_rms_norm(tl::u32* y, const tl::u32* x, const tl::u32* gate, const float* weight, float epsilon) {
   using namespace tl;
   constexpr int kPairs = TL_GROUP / 2, kGroups = TL_FEATURES / TL_GROUP;
-  static_assert(TL_GROUP % 2 == 0 && TL_FEATURES % TL_GROUP == 0 && TL_THREADS % 32 == 0);
+  static_assert(TL_GROUP % 2 == 0 && TL_GATE_PITCH % 2 == 0 && TL_FEATURES % TL_GROUP == 0 && TL_THREADS % 32 == 0);
   wait_for_previous_kernel();
   allow_next_kernel();
   const int group = blockIdx.y * (TL_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (group >= kGroups) return;
   const u64 first = (static_cast<u64>(blockIdx.x) * kGroups + group) * kPairs;
+  gate += static_cast<u64>(blockIdx.x) * (TL_GATE_PITCH / 2) + group * kPairs;
   float squares = 0.0f;
   for (int i = lane; i < kPairs; i += 32) {
     const float2 pair = unpack2(x[first + i]);
@@ -30,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   }
   const float inverse = rsqrtf(warp_sum(squares) / TL_GROUP + epsilon);
   for (int i = lane; i < kPairs; i += 32) {
-    const float2 pair = unpack2(x[first + i]), gates = unpack2(gate[first + i]);
+    const float2 pair = unpack2(x[first + i]), gates = unpack2(gate[i]);
     y[first + i] = pack2(pair.x * inverse * weight[2 * i] * factor_of(gates.x),
                          pair.y * inverse * weight[2 * i + 1] * factor_of(gates.y));
   }

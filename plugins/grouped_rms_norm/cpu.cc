@@ -53,17 +53,18 @@ void normalize_then_gate(const GatedGroup& group, float epsilon) {
 
 void grouped_rms_norm(const KernelArgs& args) {
   const auto* x = args.inputs[grouped_rms_norm::kX].as<const float>();
-  const auto* gate = args.inputs[grouped_rms_norm::kGate].as<const float>();
+  const Tensor& gate = args.inputs[grouped_rms_norm::kGate];
   const Tensor& weight = args.inputs[grouped_rms_norm::kWeight];
   const Tensor& y = args.outputs[grouped_rms_norm::kY];
   const auto attributes = grouped_rms_norm::attributes_of(args);
   const auto epsilon = static_cast<float>(attributes.epsilon);
   const std::int64_t groups = weight.shape[0], size = weight.shape[1];
+  const float* gates = gate.as<const float>() + attributes.gate_first;
   auto* normalize = attributes.order == grouped_rms_norm::Order::kGateFirst ? normalize_gated : normalize_then_gate;
   for_each_row(args.pool, y.shape[0] * groups, size, [&](std::int64_t number) {
-    const std::int64_t first = number * size;
+    const std::int64_t first = number * size, of_gate = number / groups * gate.shape[1] + number % groups * size;
     const float* weights = weight.as<const float>() + number % groups * size;
-    normalize({x + first, gate + first, weights, y.as<float>() + first, size}, epsilon);
+    normalize({x + first, gates + of_gate, weights, y.as<float>() + first, size}, epsilon);
   });
 }
 

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.columns import columns
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, features], gate [rows, features], weight [num_groups, group_size]) -> (y [rows, features],)``."""
-    x, gate, weight = (operand.astype(np.float64) for operand in inputs)
+    """``(x [rows, features], gate [rows, gate_features], weight [num_groups, group_size]) -> (y like x,)``."""
+    x, rows, weight = (operand.astype(np.float64) for operand in inputs)
+    gate = columns(rows, attributes["gate_first"], x.shape[1])
     gates, gates_first = activate("silu", gate), attributes["order"] == "gate_first"
     groups = (x * gates if gates_first else x).reshape(-1, *weight.shape)
     rms = np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + attributes["epsilon"])

@@ -36,17 +36,19 @@ struct StateSpace {
   }
   // The step.
   float factor(std::int64_t row, std::int64_t head) const {
-    const float step = softplus(floats(mamba2::kDt)[row * num_heads + head] + floats(mamba2::kDtBias)[head]);
+    const float dt = floats_of_row(mamba2::kDt, row)[attributes.dt_first + head];
+    const float step = softplus(dt + floats(mamba2::kDtBias)[head]);
     const auto least = static_cast<float>(attributes.min_step), greatest = static_cast<float>(attributes.max_step);
     return step < least ? least : step > greatest ? greatest : step;  // NaN stays NaN
   }
   const float* values(std::int64_t row, std::int64_t head) const {
-    return floats(mamba2::kXbc) + row * in[mamba2::kXbc].shape[1] + head * shape.value_dim;
+    return floats_of_row(mamba2::kXbc, row) + head * shape.value_dim;
   }
   float* results(std::int64_t row, std::int64_t head) const { return y + (row * num_heads + head) * shape.value_dim; }
   float of_value(std::int64_t head) const { return floats(mamba2::kD)[head]; }
 
   const float* floats(int index) const { return in[index].as<const float>(); }
+  const float* floats_of_row(int index, std::int64_t row) const { return floats(index) + row * in[index].shape[1]; }
   // B of a head's group; C lies num_groups * key_dim elements behind it.
   const float* vectors(std::int64_t row, std::int64_t head) const {
     return values(row, num_heads) + head / (num_heads / attributes.num_groups) * shape.key_dim;

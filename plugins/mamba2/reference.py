@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.plugins.columns import columns
 from trtllm_lite.plugins.replay import Replay, ReplayState
 from trtllm_lite.plugins.state_spans import state_spans
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, recurrent_state_out)``; inputs are not changed."""
-    xbc, dt, a_log, dt_bias, d, states, cu_seqlens, past_lens, block_tables = inputs
+    xbc, rows, a_log, dt_bias, d, states, cu_seqlens, past_lens, block_tables = inputs
+    dt = columns(rows, attributes["dt_first"], len(a_log))
     layout, heads, groups = ReplayState.of(attributes, states.dtype.name), len(a_log), int(attributes["num_groups"])
     ends = np.cumsum([heads * layout.value_dim, groups * layout.key_dim])
     x, *vectors = np.split(xbc.astype(np.float64), ends, axis=1)

@@ -1,7 +1,8 @@
 // Mamba2: a state space model whose state is a matrix of each head. xbc, dt and y have 16 bits. See
 // cuda/replay_rule.cuh: B is a key, C a query, and x, times the step, an update.
 //
-// Macros: TL_HEADS, TL_GROUPS, TL_FP16, and those of replay.cuh and state_span.cuh.
+// Macros: TL_HEADS, TL_GROUPS, TL_DT_PITCH (elements from a row of dt to the next), TL_FP16, and those of replay.cuh
+// and state_span.cuh.
 #pragma once
 
 #include "cuda/replay_rule.cuh"
@@ -31,7 +32,7 @@ struct StateSpace {
   __device__ __forceinline__ float log_decay(u64 row, int) const { return -rate * factor(row); }
   // The step.
   __device__ __forceinline__ float factor(u64 row) const {
-    const float step = softplus(unpack1(dt[row * TL_HEADS + head]) + bias);
+    const float step = softplus(unpack1(dt[row * TL_DT_PITCH + head]) + bias);
     return step < least ? least : step > greatest ? greatest : step;  // NaN stays NaN
   }
   __device__ __forceinline__ u16* result(u64 row, int i) const { return y + row * kInputs + head * TL_VALUE_DIM + i; }

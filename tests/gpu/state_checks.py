@@ -19,6 +19,8 @@ from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_
 from trtllm_lite.plugins.launch import Buffer, Device
 from trtllm_lite.plugins.schema import all_schemas
 
+_OTHERS = 6  # columns on each side of a gate that its operator does not read
+
 
 class StateKernel:
     """Runs what an operator with a recurrent state is lowered to, on numpy arrays."""
@@ -172,10 +174,11 @@ def check_gated_rms_norm(
     y = torch.full_like(x, POISON)
     defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUP": size, "TL_THREADS": 256}
     defines |= {"TL_FP16": dtype_flag(dtype), "TL_SIGMOID": int(activation == "sigmoid")}
+    defines["TL_GATE_PITCH"] = features + 2 * _OTHERS
     kernel = machine.kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", 256, 0, defines)
-    kernel(y, x, gate, weight, 1e-6, grid=(rows, -(-groups // 8), 1))
+    kernel(y, x, _among_others(gate), weight, 1e-6, grid=(rows, -(-groups // 8), 1))
     arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
-    (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6, "activation": activation})
+    (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6, "activation": activation, "gate_first": 0})
     assert_close(y.cpu(), torch.from_numpy(expected).double())
 
 
@@ -189,8 +192,15 @@ def check_grouped_rms_norm(
     y = torch.full_like(x, POISON)
     defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUPS": groups, "TL_THREADS": threads}
     defines |= {"TL_GATE_FIRST": int(order == "gate_first"), "TL_FP16": dtype_flag(dtype)}
+    defines["TL_GATE_PITCH"] = features + 2 * _OTHERS
     kernel = machine.kernel("grouped_rms_norm/cuda.cuh", "grouped_rms_norm", threads, 0, defines)
-    kernel(y, x, gate, weight, 1e-6, grid=(rows, groups, 1))
+    kernel(y, x, _among_others(gate), weight, 1e-6, grid=(rows, groups, 1))
     arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
-    (expected,) = grouped_rms_norm(arrays, {"order": order, "epsilon": 1e-6})
+    (expected,) = grouped_rms_norm(arrays, {"order": order, "epsilon": 1e-6, "gate_first": 0})
     assert_close(y.cpu(), torch.from_numpy(expected).double())
+
+
+def _among_others(rows: torch.Tensor) -> torch.Tensor:
+    """The memory of wider rows with columns of NaN on both sides of ``rows``, from the first of these on."""
+    wide = torch.nn.functional.pad(rows, (_OTHERS, _OTHERS), value=float("nan"))
+    return wide.flatten()[_OTHERS:]

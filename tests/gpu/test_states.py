@@ -12,7 +12,14 @@ from tests.gpu.state_checks import (
     check_grouped_rms_norm,
     check_state_steps,
 )
-from tests.state_batch import Operator, causal_conv, check_tokens_are_taken_back, gated_delta_rule, mamba2
+from tests.state_batch import (
+    Operator,
+    causal_conv,
+    check_tokens_are_taken_back,
+    gated_delta_rule,
+    in_wider_rows,
+    mamba2,
+)
 
 LENGTHS = [13, 420, 700]
 STEPS = [[(0, 7), (1, 400), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 500), (1, 20), (0, 5)], [(2, 198)]]
@@ -28,6 +35,9 @@ OPERATORS = [
     gated_delta_rule(16, 32, 128, 128, state_dtype="float16"),
     gated_delta_rule(1, 3, 7, 21, by_channel=True, state_dtype="bfloat16"),
     mamba2(64, 8, 128, 64, state_dtype="bfloat16"),
+    in_wider_rows(causal_conv(8192, 4, bias=False, dtype=np.float16)),
+    in_wider_rows(gated_delta_rule(16, 32, 128, 128)),
+    in_wider_rows(mamba2(128, 1, 128, 64)),
 ]
 
 

@@ -26,6 +26,7 @@ from tests.state_batch import (
     check_tokens_are_taken_back,
     check_what_is_kept,
     gated_delta_rule,
+    in_wider_rows,
     mamba2,
     run_steps,
 )
@@ -260,7 +261,8 @@ def _matrix(operator: Operator, sequences: Sequences) -> np.ndarray:
 def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int, activation: str) -> None:
     rng = np.random.default_rng([rows, groups, size])
     x, gate = 3 * rng.standard_normal((2, rows, groups * size), np.float32)
-    weight, attributes = rng.standard_normal(size, np.float32), {"epsilon": 1e-5, "activation": activation}
+    weight = rng.standard_normal(size, np.float32)
+    attributes = {"epsilon": 1e-5, "activation": activation, "gate_first": 0}
     actual = run("GatedRmsNorm", [x, gate, weight], attributes, isa=isa, num_threads=3)["y"]
     expected = reference("GatedRmsNorm", [x, gate, weight], attributes)["y"]
     assert_close(actual, expected, what="results", table=KERNEL_TOLERANCES)
@@ -280,7 +282,8 @@ def test_gated_rms_norm(isa: str, rows: int, groups: int, size: int, activation:
 def test_grouped_rms_norm(isa: str, rows: int, groups: int, size: int, order: str) -> None:
     rng = np.random.default_rng([rows, groups, size])
     x, gate = 3 * rng.standard_normal((2, rows, groups * size), np.float32)
-    weight, attributes = rng.standard_normal((groups, size), np.float32), {"order": order, "epsilon": 1e-5}
+    weight = rng.standard_normal((groups, size), np.float32)
+    attributes = {"order": order, "epsilon": 1e-5, "gate_first": 0}
     actual = run("GroupedRmsNorm", [x, gate, weight], attributes, isa=isa, num_threads=3)["y"]
     expected = reference("GroupedRmsNorm", [x, gate, weight], attributes)["y"]
     assert_close(actual, expected, what="results", table=KERNEL_TOLERANCES)
@@ -301,7 +304,52 @@ def test_nothing_is_touched_behind_operands(isa: str) -> None:
         sequences.step([(0, 2), (1, 6)], kernel(operator, isa))
         run_guarded(operator.name, sequences.inputs([(0, 17)]), dict(operator.attributes), "row_major", isa)
     x = np.ones((3, 21), np.float32)
-    run_guarded("GatedRmsNorm", [x, x, x[0, :7]], {"epsilon": 1e-5, "activation": "silu"}, "row_major", isa)
-    for order in ("gate_first", "gate_last"):
-        weight = x[0].reshape(3, 7)
-        run_guarded("GroupedRmsNorm", [x, x, weight], {"order": order, "epsilon": 1e-5}, "row_major", isa)
+    wide = np.pad(x, ((0, 0), (5, 0)), constant_values=np.nan)
+    for gate, first in ((x, 0), (wide, 5)):
+        attributes = {"epsilon": 1e-5, "activation": "silu", "gate_first": first}
+        run_guarded("GatedRmsNorm", [x, gate, x[0, :7]], attributes, "row_major", isa)
+        for order in ("gate_first", "gate_last"):
+            attributes = {"order": order, "epsilon": 1e-5, "gate_first": first}
+            run_guarded("GroupedRmsNorm", [x, gate, x[0].reshape(3, 7)], attributes, "row_major", isa)
+
+
+COLUMNS = [
+    causal_conv(33, 4),
+    gated_delta_rule(3, 6, 24, 40),
+    gated_delta_rule(1, 3, 7, 65, by_channel=True),
+    mamba2(3, 1, 7, 65),
+]
+
+
+@pytest.mark.parametrize("operator", COLUMNS)
+def test_columns_of_wider_rows(isa: str, operator: Operator) -> None:
+    """Results have the same bits as of rows without other columns, which are NaN here."""
+    alone, among_others = Sequences(operator, LENGTHS), Sequences(in_wider_rows(operator), LENGTHS)
+    for new_tokens in STEPS:
+        made = [sequences.step(new_tokens, kernel(operator, isa)) for sequences in (alone, among_others)]
+        assert_same_bits(np.concatenate(made[1]), np.concatenate(made[0]))
+        assert_same_bits(among_others.states, alone.states)
+
+
+@pytest.mark.parametrize(
+    ("op", "of_norm"), [("GatedRmsNorm", {"activation": "silu"}), ("GroupedRmsNorm", {"order": "gate_first"})]
+)
+def test_gates_in_wider_rows(isa: str, op: str, of_norm: dict[str, str]) -> None:
+    rng = np.random.default_rng(0)
+    x, gate = rng.standard_normal((2, 33, 3 * 65), np.float32)
+    weight = rng.standard_normal(65 if op == "GatedRmsNorm" else (3, 65), np.float32)
+    wide = np.pad(gate, ((0, 0), (7, 9)), constant_values=np.nan)
+    rows = [(gate, 0), (wide, 7)]
+    alone, among_others = (
+        run(op, [x, found, weight], {**of_norm, "epsilon": 1e-5, "gate_first": first}, isa=isa, num_threads=3)["y"]
+        for found, first in rows
+    )
+    assert_same_bits(among_others, alone)
+
+
+def test_columns_lie_within_rows() -> None:
+    for op, name in ((causal_conv(8, 4), "x_first"), (mamba2(2, 1, 8, 8), "dt_first")):
+        for first in (-1, 1, (1 << 63) - 1):
+            inputs = Sequences(op, [3]).inputs([(0, 3)])
+            with pytest.raises(EngineError, match=name):
+                run(op.name, inputs, {**op.attributes, name: first})

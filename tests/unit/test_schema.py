@@ -82,6 +82,7 @@ def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
         ('name = "Count"', 'name = "Count"\nchannels = "width"', r"or channels, found \['width'\]"),
         ('name = "Count"', 'name = "Count"\nheads = ["num_seqs"]\nchannels = "num_slots"', "or channels, found"),
         ('doc = "sums"', 'doc = "sums"\nheads = ["num_seqs * num_slots"]', "argument counts: expected heads like"),
+        ('doc = "sums"', 'doc = "sums"\ncolumns = "num_seqs"', "argument counts: expected columns in rows of an input"),
         ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
     ],
 )
@@ -108,6 +109,13 @@ def test_schemas_say_how_ranks_divide_operators() -> None:
     assert rule.inputs[0].heads == (*["num_key_heads * key_dim"] * 2, "value_heads * value_dim")
     rows = {argument.name for argument in (*rule.inputs, *rule.outputs) if argument.is_row}
     assert rows == {"qkv", "a", "b", "a_log", "dt_bias", "y"}
+
+
+def test_columns_of_wider_rows_lie_within_these() -> None:
+    conv = all_schemas()["CausalConv"]
+    x = conv.inputs[0]
+    assert (x.shape[-1], x.features, x.first) == ("x_features", "channels", "x_first")
+    assert conv.constraints[-2:] == ("x_first >= 0", "x_first <= x_features - channels")
 
 
 def test_networks_have_no_operators_that_keep_state() -> None:

@@ -100,10 +100,14 @@ def fused_node(
     outputs: Mapping[str, ir.Value],
     attributes: Mapping[str, int | float | str] | None = None,
 ) -> ir.Node:
-    """A node of this project's domain with operands named as in its schema; the verifier checks it after the pass."""
+    """A node of this project's domain with operands named as in its schema; the verifier checks it after the pass.
+
+    Columns that it reads of wider rows begin at 0 unless ``attributes`` say otherwise.
+    """
     schema = all_schemas()[op_type]
     types = {attribute.name: _ATTRIBUTE_TYPES[attribute.type] for attribute in schema.attributes}
-    typed = {key: types[key](value) for key, value in (attributes or {}).items()}
+    begins = {argument.first: 0 for argument in schema.inputs if argument.columns}
+    typed = begins | {key: types[key](value) for key, value in (attributes or {}).items()}
     converted = ir.convenience.convert_attributes(typed)
     given = _in_order(schema.inputs, inputs)
     made = [value or ir.Value(name="") for value in _in_order(schema.outputs, outputs)]
@@ -130,6 +134,19 @@ def results(node: ir.Node) -> dict[str, ir.Value]:
     """The outputs of a fused node by name; absent ones are missing."""
     arguments = all_schemas()[node.op_type].outputs
     return {a.name: value for a, value in zip(arguments, node.outputs, strict=False) if value.name}
+
+
+def columns_read(node: ir.Node, argument: Argument) -> tuple[int, int]:
+    """The begin and end of the columns that a fused node reads of the rows ``argument``, one of its inputs."""
+    schema, values = all_schemas()[node.op_type], operands(node) | results(node)
+    if argument.columns is None:
+        return 0, features_of(values[argument.name])
+    others = [other for other in (*schema.inputs, *schema.outputs) if argument.columns in other.shape]
+    other = next(other for other in others if other.name in values)
+    count = (dims(values[other.name]) or ())[other.shape.index(argument.columns)]
+    assert isinstance(count, int)
+    first = attribute(node, argument.first)
+    return first, first + count
 
 
 def aliases_of(node: ir.Node) -> dict[int, int]:

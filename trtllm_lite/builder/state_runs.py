@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_groups import layers_of
-from trtllm_lite.builder.graph import attribute, dims, features_of, operands, results, weight_tensor
+from trtllm_lite.builder.graph import attribute, columns_read, dims, features_of, operands, results, weight_tensor
 from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.replay import ReplayState
@@ -58,16 +58,18 @@ class StateOperator:
         kept, (y,) = given[cache.name], (results(node)[one.name] for one in schema.outputs if one.alias is None)
         rest = {one.name: given[one.name] for one in schema.inputs if one.is_row and one.name in given}
         tensors = {name: weight_tensor(value) for name, value in rest.items()}
+        rows = [one for one in schema.inputs if one.name in rest and tensors[one.name] is None]
+        begins = {one.first: 0 for one in rows if one.columns}  # rows of its own have no other columns
         assert kept.dtype is not None
         return cls(
             op_type=node.op_type,
             site=str(node.name),
             weights={name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None},
-            widths={name: features_of(rest[name]) for name, tensor in tensors.items() if tensor is None},
+            widths={one.name: stop - first for one in rows for first, stop in [columns_read(node, one)]},
             results_width=features_of(y),
             state=tuple(extent for extent in (dims(kept) or ())[1:] if isinstance(extent, int)),
             state_dtype=DTYPE_NAMES[kept.dtype],
-            attributes={one.name: attribute(node, one.name) for one in schema.attributes} | {"cache_group": 0},
+            attributes={one.name: attribute(node, one.name) for one in schema.attributes} | {"cache_group": 0} | begins,
         )
 
     @property

@@ -49,6 +49,15 @@ def at(pointer: Pointer, dtype: type, *shape: int) -> np.ndarray:
     return pointer[:size].view(dtype).reshape(shape)
 
 
+def columns_at(pointer: Pointer, dtype: type, rows: int, columns: int, pitch: int) -> np.ndarray:
+    """Rows of ``columns`` elements, of which the first is at an address, and the others ``pitch`` elements apart."""
+    assert pitch >= columns
+    size = np.dtype(dtype).itemsize
+    bytes_read = size * (pitch * (rows - 1) + columns) if rows else 0
+    assert len(pointer) >= bytes_read, f"{bytes_read} bytes are read where {len(pointer)} are left"
+    return np.ndarray((rows, columns), dtype, pointer, 0, (size * pitch, size))
+
+
 def blocks_at(pointer: Pointer, dtype: type, block_bytes: int, *shape: int) -> np.ndarray:
     """The blocks [blocks, *shape] of a cache at an address; ``block_bytes`` lie between the beginnings of two."""
     items = np.cumprod([np.dtype(dtype).itemsize, *reversed(shape)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel
+from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, columns_at, half_type, kernel
 from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.causal_conv.reference import reference as convolve
 from trtllm_lite.plugins.cuda.replay import STATE_FORMS
@@ -84,10 +84,11 @@ def causal_conv(
     assert grid[1] * macros["TL_TOKENS"] >= num_tokens
     *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, macros["TL_SLOTS"], channels)
-    rows, taps = at(x, half, num_tokens, channels).astype(np.float32), at(weight, half, channels, width)
+    rows = columns_at(x, half, num_tokens, channels, macros["TL_X_PITCH"]).astype(np.float32)
+    taps = at(weight, half, channels, width)
     given = None if bias is None else at(bias, np.float32, channels)
     inputs = [rows, taps, cache.all, *places, cache.tables, given]
-    sums, after = convolve(inputs, {"activation": "none", "cache_group": 0})
+    sums, after = convolve(inputs, {"activation": "none", "cache_group": 0, "x_first": 0})
     cache.store(after)
     at(y, half, num_tokens, channels)[...] = activated(macros, sums.astype(np.float64))
 
@@ -114,10 +115,12 @@ def _delta_rule(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> 
     *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
-    widths = (2 * key_heads * key_dim + heads * value_dim, decays, heads)
-    rows = [at(part, half, count, width) for part, width in zip((qkv, a, b), widths, strict=True)]
+    rows = [at(qkv, half, count, 2 * key_heads * key_dim + heads * value_dim)]
+    rows.append(columns_at(a, half, count, decays, macros["TL_A_PITCH"]))
+    rows.append(columns_at(b, half, count, heads, macros["TL_B_PITCH"]))
     weights = [at(a_log, np.float32, heads), at(dt_bias, np.float32, decays)]
-    attributes = _attributes(macros, num_key_heads=key_heads, scale=scale, norm_epsilon=epsilon)
+    given_to_rule = {"num_key_heads": key_heads, "scale": scale, "norm_epsilon": epsilon}
+    attributes = _attributes(macros, **given_to_rule, a_first=0, b_first=0)
     results, after = apply_delta_rule([*rows, *weights, cache.all, *places, cache.tables], attributes)
     return cache, (results, after, np.diff(places[0]))
 
@@ -145,9 +148,10 @@ def _mamba2(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> tupl
     *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, heads, layout.size, dtype=layout.dtype)
     count, half = int(places[0][-1]), half_type(macros)
-    rows = [at(xbc, half, count, features + 2 * groups * layout.key_dim), at(dt, half, count, heads)]
+    rows = [at(xbc, half, count, features + 2 * groups * layout.key_dim)]
+    rows.append(columns_at(dt, half, count, heads, macros["TL_DT_PITCH"]))
     weights = [at(vector, np.float32, heads) for vector in (a_log, dt_bias, d)]
-    attributes = _attributes(macros, num_groups=groups, min_step=min_step, max_step=max_step)
+    attributes = _attributes(macros, num_groups=groups, min_step=min_step, max_step=max_step, dt_first=0)
     results, after = apply_mamba2([*rows, *weights, cache.all, *places, cache.tables], attributes)
     return cache, (results, after, np.diff(places[0]))
 
@@ -177,7 +181,8 @@ def gated_rms_norm(
     groups = at(x, half, *shape).astype(np.float64).reshape(grid[0], -1, size)
     normal = groups / np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + epsilon) * at(weight, np.float32, size)
     name = "sigmoid" if macros["TL_SIGMOID"] else "silu"
-    at(y, half, *shape)[...] = normal.reshape(shape) * activate(name, at(gate, half, *shape).astype(np.float64))
+    gates = columns_at(gate, half, *shape, macros["TL_GATE_PITCH"]).astype(np.float64)
+    at(y, half, *shape)[...] = normal.reshape(shape) * activate(name, gates)
 
 
 @kernel
@@ -186,6 +191,7 @@ def grouped_rms_norm(
 ) -> None:
     half, shape, groups = half_type(macros), (grid[0], macros["TL_FEATURES"]), macros["TL_GROUPS"]
     assert grid[1] == groups
-    operands = [at(x, half, *shape), at(gate, half, *shape), at(weight, np.float32, groups, shape[1] // groups)]
+    gates = columns_at(gate, half, *shape, macros["TL_GATE_PITCH"])
+    operands = [at(x, half, *shape), gates, at(weight, np.float32, groups, shape[1] // groups)]
     order = "gate_first" if macros["TL_GATE_FIRST"] else "gate_last"
-    (at(y, half, *shape)[...],) = normalise_groups(operands, {"order": order, "epsilon": epsilon})
+    (at(y, half, *shape)[...],) = normalise_groups(operands, {"order": order, "epsilon": epsilon, "gate_first": 0})

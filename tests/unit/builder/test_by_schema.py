@@ -1,6 +1,6 @@
 """Operators that schemas say how to divide: all ranks together compute what one computes, or there is a reason."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -68,26 +68,27 @@ class Graph:
         self.states[f"{name}.0"] = self.random.normal(size=(BLOCKS, *shape)).astype(np.float32)
         return {name: before, **self.step}, {f"{name}_out": after}
 
-    def convolution(self, x: ir.Value, bias: bool = False) -> ir.Value:
-        features = int((dims(x) or ())[-1])
+    def convolution(self, x: ir.Value, bias: bool = False, features: int | None = None) -> ir.Value:
+        """A convolution of the first ``features`` columns of x, or all."""
+        features = features or int((dims(x) or ())[-1])
         given, made = self.state("conv_state", WIDTH, features)
         given |= {"x": x, "weight": self.weight("conv.weight", features, WIDTH)}
         given |= {"bias": self.weight("conv.bias", features)} if bias else {}
         return self.add("CausalConv", "conv", given, features, {"activation": "silu", **STATE}, made)
 
-    def rule(self, qkv: ir.Value, a: ir.Value, b: ir.Value, key_heads: int, heads: int) -> ir.Value:
+    def rule(self, qkv: ir.Value, a: ir.Value, b: ir.Value, key_heads: int, heads: int, **begins: int) -> ir.Value:
         given, made = self.state("recurrent_state", heads, LAYOUT.size)
         self.states["recurrent_state.0"][..., -1] = 0  # no token is in the matrix
         given |= {"qkv": qkv, "a": a, "b": b}
         given |= {name: self.weight(name, heads) for name in ("a_log", "dt_bias")}
         attributes = {"num_key_heads": key_heads, "scale": 0.4, "norm_epsilon": 1e-6, **LAYOUT.attributes, **STATE}
+        attributes |= begins
         return self.add("GatedDeltaRule", "rule", given, heads * VALUE_DIM, attributes, made)
 
-    def norm(self, x: ir.Value, gate: ir.Value, size: int) -> ir.Value:
+    def norm(self, x: ir.Value, gate: ir.Value, size: int, first: int = 0) -> ir.Value:
         given = {"x": x, "gate": gate, "weight": self.weight("norm.weight", size)}
-        return self.add(
-            "GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), {"epsilon": 1e-5, "activation": "silu"}
-        )
+        attributes = {"epsilon": 1e-5, "activation": "silu", "gate_first": first}
+        return self.add("GatedRmsNorm", "norm", given, int((dims(x) or ())[-1]), attributes)
 
     def finish(self, y: ir.Value) -> ir.Graph:
         self.graph.outputs.append(y)
@@ -102,6 +103,15 @@ def layer(key_heads: int = 2, heads: int = 4, of_norm: int = VALUE_DIM) -> tuple
     y = made.rule(made.convolution(qkv), a, made.linear("b", made.x, heads), key_heads, heads)
     y = made.norm(y, made.linear("gate", made.x, heads * VALUE_DIM), of_norm)
     return made, made.finish(made.linear("output", y, HIDDEN, bias=True))
+
+
+def joined_layer() -> tuple[Graph, ir.Graph]:
+    """The layer with a single product, whose rows have queries, keys and values, then gates, b and a."""
+    made = Graph()
+    qkv, gates = 4 * KEY_DIM + 4 * VALUE_DIM, 4 * VALUE_DIM
+    rows = made.linear("joined", made.x, qkv + gates + 8)
+    y = made.rule(made.convolution(rows, features=qkv), rows, rows, 2, 4, b_first=qkv + gates, a_first=qkv + gates + 4)
+    return made, made.finish(made.linear("output", made.norm(y, rows, VALUE_DIM, qkv), HIDDEN, bias=True))
 
 
 def convolution() -> tuple[Graph, ir.Graph]:
@@ -120,9 +130,10 @@ def outputs(graph: ir.Graph, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarra
     return found.pop(str(graph.outputs[-1].name)), found
 
 
+@pytest.mark.parametrize("make", [layer, joined_layer])
 @pytest.mark.parametrize("tp_size", [2, 4])
-def test_ranks_share_out_heads(tp_size: int) -> None:
-    made, graph = layer()
+def test_ranks_share_out_heads(tp_size: int, make: Callable[[], tuple[Graph, ir.Graph]]) -> None:
+    made, graph = make()
     x = {"x": made.random.normal(size=(ROWS, HIDDEN)).astype(np.float32), **STEP}
     ranks = shard(graph, tp_size)
     expected, states = outputs(graph, x | made.states)
@@ -142,16 +153,21 @@ def test_ranks_share_out_heads(tp_size: int) -> None:
         found += y
         assert_close(after["recurrent_state_out.0"], states["recurrent_state_out.0"][:, first : first + heads])
         assert_close(after["conv_state_out.0"], states["conv_state_out.0"][:, :, channels])
-        assert dims(rank.initializers["low_rank.weight"]) == (8, HIDDEN)  # ``a`` needs all of it
+        own_features = len(channels) + heads * VALUE_DIM + 2 * heads
+        of_x = [("joined", own_features)] if make is joined_layer else [("low_rank", 8), ("b", heads)]
+        assert {name: dims(rank.initializers[f"{name}.weight"]) for name, _ in of_x} == {
+            name: (features, HIDDEN)
+            for name, features in of_x  # ``a`` needs all of "low_rank"
+        }
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize("tp_size", [2, 3])
+@pytest.mark.parametrize("tp_size", [2, 3, 4])
 def test_ranks_share_out_channels_with_padding(tp_size: int) -> None:
     made, graph = convolution()
     x = {"x": made.random.normal(size=(ROWS, HIDDEN)).astype(np.float32), **STEP}
     ranks, expected = shard(graph, tp_size), outputs(graph, x | made.states)[0]
-    share = {2: 16, 3: 8}[tp_size]
+    share = {2: 16, 3: 8, 4: 8}[tp_size]  # with 4, the last rank has padding alone
     padded = np.pad(made.states["conv_state.0"], [(0, 0), (0, 0), (0, share * tp_size - 20)])
     parts = np.split(padded, tp_size, axis=2)
     found = sum(outputs(rank, x | {"conv_state.0": part})[0] for rank, part in zip(ranks, parts, strict=True))
@@ -191,6 +207,14 @@ def test_products_for_different_heads_are_refused() -> None:
     shared = made.linear("shared", made.x, 4 * KEY_DIM + 4 * VALUE_DIM)
     with pytest.raises(BuildError, match=r"shared cannot .*: operators that read it need different features"):
         shard(made.finish(made.rule(shared, shared, shared, 2, 4)), 2)
+
+
+def test_columns_that_no_rank_would_have_are_refused() -> None:
+    made = Graph()
+    joined = made.linear("joined", made.x, 4 * KEY_DIM + 4 * VALUE_DIM + 9)
+    rule = made.rule(made.convolution(joined, features=4 * KEY_DIM + 4 * VALUE_DIM), joined, joined, 2, 4, a_first=44)
+    with pytest.raises(BuildError, match=r"joined cannot .*: operators that read it need different features"):
+        shard(made.finish(rule), 2)
 
 
 def test_layers_that_no_schema_says_how_to_divide_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

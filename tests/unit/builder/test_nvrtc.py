@@ -75,6 +75,9 @@ NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
 HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
 STATES: dict[str, int | str] = {"TL_BLOCK_BYTES": 65536}
+SPACE: dict[str, int | str] = {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DT_PITCH": 16768, "TL_DECAY_DIM": 1}
+RULE: dict[str, int | str] = {"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1}
+RULE |= {"TL_A_PITCH": 12352, "TL_B_PITCH": 12352}
 REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
 REPLAY |= {"TL_STATE_FORM": 0, "TL_MOST_TOKENS": 16}
 CHUNKS = {"TL_COLUMNS": 64, "TL_CHUNK_SLOTS": 4, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
@@ -87,17 +90,16 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "causal_conv/cuda.cuh": {
-        **{"TL_CHANNELS": 8192, "TL_WIDTH": 4, "TL_SLOTS": 8, "TL_TOKENS": 32, "TL_ACTIVATION": 1, **STATES},
+        **{"TL_CHANNELS": 8192, "TL_X_PITCH": 12352, "TL_WIDTH": 4, "TL_SLOTS": 8, "TL_TOKENS": 32},
+        **{"TL_ACTIVATION": 1, **STATES},
     },
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "gated_delta_rule/chunks.cuh": {
-        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **CHUNKS, **STATES},
+    "gated_delta_rule/chunks.cuh": {**RULE, **REPLAY, **CHUNKS, **STATES},
+    "gated_delta_rule/cuda.cuh": {**RULE, **REPLAY, **STATES},
+    "gated_rms_norm/cuda.cuh": {
+        **{"TL_FEATURES": 4096, "TL_GATE_PITCH": 12352, "TL_GROUP": 128, "TL_THREADS": 256, "TL_SIGMOID": 0},
     },
-    "gated_delta_rule/cuda.cuh": {
-        **{"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
-    },
-    "gated_rms_norm/cuda.cuh": {"TL_FEATURES": 4096, "TL_GROUP": 128, "TL_THREADS": 256, "TL_SIGMOID": 0},
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
     "gated_linear/swap_ab.cuh": SWAP_AB | GELU | {"TL_ADDED": 1},
@@ -125,8 +127,8 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/swap_ab.cuh": LINEAR | SWAP_AB | {"TL_WEIGHT_FORM": 4, "TL_SPLITS": 2} | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
-    "mamba2/chunks.cuh": {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DECAY_DIM": 1, **REPLAY, **CHUNKS, **STATES},
-    "mamba2/cuda.cuh": {"TL_HEADS": 128, "TL_GROUPS": 1, "TL_DECAY_DIM": 1, **REPLAY, **STATES},
+    "mamba2/chunks.cuh": {**SPACE, **REPLAY, **CHUNKS, **STATES},
+    "mamba2/cuda.cuh": {**SPACE, **REPLAY, **STATES},
     "paged_attention/decode.cuh": HEADS
     | SCORES
     | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
@@ -163,7 +165,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_linear/even_groups.cuh": EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
     "grouped_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 0},
-    "grouped_rms_norm/cuda.cuh": {"TL_FEATURES": 8192, "TL_GROUPS": 1, "TL_GATE_FIRST": 1, "TL_THREADS": 512},
+    "grouped_rms_norm/cuda.cuh": {
+        **{"TL_FEATURES": 8192, "TL_GROUPS": 1, "TL_GATE_FIRST": 1, "TL_GATE_PITCH": 16768, "TL_THREADS": 512},
+    },
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
     "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
     "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},

@@ -1,18 +1,22 @@
 """Divides products: by their outputs, or by their inputs, with Rowwise operators between the two kinds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.cache_groups import caches_layer
 from trtllm_lite.builder.graph import attribute, dims, features_of, operands, results
 from trtllm_lite.builder.sharding import attention, by_schema, latent_attention
-from trtllm_lite.builder.sharding.rank import Range, Rank, even_part
+from trtllm_lite.builder.sharding.rank import Columns, Range, Rank, even_part, shifted
 from trtllm_lite.network.tensors import extents, zeros
 from trtllm_lite.quantize.formats import matrix_of
 
 PADDED_TO = 8
 """A rank's number of features is a multiple of this, as GPU kernels read this many at once."""
+_Found: TypeAlias = dict[ir.Node, dict[Range, list[Range]]]
+"""The columns that operators read, of each product, with those of them that the rank has."""
+_DIFFERENT = "operators that read it need different features"
 _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat each feature of a row by itself
 
 
@@ -22,60 +26,71 @@ def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
 
     A product whose outputs are divided has all inputs on every rank.
     """
-    found: dict[ir.Node, list[Range]] = {}
+    found: _Found = {}
     for node in rank.graph:
-        for value, ranges in _of_heads(rank, node):
-            _divide(rank, node, _origins(value), ranges, found)
+        for columns, ranges in _of_heads(rank, node):
+            _divide(rank, node, _origins(rank, columns), ranges, found)
     for node in reversed([node for node in rank.graph if node.op_type == "Linear"]):
-        origins = _origins(operands(node)["x"])
-        in_parts = all(_is_product(origin) or (origin and caches_layer(origin)) for origin in origins)
+        x = operands(node)["x"]
+        origins = _origins(rank, Columns.whole(x))
+        makers = [origin.rows.producer() for origin in origins]
+        in_parts = all(_is_product(maker) or (maker and caches_layer(maker)) for maker in makers)
         if node not in found and in_parts:
-            _divide(rank, node, filter(_is_product, origins), _part_of(rank, operands(node)["x"], origins), found)
-    return found
+            products = [origin for origin in origins if _is_product(origin.rows.producer())]
+            _divide(rank, node, products, _part_of(rank, x, makers), found)
+    return {product: _all_outputs(rank, product, parts) for product, parts in found.items()}
 
 
-def _of_heads(rank: Rank, node: ir.Node) -> list[tuple[ir.Value, list[Range]]]:
+def _of_heads(rank: Rank, node: ir.Node) -> list[tuple[Columns, list[Range]]]:
     """What ``node`` reads of heads that the ranks divide, with the features of the rank's heads."""
     given = operands(node)
     if node.op_type == "PagedAttention":
-        return [] if attention.norms_all_heads(node) else [(given["qkv"], attention.heads(rank, node))]
+        whole = Columns.whole(given["qkv"])
+        return [] if attention.norms_all_heads(node) else [(whole, attention.heads(rank, node))]
     if node.op_type == "LatentAttention":
-        return [(given["query"], latent_attention.heads(rank, node))]
+        return [(Columns.whole(given["query"]), latent_attention.heads(rank, node))]
     return by_schema.rows_of_heads(rank, node)
 
 
-def _divide(
-    rank: Rank,
-    reader: ir.Node,
-    products: Iterable[ir.Node | None],
-    ranges: list[Range],
-    found: dict[ir.Node, list[Range]],
-) -> None:
-    """Give the rank the outputs ``ranges`` of ``products``, which ``reader`` needs."""
-    for product in products:
+def _divide(rank: Rank, reader: ir.Node, origins: Iterable[Columns], ranges: list[Range], found: _Found) -> None:
+    """Give the rank the outputs of products at ``origins`` that ``reader`` needs: ``ranges`` of each."""
+    for origin in origins:
+        product = origin.rows.producer()
         if product is None or not _is_product(product):
             raise rank.refusal(reader, "what it reads does not come straight from a product")
-        if found.setdefault(product, ranges) != ranges:
-            raise rank.refusal(product, "operators that read it need different features")
+        own = shifted(ranges, origin.first)
+        if found.setdefault(product, {}).setdefault((origin.first, origin.stop), own) != own:
+            raise rank.refusal(product, _DIFFERENT)
 
 
-def _part_of(rank: Rank, x: ir.Value, origins: Iterable[ir.Node | None]) -> list[Range]:
+def _all_outputs(rank: Rank, product: ir.Node, parts: Mapping[Range, list[Range]]) -> list[Range]:
+    """The rank's outputs of a product, of which operators read the columns ``parts``, one after the other."""
+    bounds = sorted(parts)
+    ends = [0, *(stop for _, stop in bounds)]
+    overlaps = any(own[-1][1] > stop for (_, stop), own in parts.items() if stop != ends[-1])
+    if overlaps or [first for first, _ in bounds] != ends[:-1] or ends[-1] != features_of(product.outputs[0]):
+        raise rank.refusal(product, _DIFFERENT)
+    return [own for columns in bounds for own in parts[columns]]
+
+
+def _part_of(rank: Rank, x: ir.Value, makers: Iterable[ir.Node | None]) -> list[Range]:
     """The rank's features of ``x``: those of its heads if attention or a recurrent layer makes some of them."""
-    if any(origin and caches_layer(origin) for origin in origins):
+    if any(maker and caches_layer(maker) for maker in makers):
         return [rank.own(features_of(x) // rank.tp_size)]
     return [even_part(features_of(x), rank.tp_size, rank.number, PADDED_TO)]
 
 
-def _origins(value: ir.Value) -> set[ir.Node | None]:
-    """The nodes whose features become ``value`` through operators that treat each feature alone."""
-    node = value.producer()
+def _origins(rank: Rank, columns: Columns) -> set[Columns]:
+    """The features that become ``columns`` through operators that treat each feature alone."""
+    node = columns.rows.producer()
     if node is None:
-        return {node}
+        return {columns}
     if node.op_type in _ROW_WISE:
-        rows = [found for name, found in operands(node).items() if name.startswith("x")]
+        rows = [Columns.whole(found) for name, found in operands(node).items() if name.startswith("x")]
     else:
-        rows = by_schema.rows_of_channels(node)
-    return set().union(*map(_origins, rows)) if rows else {node}
+        rows = by_schema.rows_of_channels(rank, node)
+    moved = [Columns(read.rows, read.first + columns.first, read.first + columns.stop) for read in rows]
+    return set().union(*(_origins(rank, one) for one in moved)) if moved else {columns}
 
 
 def _is_product(node: ir.Node | None) -> bool:

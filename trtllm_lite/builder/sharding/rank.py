@@ -1,15 +1,42 @@
 """Holds a rank's part of a network while it is made, with the operations that sharding rules apply to it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import dims, fused_node, replace_value, value_of, weight_tensor
+from trtllm_lite.builder.graph import dims, features_of, fused_node, replace_value, value_of, weight_tensor
 from trtllm_lite.builder.sharding.shared_sources import SharedSources
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import extents, take
 
 Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The features of ``rows``, a value of the whole network, from ``first`` up to ``stop``: what an operator reads."""
+
+    rows: ir.Value
+    first: int
+    stop: int
+
+    @classmethod
+    def whole(cls, rows: ir.Value) -> "Columns":
+        """All features of ``rows``."""
+        return cls(rows, 0, features_of(rows))
+
+    def holds(self, part: Range, features: int | str | None) -> bool:
+        """Whether a rank's ``part`` of the rows, which have ``features``, lies here.
+
+        Padded parts may lie behind the last feature.
+        """
+        return self.first <= part[0] and (part[0] < self.stop or self.stop == features)
+
+
+def shifted(ranges: Sequence[Range], by: int) -> list[Range]:
+    """``ranges`` of features whose numbers are higher by ``by``."""
+    return [(start + by, stop + by) for start, stop in ranges]
 
 
 class Rank:
