@@ -13,6 +13,7 @@ from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, Pa
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
+from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
@@ -75,6 +76,7 @@ def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype:
     projections: list[Projection] = []
     passes = list(usual)
     if limits.max_lora_rank:
+        passes.remove(MERGE_PROJECTIONS)  # adapters change one projection at a time
         passes.append(lora_pass(projections_of(network), limits.max_lora_rank, projections))
     if limits.enable_prompt_embeds:
         passes.append(TAKE_TOKEN_ROWS)

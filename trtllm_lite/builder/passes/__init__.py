@@ -19,6 +19,7 @@ from trtllm_lite.builder.passes.linear import LINEAR
 from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
 from trtllm_lite.builder.passes.mamba2 import MAMBA2
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
+from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.moe import MOE
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
@@ -47,6 +48,7 @@ PIPELINE = (
     LINEAR,
     GATHER_COLUMNS,
     MERGE_QKV,
+    MERGE_PROJECTIONS,
     QUERY_KEY_NORM,
     MERGE_GATE_UP,
     LINEAR_ACTIVATION,

@@ -10,14 +10,13 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
     dims,
+    features_of,
     fused_by,
-    fused_node,
     nodes_of,
     operands,
     replace_value,
     site,
     value_of,
-    weight_tensor,
 )
 from trtllm_lite.builder.passes.attention_pattern import (
     MismatchError,
@@ -27,9 +26,9 @@ from trtllm_lite.builder.passes.attention_pattern import (
     norm_of_all_heads,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.joined_linear import insert_joined
 from trtllm_lite.builder.passes.temperature import match_temperature
-from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
-from trtllm_lite.quantize.formats import in_one_form, matrix_of
+from trtllm_lite.network.tensors import add_initializer
 
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
@@ -68,22 +67,15 @@ def _projections(attention: ir.Node) -> list[ir.Node]:
 
 
 def _merge(graph: ir.Graph, linears: list[ir.Node], name: str) -> None:
-    path = f"{name}.qkv_proj"
-    matrices = in_one_form([matrix_of(operands(linear)) for linear in linears])
-    sizes = [matrix.shape[0] for matrix in matrices]
-    merged_weight = matrices[0].format.concatenate(graph, path, matrices)
-    inputs = {"x": operands(linears[0])["x"], **merged_weight.operands}
-    biases = [weight_tensor(operands(linear).get("bias")) for linear in linears]
-    if any(bias is not None for bias in biases):
-        parts = [zeros([size]) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
-        inputs["bias"] = add_initializer(graph, f"{path}.bias", concatenate(parts))
-    rows = (dims(linears[0].outputs[0]) or ("",))[0] or ""
-    merged = value_of(f"{path}.linear", ir.DataType.FLOAT, [rows, sum(sizes)])
+    path, sizes = f"{name}.qkv_proj", [features_of(linear.outputs[0]) for linear in linears]
+    merged = insert_joined(graph, linears, path)
+    rows = (dims(merged) or ("",))[0] or ""
     parts_out = [value_of(f"{path}.{kind}", ir.DataType.FLOAT, [rows, n]) for kind, n in zip("qkv", sizes, strict=True)]
     lengths = add_initializer(graph, f"{path}.sizes", ir.tensor(sizes, dtype=ir.DataType.INT64))
     split = ir.node("Split", [merged, lengths], {"axis": -1}, outputs=parts_out, name=f"{path}.split")
-    first = next(node for node in graph if node in linears)
-    graph.insert_before(first, [fused_node("Linear", path, inputs, {"y": merged}, {"activation": "none"}), split])
+    product = merged.producer()
+    assert product is not None
+    graph.insert_after(product, split)
     for linear, part in zip(linears, parts_out, strict=True):
         replace_value(linear.outputs[0], part)
 
