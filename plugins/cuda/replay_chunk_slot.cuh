@@ -18,14 +18,16 @@ static_assert(kChunk == 16 && TL_DECAY_DIM == 1);
 static_assert(TL_KEY_DIM % 16 == 0 && TL_KEY_DIM <= 128 && TL_COLUMNS % 16 == 0 && TL_VALUE_DIM % TL_COLUMNS == 0);
 
 // What is prepared of a chunk. The updates u of its tokens and their results y are, with those s before a token t:
-//   u[t] = of_value[t] * value[t] - of_found[t] * (matrix^T key[t]) - sum of found[s][t] * u[s]
+//   own[t] = of_value[t] * value[t] - of_found[t] * (matrix^T key[t]), or the update itself of a token in the state
+//   u[t] = own[t] + sum of inverse[t][s] * own[s]
 //   y[t] = of_query[t] * (matrix^T query[t]) + sum of seen[t][s] * u[s], that of t included
-// and then the matrix is matrix * decay + sum of of_update[t] * key[t] u[t]^T.
+// and then the matrix is matrix * decay + sum of of_update[t] * key[t] u[t]^T. If what the key of t finds of u[s] is
+// found[t][s] * u[s], then I + inverse is the inverse of I + found; both are zero on the diagonal and above.
 struct alignas(16) ChunkSlot {
   u16 keys[kParts][kChunk][kKeyPitch];  // the first part of all tokens, and the others of those in the state
   u16 queries[kChunk][kKeyPitch];
   u16 values[kChunk][kValuePitch];
-  float found[kChunk][kChunk];
+  float inverse[kChunk][kWeightPitch];  // and before it is computed, found, transposed
   float seen[kChunk][kWeightPitch];
   float log_decays[kChunk];
   float of_value[kChunk], of_found[kChunk], of_query[kChunk], of_update[kChunk];
@@ -158,9 +160,34 @@ struct ChunkPreparer {
         const float of_other = __shfl_sync(0xffffffffu, key_scale, other * 2);
         const float decay = other <= token ? expf(between[half][i]) * of_other : 0.0f;
         const bool corrects = Operands::kCorrects && other < token && token >= first;
-        slot.found[other][token] = corrects ? of_token * keys[i / 2][half * 2 + i % 2] * decay : 0.0f;
+        slot.inverse[other][token] = corrects ? of_token * keys[i / 2][half * 2 + i % 2] * decay : 0.0f;
         slot.seen[token][other] = of_query * queries[i / 2][half * 2 + i % 2] * decay;
       }
+    }
+  }
+  // Computes the inverse from found by substitution. A lane has a column, and two lanes the same.
+  __device__ __forceinline__ void invert() const {
+    const int column = lane % kChunk;
+    float rows[kChunk];
+#pragma unroll
+    for (int token = 0; token < kChunk; ++token) rows[token] = token == column ? 1.0f : 0.0f;
+#pragma unroll
+    for (int other = 0; other < kChunk - 1; ++other) {
+      float found[kChunk];
+#pragma unroll
+      for (int at = (other + 1) / 4 * 4; at < kChunk; at += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&slot.inverse[other][at]);
+        found[at] = four.x, found[at + 1] = four.y, found[at + 2] = four.z, found[at + 3] = four.w;
+      }
+#pragma unroll
+      for (int token = other + 1; token < kChunk; ++token) {
+        rows[token] = fmaf(-found[token], rows[other], rows[token]);
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int token = 0; token < kChunk; ++token) {
+      if (lane < kChunk) slot.inverse[token][column] = token > column ? rows[token] : 0.0f;
     }
   }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
@@ -184,6 +211,10 @@ struct ChunkPreparer {
     weigh_tokens(first, count, log_decay, factor, key_scale, query_scale);
     __syncwarp();
     weigh_pairs(first, parts, factor, key_scale, query_scale);
+    if constexpr (Operands::kCorrects) {
+      __syncwarp();
+      invert();
+    }
   }
 };
 

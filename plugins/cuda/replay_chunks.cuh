@@ -10,7 +10,7 @@
 // three of 16 bits.
 //
 // What does not depend on the matrix is prepared by warps of their own, each of which has a slot in shared memory and
-// prepares every kChunkSlots-th chunk. The other warps multiply, and solve for the updates of the chunk.
+// prepares every kChunkSlots-th chunk; so the updates of a chunk are a product, too. The other warps multiply.
 #pragma once
 
 #include "cuda/replay_chunk_slot.cuh"
@@ -155,20 +155,16 @@ struct ChunkColumns {
     }
     if (first > 0) load_updates(base, first, updates);
     if constexpr (!Operands::kCorrects) return;
+    const LeftOperand own[2] = {LeftOperand(updates[0]), LeftOperand(updates[1])};
 #pragma unroll
-    for (int other = 0; other < kChunk - 1; ++other) {
-      const int owner = (lane & ~3) + other % 8 / 2;
-      const float low = __shfl_sync(0xffffffffu, updates[other / 8][other % 2], owner);
-      const float high = __shfl_sync(0xffffffffu, updates[other / 8][other % 2 + 2], owner);
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int n = other / 8; n < 2; ++n) {
-        const float2 found = *reinterpret_cast<const float2*>(&slot.found[other][n * 8 + lane % 4 * 2]);
-        updates[n][0] = fmaf(-found.x, low, updates[n][0]);
-        updates[n][1] = fmaf(-found.y, low, updates[n][1]);
-        updates[n][2] = fmaf(-found.x, high, updates[n][2]);
-        updates[n][3] = fmaf(-found.y, high, updates[n][3]);
-      }
+      for (int k = 0; k <= n; ++k) own[k].multiply(updates[n], weights(slot.inverse, n, k));
     }
+  }
+  // The elements of a right operand that are weights of tokens k * 8 to + 7 for tokens n * 8 to + 7.
+  __device__ __forceinline__ float2 weights(const float (&of_tokens)[kChunk][kWeightPitch], int n, int k) const {
+    return *reinterpret_cast<const float2*>(&of_tokens[n * 8 + lane / 4][k * 8 + lane % 4 * 2]);
   }
   // Calls use(n, i, token, column) for each update that the lane has.
   template <typename Use>
@@ -202,10 +198,7 @@ struct ChunkColumns {
 #pragma unroll
       for (int i = 0; i < 4; ++i) results[n][i] *= i % 2 == 0 ? factors.x : factors.y;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float2 seen = *reinterpret_cast<const float2*>(&slot.seen[tile * 8 + lane / 4][k * 8 + lane % 4 * 2]);
-        left[k].multiply(results[n], seen);
-      }
+      for (int k = 0; k < 2; ++k) left[k].multiply(results[n], weights(slot.seen, tile, k));
       // A lane gets two columns of a token, instead of two tokens of a column.
       const int token = tile * 8 + lane / 4;
       const u64 row = static_cast<u64>(first_row + base + token - state.past);
