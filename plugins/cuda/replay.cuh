@@ -66,10 +66,10 @@ struct ReplayState {
   }
 
   // Element i of the matrix.
-  __device__ __forceinline__ float element(int i) const {
+  __device__ __forceinline__ float element(u64 i) const {
     return widen_element(reinterpret_cast<const StateElement*>(state)[i]);
   }
-  __device__ __forceinline__ void store_element(int i, float x) const {
+  __device__ __forceinline__ void store_element(u64 i, float x) const {
     reinterpret_cast<StateElement*>(state)[i] = narrow_element(x);
   }
 

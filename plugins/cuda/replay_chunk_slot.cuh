@@ -10,6 +10,7 @@ constexpr int kChunkSlots = TL_CHUNK_SLOTS;
 constexpr int kGroups = TL_COLUMNS / 16;               // groups of columns
 constexpr int kHalves = TL_KEY_DIM % 32 == 0 ? 2 : 1;  // warps that divide the rows of a group
 constexpr int kColumnWarps = kGroups * kHalves, kReplayThreads = (kColumnWarps + kChunkSlots) * 32;
+constexpr int kBlocksAtOnce = 512 / kReplayThreads;  // of a multiprocessor: so threads have 128 registers or more
 constexpr int kBlocks = TL_VALUE_DIM / TL_COLUMNS;   // of a head
 constexpr int kKeyTiles = TL_KEY_DIM / 8 / kHalves;  // fragments of a warp's part of the matrix
 constexpr int kParts = 3;                            // of 16 bits, of a float32 key

@@ -1,13 +1,17 @@
 // Computes chunks of tokens by tensor cores; see cuda/replay_rule.cuh.
 //
-// FLOPs of a token and head: about 6 * key_dim * value_dim, twice that on tensor cores. What bounds a long prompt is
-// the latency of its chunks, which depend on each other through the matrix.
+// FLOPs of a token and head: about 6 * key_dim * value_dim, two or three times that on tensor cores. What bounds a long
+// prompt is the latency of its chunks, which depend on each other through the matrix.
 //
-// Two warps have 16 columns of the matrix, half the rows each, as accumulators of m16n8k8 whose rows are the columns;
-// so they are the left operand of the next product without being moved. The keys and queries of a chunk are the right
-// operands: their 16 bits are exact as TF32, and norms and decays are applied to sums. A float32 left operand takes two
-// products, of its upper bits and of the rest. Tokens behind the stored matrix have float32 keys, which are the sum of
-// three of 16 bits.
+// Two warps have 16 columns of the matrix, half the rows each, as accumulators of tensor cores whose rows are the
+// columns; so they are the left operand of the next product without being moved. The keys and queries of a chunk are
+// the right operands, of 16 bits; norms and decays are applied to sums. Tokens behind the stored matrix have float32
+// keys, which are the sum of three of 16 bits.
+//
+// A float32 left operand is multiplied in parts. Three of bfloat16 have all its bits: three products of m16n8k16 for 16
+// rows. Parts of float16, which has fewer exponents than float32, would need scales; so elements of float16, whose bits
+// TF32 has, are multiplied by m16n8k8, the upper bits of the operand and then the rest: four products for 16 rows. If
+// both operands are float32, that takes three products for 8 rows, because the one of both rests is left out.
 //
 // What does not depend on the matrix is prepared by warps of their own, each of which has a slot in shared memory and
 // prepares every kChunkSlots-th chunk; so the updates of a chunk are a product, too. The other warps multiply.
@@ -17,12 +21,27 @@
 
 namespace tl {
 
-// A float32 left operand of m16n8k8: its upper bits, which are TF32, and the rest. `sums`: the accumulators that it
-// was.
-struct LeftOperand {
+// A pair of successive elements of a float32 right operand, and what TF32 has of them.
+struct Tf32Pair {
+  u32 upper[2], rest[2];
+
+  __device__ __forceinline__ explicit Tf32Pair(float2 elements) {
+    const float given[2] = {elements.x, elements.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      upper[i] = __float_as_uint(given[i]) & kTf32Bits;
+      rest[i] = __float_as_uint(given[i] - __uint_as_float(upper[i]));
+    }
+  }
+};
+
+// A float32 left operand of m16n8k8, which was the accumulators `sums`: its upper bits, which are TF32, and the rest.
+struct Tf32Operand {
+  static constexpr int kProducts = 3;  // with a float32 right operand
+
   u32 upper[4], rest[4];
 
-  __device__ __forceinline__ explicit LeftOperand(const float (&sums)[4]) {
+  __device__ __forceinline__ explicit Tf32Operand(const float (&sums)[4]) {
     const float ordered[4] = {sums[0], sums[2], sums[1], sums[3]};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -30,21 +49,53 @@ struct LeftOperand {
       rest[i] = __float_as_uint(ordered[i] - __uint_as_float(upper[i]));
     }
   }
-  // c += the upper bits, or the rest, * b, for elements of 16 bits that follow each other, those of b's rows 2i and
-  // 2i + 1. Successive products should have different sums: tensor cores take long for each.
-  template <bool kUpper>
-  __device__ __forceinline__ void multiply(float (&c)[4], u32 pair) const {
-    const float2 b = unpack2(pair);
-    mma_tf32(c, kUpper ? upper : rest, __float_as_uint(b.x), __float_as_uint(b.y));
-  }
-  // c += this * b for float32 elements.
-  __device__ __forceinline__ void multiply(float (&c)[4], float2 b) const {
-    const u32 x = __float_as_uint(b.x) & kTf32Bits, y = __float_as_uint(b.y) & kTf32Bits;
-    mma_tf32(c, rest, x, y);
-    mma_tf32(c, upper, __float_as_uint(b.x - __uint_as_float(x)), __float_as_uint(b.y - __uint_as_float(y)));
-    mma_tf32(c, upper, x, y);
+  // Adds product number `product` of those with b, whose rows 2i and 2i + 1 follow each other, to c. Successive
+  // products should have different sums: tensor cores take long for each.
+  __device__ __forceinline__ void multiply(float (&c)[4], const Tf32Pair& b, int product) const {
+    const u32(&right)[2] = product == 1 ? b.rest : b.upper;
+    mma_tf32(c, product == 0 ? rest : upper, right[0], right[1]);
   }
 };
+
+// A float32 left operand for 16 rows of a right operand of 16 bits; it was the accumulators `low` and `high`.
+#if TL_FP16
+struct LeftOperand {
+  static constexpr int kProducts = 4;
+
+  Tf32Operand low, high;
+
+  __device__ __forceinline__ LeftOperand(const float (&low)[4], const float (&high)[4]) : low(low), high(high) {}
+  __device__ __forceinline__ void multiply(float (&c)[4], u32 b0, u32 b1, int product) const {
+    const float2 b = unpack2(product % 2 == 0 ? b0 : b1);
+    const Tf32Operand& left = product % 2 == 0 ? low : high;
+    mma_tf32(c, product < 2 ? left.upper : left.rest, __float_as_uint(b.x), __float_as_uint(b.y));
+  }
+};
+#else
+struct LeftOperand {
+  static constexpr int kProducts = 3;
+
+  u32 parts[kProducts][4];
+
+  __device__ __forceinline__ LeftOperand(const float (&low)[4], const float (&high)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float (&sums)[4] = i < 2 ? low : high;
+      float x = sums[i % 2 * 2], y = sums[i % 2 * 2 + 1];
+#pragma unroll
+      for (int part = 0; part < kProducts; ++part) {
+        parts[part][i] = pack2(x, y);
+        const float2 taken = unpack2(parts[part][i]);
+        x -= taken.x, y -= taken.y;
+      }
+    }
+  }
+  // Adds product number `product` with b to c.
+  __device__ __forceinline__ void multiply(float (&c)[4], u32 b0, u32 b1, int product) const {
+    mma(c, parts[product], b0, b1);
+  }
+};
+#endif
 
 // What two warps with the same columns tell each other of a chunk, in turns of two.
 struct FoundParts {
@@ -66,22 +117,22 @@ struct ChunkColumns {
 
   __device__ __forceinline__ int first_key() const { return half * kKeyTiles * 8; }
   __device__ __forceinline__ int token_tile(int n) const { return half * kTokenTiles + n; }
-  // Calls use(row, column, element) for each element that the lane has.
+  // Calls use(i, element) for each element that the lane has, number i of the matrix.
   template <typename Use>
   __device__ __forceinline__ void for_each(const Use& use) {
+    const u64 first = (first_key() + lane % 4 * 2) * TL_VALUE_DIM + column;  // others lie at constant distances
 #pragma unroll
     for (int tile = 0; tile < kKeyTiles; ++tile) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        use(first_key() + tile * 8 + lane % 4 * 2 + i % 2, column + i / 2 * 8, tiles[tile][i]);
+      for (int i = 0; i < 4; ++i) use(first + (tile * 8 + i % 2) * TL_VALUE_DIM + i / 2 * 8, tiles[tile][i]);
     }
   }
   __device__ __forceinline__ void load() {
     const bool stored = state.length > 0;
-    for_each([&](int row, int at, float& x) { x = stored ? state.element(row * TL_VALUE_DIM + at) : 0.0f; });
+    for_each([&](u64 i, float& x) { x = stored ? state.element(i) : 0.0f; });
   }
   __device__ __forceinline__ void store() {
-    for_each([&](int row, int at, float& x) { state.store_element(row * TL_VALUE_DIM + at, x); });
+    for_each([&](u64 i, float& x) { state.store_element(i, x); });
   }
   // What keys and queries find in the warp's part of the matrix.
   __device__ __forceinline__ void find(const ChunkSlot& slot, float (&keys)[2][4], float (&queries)[2][4]) const {
@@ -92,18 +143,13 @@ struct ChunkColumns {
       u32 key[4], query[4];
       if constexpr (Operands::kCorrects) load_matrix_x4(key, shared_address(&slot.keys[0][token][at]));
       load_matrix_x4(query, shared_address(&slot.queries[token][at]));
+      const LeftOperand left(tiles[pair * 2], tiles[pair * 2 + 1]);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const LeftOperand left(tiles[pair * 2 + i]);
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          if constexpr (Operands::kCorrects) left.multiply<true>(keys[n], key[n * 2 + i]);
-          left.multiply<true>(queries[n], query[n * 2 + i]);
-        }
+      for (int product = 0; product < LeftOperand::kProducts; ++product) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          if constexpr (Operands::kCorrects) left.multiply<false>(keys[n], key[n * 2 + i]);
-          left.multiply<false>(queries[n], query[n * 2 + i]);
+          if constexpr (Operands::kCorrects) left.multiply(keys[n], key[n * 2], key[n * 2 + 1], product);
+          left.multiply(queries[n], query[n * 2], query[n * 2 + 1], product);
         }
       }
     }
@@ -145,26 +191,38 @@ struct ChunkColumns {
                                         const float (&keys)[2][4], float (&updates)[2][4]) const {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
+      const float2 of_value = of_tokens(slot.of_value, n), of_found = of_tokens(slot.of_found, n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int token = n * 8 + lane % 4 * 2 + i % 2;
-        const float value = i % 2 == 0 ? values[n][i / 2].x : values[n][i / 2].y;
-        updates[n][i] = slot.of_value[token] * value;
-        if constexpr (Operands::kCorrects) updates[n][i] = fmaf(-slot.of_found[token], keys[n][i], updates[n][i]);
+        const bool second = i % 2 == 1;
+        const float value = second ? values[n][i / 2].y : values[n][i / 2].x;
+        updates[n][i] = (second ? of_value.y : of_value.x) * value;
+        if constexpr (Operands::kCorrects) {
+          updates[n][i] = fmaf(second ? -of_found.y : -of_found.x, keys[n][i], updates[n][i]);
+        }
       }
     }
     if (first > 0) load_updates(base, first, updates);
     if constexpr (!Operands::kCorrects) return;
-    const LeftOperand own[2] = {LeftOperand(updates[0]), LeftOperand(updates[1])};
+    const Tf32Operand own[2] = {Tf32Operand(updates[0]), Tf32Operand(updates[1])};
+    const Tf32Pair inverse[3] = {weights(slot.inverse, 0, 0), weights(slot.inverse, 1, 0), weights(slot.inverse, 1, 1)};
+    float late[4] = {};
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int k = 0; k <= n; ++k) own[k].multiply(updates[n], weights(slot.inverse, n, k));
+    for (int product = 0; product < Tf32Operand::kProducts; ++product) {
+      own[0].multiply(updates[0], inverse[0], product);
+      own[0].multiply(updates[1], inverse[1], product);
+      own[1].multiply(late, inverse[2], product);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) updates[1][i] += late[i];
   }
-  // The elements of a right operand that are weights of tokens k * 8 to + 7 for tokens n * 8 to + 7.
-  __device__ __forceinline__ float2 weights(const float (&of_tokens)[kChunk][kWeightPitch], int n, int k) const {
-    return *reinterpret_cast<const float2*>(&of_tokens[n * 8 + lane / 4][k * 8 + lane % 4 * 2]);
+  // The numbers of the lane's two tokens of tile n.
+  __device__ __forceinline__ float2 of_tokens(const float (&numbers)[kChunk], int n) const {
+    return *reinterpret_cast<const float2*>(&numbers[n * 8 + lane % 4 * 2]);
+  }
+  // The elements of a right operand that are weights of the tokens of tile k for those of tile n.
+  __device__ __forceinline__ Tf32Pair weights(const float (&of_pairs)[kChunk][kWeightPitch], int n, int k) const {
+    return Tf32Pair(*reinterpret_cast<const float2*>(&of_pairs[n * 8 + lane / 4][k * 8 + lane % 4 * 2]));
   }
   // Calls use(n, i, token, column) for each update that the lane has.
   template <typename Use>
@@ -189,16 +247,23 @@ struct ChunkColumns {
   }
   // Completes and stores the results of new tokens.
   __device__ __forceinline__ void finish(const ChunkSlot& slot, const float2 (&values)[2][2], int base, int first,
-                                         int count, const LeftOperand (&left)[2],
+                                         int count, const Tf32Operand (&left)[2],
                                          float (&results)[kTokenTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       const int tile = token_tile(n);
-      const float2 factors = *reinterpret_cast<const float2*>(&slot.of_query[tile * 8 + lane % 4 * 2]);
+      const float2 factors = of_tokens(slot.of_query, tile);
 #pragma unroll
       for (int i = 0; i < 4; ++i) results[n][i] *= i % 2 == 0 ? factors.x : factors.y;
+      const Tf32Pair seen[2] = {weights(slot.seen, tile, 0), weights(slot.seen, tile, 1)};
+      float late[4] = {};
 #pragma unroll
-      for (int k = 0; k < 2; ++k) left[k].multiply(results[n], weights(slot.seen, tile, k));
+      for (int product = 0; product < Tf32Operand::kProducts; ++product) {
+        left[0].multiply(results[n], seen[0], product);
+        left[1].multiply(late, seen[1], product);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) results[n][i] += late[i];
       // A lane gets two columns of a token, instead of two tokens of a column.
       const int token = tile * 8 + lane / 4;
       const u64 row = static_cast<u64>(first_row + base + token - state.past);
@@ -217,11 +282,11 @@ struct ChunkColumns {
   __device__ __forceinline__ void advance(const ChunkSlot& slot, float (&updates)[2][4], int parts) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float2 factors = *reinterpret_cast<const float2*>(&slot.of_update[n * 8 + lane % 4 * 2]);
+      const float2 factors = of_tokens(slot.of_update, n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) updates[n][i] *= i % 2 == 0 ? factors.x : factors.y;
     }
-    const LeftOperand left[2] = {LeftOperand(updates[0]), LeftOperand(updates[1])};
+    const LeftOperand left(updates[0], updates[1]);
     const float decay = slot.decay;
 #pragma unroll
     for (int tile = 0; tile < kKeyTiles; ++tile) {
@@ -230,18 +295,18 @@ struct ChunkColumns {
     }
     const int token = lane % 8 + lane / 8 % 2 * 8;
     for (int part = 0; part < parts; ++part) {
+      u32 keys[kKeyTiles / 2][4];
 #pragma unroll
       for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
-        u32 key[4];
-        load_matrix_x4_transposed(key,
-                                  shared_address(&slot.keys[part][token][first_key() + pair * 16 + lane / 16 * 8]));
-        float (&low)[4] = tiles[pair * 2], (&high)[4] = tiles[pair * 2 + 1];
+        const int at = first_key() + pair * 16 + lane / 16 * 8;
+        load_matrix_x4_transposed(keys[pair], shared_address(&slot.keys[part][token][at]));
+      }
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          left[n].multiply<true>(low, key[n]);
-          left[n].multiply<true>(high, key[n + 2]);
-          left[n].multiply<false>(low, key[n]);
-          left[n].multiply<false>(high, key[n + 2]);
+      for (int product = 0; product < LeftOperand::kProducts; ++product) {
+#pragma unroll
+        for (int tile = 0; tile < kKeyTiles; ++tile) {
+          const u32(&key)[4] = keys[tile / 2];
+          left.multiply(tiles[tile], key[tile % 2 * 2], key[tile % 2 * 2 + 1], product);
         }
       }
     }
@@ -256,11 +321,11 @@ struct ChunkColumns {
                               shared_address(&slot.values[lane % 8 + lane / 16 * 8][group * 16 + lane / 8 % 2 * 8]));
     const float2 values[2][2] = {{unpack2(pairs[0]), unpack2(pairs[1])}, {unpack2(pairs[2]), unpack2(pairs[3])}};
     solve(slot, values, base, first, found, updates);
-    finish(slot, values, base, first, count, {LeftOperand(updates[0]), LeftOperand(updates[1])}, results);
+    finish(slot, values, base, first, count, {Tf32Operand(updates[0]), Tf32Operand(updates[1])}, results);
     if (half == 0 && base + kChunk > state.next_length) store_updates(base, first, count, updates);
     if (base + kChunk >= state.end) return;
     advance(slot, updates, first > 0 ? kParts : 1);
-    for_each([&](int, int, float& x) { x = kept_element(x); });
+    for_each([&](u64, float& x) { x = kept_element(x); });
     if (base + kChunk == state.next_length) store();
   }
 };
