@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.emulated.emulator import Emulator
 from tests.gpu.state_checks import (
     StateKernel,
+    check_a_token_that_repeats,
     check_divided,
     check_gated_rms_norm,
     check_grouped_rms_norm,
@@ -53,6 +54,17 @@ def test_gated_delta_rule(sizes: tuple[int, int, int, int], by_channel: bool) ->
 def test_mamba2(sizes: tuple[int, int, int, int]) -> None:
     check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.bfloat16, Emulator())
     check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.float16, Emulator(), decode=True)
+
+
+@pytest.mark.parametrize("operator", [gated_delta_rule(1, 128, 16, 48), mamba2(128, 1, 16, 64)])
+def test_blocks_of_many_columns(operator: Operator) -> None:
+    """Kernels for long sequences have them if there are many heads."""
+    check_state_steps(operator, [40], [[(0, 33)], [(0, 7)]], torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_token_that_repeats(dtype: torch.dtype) -> None:
+    check_a_token_that_repeats(gated_delta_rule(1, 2, 32, 32), 60, dtype, Emulator())
 
 
 @pytest.mark.parametrize("make", [gated_delta_rule, mamba2])

@@ -13,6 +13,8 @@ from tests.gpu.kernels import dtype_flag
 from tests.gpu.launches import Prepared
 from tests.gpu.memory import DTYPES, Memory
 from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_states, run_steps
+from tests.tolerances import STATE_TOLERANCES
+from tests.tolerances import assert_close as assert_close_arrays
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
 from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_rms_norm
@@ -150,6 +152,19 @@ def check_state_steps(
         found = np.concatenate(sequences.step(new_tokens, kernel))
         assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), dtype)
         check_states(operator, sequences.states, states)
+
+
+def check_a_token_that_repeats(operator: Operator, length: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Check a sequence whose keys are all the same, which is where the updates of a chunk depend on each other most."""
+    reference = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.reference").reference
+    sequences, kernel = rounded(operator, [length], dtype), StateKernel(operator, dtype, machine)
+    for rows in sequences.rows[0]:
+        rows[:] = rows[:1]
+    y, states = reference(sequences.inputs([(0, length)]), operator.attributes)
+    (found,) = sequences.step([(0, length)], kernel)
+    assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), dtype)
+    own, expected = (operator.parts(part[[sequences.state_block(0)]])["matrix"] for part in (sequences.states, states))
+    assert_close_arrays(own, expected, "float32", "matrix", STATE_TOLERANCES)
 
 
 def check_divided(

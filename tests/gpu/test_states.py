@@ -7,6 +7,7 @@ import torch
 from tests.gpu.device import GPU
 from tests.gpu.state_checks import (
     StateKernel,
+    check_a_token_that_repeats,
     check_divided,
     check_gated_rms_norm,
     check_grouped_rms_norm,
@@ -48,6 +49,11 @@ STEPS_OF_FEW = [[(0, 7), (1, 33), (2, 1)], [(0, 1), (1, 0), (2, 90)], [(0, 5), (
 @pytest.mark.parametrize("decode", [False, True])
 def test_steps(operator: Operator, decode: bool) -> None:
     check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU, decode=decode)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_token_that_repeats(dtype: torch.dtype) -> None:
+    check_a_token_that_repeats(gated_delta_rule(16, 32, 128, 128), 700, dtype, GPU)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
