@@ -14,7 +14,8 @@ _MAX_COLUMNS = 128  # of a block at a time, four threads each
 _MAX_KEY_DIM = 256  # a block's columns are in registers
 _MAX_DECAY_DIM = 128  # of keys that are as long; a chunk's keys, queries and decays are in shared memory
 _MOST_CHUNKED_KEY = 128  # of kernels that multiply chunks
-_CHUNK_COLUMNS = (64, 48, 32, 16)  # of a block of such a kernel
+_CHUNK_COLUMNS = (64, 48, 32)  # of a block of such a kernel, or 16
+_MANY_BLOCKS = 128  # about one for each multiprocessor of a large GPU
 _FEW_SEQUENCES = 64  # for which blocks are launched, whether a step has so many or not
 _ANY_NUMBER = (1 << 31) - 1
 _PARTS, _PADDING, _BARRIER_BYTES, _FOUND_BYTES = 3, 8, 16, 2 * 3 * 32 * 16  # of replay_chunks.cuh
@@ -64,7 +65,7 @@ def lower_replay(
     tokens = launch(kernel(f"{name}/cuda.cuh", name, threads, 0, macros), (heads, symbol("num_seqs")), *operands)
     if not by_chunks:
         return [tokens]
-    columns = next(columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0)
+    columns = _chunk_columns(heads, value_dim)
     warps = columns // 16 * (2 if key_dim % 32 == 0 else 1)
     sizes = {slots: chunk_bytes(key_dim, columns, warps, slots) for slots in _CHUNK_SLOTS}
     slots = next(slots for slots, size in sizes.items() if size <= op.device.shared_bytes)
@@ -78,6 +79,12 @@ def lower_replay(
 
 def _fits_chunks(key_dim: int, value_dim: int) -> bool:
     return key_dim % 16 == 0 and value_dim % 16 == 0 and key_dim <= _MOST_CHUNKED_KEY
+
+
+def _chunk_columns(heads: int, value_dim: int) -> int:
+    """As many columns as leave many blocks, even of one sequence: each block prepares its chunks by itself."""
+    widths = [columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0] or [16]
+    return next((columns for columns in widths if heads * value_dim >= _MANY_BLOCKS * columns), widths[-1])
 
 
 def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:

@@ -80,7 +80,8 @@ RULE: dict[str, int | str] = {"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECA
 RULE |= {"TL_A_PITCH": 12352, "TL_B_PITCH": 12352}
 REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
 REPLAY |= {"TL_STATE_FORM": 0, "TL_MOST_TOKENS": 16}
-CHUNKS = {"TL_COLUMNS": 64, "TL_CHUNK_SLOTS": 4, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
+CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 32, "TL_SHARED_BYTES": chunk_bytes(128, 32, 4, 4)}
+WIDE_CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 64, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
 LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32, "TL_BLOCK_BYTES": 61 * 36_864}
 KERNELS: dict[str, dict[str, int | str]] = {
@@ -127,7 +128,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/swap_ab.cuh": LINEAR | SWAP_AB | {"TL_WEIGHT_FORM": 4, "TL_SPLITS": 2} | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
-    "mamba2/chunks.cuh": {**SPACE, **REPLAY, **CHUNKS, **STATES},
+    "mamba2/chunks.cuh": {**SPACE, **REPLAY, **WIDE_CHUNKS, **STATES},
     "mamba2/cuda.cuh": {**SPACE, **REPLAY, **STATES},
     "paged_attention/decode.cuh": HEADS
     | SCORES
