@@ -91,5 +91,5 @@ def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:
     """Shared memory: FoundParts, the slots of chunks (ChunkSlot) and their barriers."""
     rows = (_PARTS + 1) * 2 * (key_dim + _PADDING) + 2 * (columns + _PADDING)
     weights = 2 * 4 * (REPLAYED + _PADDING)
-    numbers = 4 * (5 * REPLAYED + 4)
+    numbers = 4 * (6 * REPLAYED + 4)
     return warps * _FOUND_BYTES + slots * (REPLAYED * (rows + weights) + numbers + _BARRIER_BYTES)

@@ -31,6 +31,7 @@ struct alignas(16) ChunkSlot {
   float inverse[kChunk][kWeightPitch];  // and before it is computed, found, transposed
   float seen[kChunk][kWeightPitch];
   float log_decays[kChunk];
+  float half_sums[kChunk];  // of log_decays: behind the token in the first half of the chunk, up to it in the second
   float of_value[kChunk], of_found[kChunk], of_query[kChunk], of_update[kChunk];
   float decay, padding[3];
 };
@@ -38,6 +39,8 @@ struct alignas(16) ChunkSlot {
 // Prepares chunks, by a warp.
 template <typename Operands>
 struct ChunkPreparer {
+  static constexpr bool kMultipliesKeys = Operands::kCorrects || Operands::kNormalizes;
+
   const Operands& from;
   const ReplayState& state;
   ChunkSlot& slot;
@@ -50,11 +53,14 @@ struct ChunkPreparer {
                                             const RowOf& row_of) const {
     constexpr int kPieces = kSize / 8;
 #pragma unroll
-    for (int i = lane; i < kChunk * kPieces; i += 32) {
-      const int token = i / kPieces, piece = i % kPieces;
-      const bool valid = token >= first && token < count;
-      const u16* const x = row_of(row(base + (valid ? token : first)));
-      copy16(shared_address(&to[token][piece * 8]), x + piece * 8, valid);
+    for (int i = 0; i < ceil_div(kChunk * kPieces, 32); ++i) {
+      // Where pieces of a row divide a warp, a lane's addresses have constant distances.
+      const int number = i * 32 + lane;
+      const int token = 32 % kPieces == 0 ? lane / kPieces + i * (32 / kPieces) : number / kPieces;
+      const int piece = 32 % kPieces == 0 ? lane % kPieces : number % kPieces;
+      if (number >= kChunk * kPieces) break;
+      const u16* const x = row_of(row(base) + token) + piece * 8;
+      copy16(shared_address(&to[token][piece * 8]), x, token >= first && token < count);
     }
   }
   // Divides the keys that are in the state into parts of 16 bits.
@@ -70,99 +76,122 @@ struct ChunkPreparer {
       }
     }
   }
-  // The sum of squares of row lane / 2, which both its lanes get.
-  __device__ __forceinline__ float squares(const u16 (&rows)[kChunk][kKeyPitch]) const {
-    float sum = 0.0f;
-#pragma unroll
-    for (int piece = 0; piece < TL_KEY_DIM / 16; ++piece) {
-      float x[8];
-      unpack8(*reinterpret_cast<const uint4*>(&rows[lane / 2][(piece * 2 + lane % 2) * 8]), x);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
-    }
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
-  }
-  // Computes the factors of each token, those of the two tokens of two lanes side by side twice.
-  __device__ __forceinline__ void weigh_tokens(int first, int count, float log_decay, float factor, float& key_scale,
-                                               float& query_scale) const {
-    const int token = lane / 2;
-    const bool is_new = token >= first && token < count;
-    key_scale = query_scale = 1.0f;
-    if constexpr (Operands::kNormalizes) {
-      key_scale = from.key_scale(squares(slot.keys[0])), query_scale = from.query_scale(squares(slot.queries));
-      if (!is_new) key_scale = 1.0f;
-    }
-    float until = log_decay, after = log_decay;  // sums up to the token, and from it on
-#pragma unroll
-    for (int step = 1; step < kChunk; step *= 2) {
-      const float before = __shfl_up_sync(0xffffffffu, until, step * 2);
-      const float behind = __shfl_down_sync(0xffffffffu, after, step * 2);
-      if (token >= step) until += before;
-      if (token + step < kChunk) after += behind;
-    }
-    after = __shfl_down_sync(0xffffffffu, after, 2);
-    if (token == kChunk - 1) after = 0.0f;
-    if (lane % 2 == 0) {
-      const float total = expf(until);
-      slot.log_decays[token] = log_decay;
-      slot.of_value[token] = is_new ? factor : 0.0f;
-      slot.of_found[token] = is_new ? factor * key_scale * total : 0.0f;
-      slot.of_query[token] = query_scale * total;
-      slot.of_update[token] = key_scale * expf(after);
-      if (token == kChunk - 1) slot.decay = total;
-    }
-  }
-  // Multiplies keys and queries by the keys of the chunk.
-  __device__ __forceinline__ void multiply(float (&keys)[2][4], float (&queries)[2][4], int parts) const {
-    const int token = lane % 8 + lane / 8 % 2 * 8;
-#pragma unroll 2
+  // Multiplies keys and queries by the keys of the chunk, and queries by queries.
+  __device__ __forceinline__ void multiply(float (&keys)[2][4], float (&queries)[2][4], float (&squares)[2][4],
+                                           int parts) const {
+    const int token = lane % 8 + lane / 8 % 2 * 8, column = lane / 16 * 8;
+#pragma unroll 4
     for (int k = 0; k < TL_KEY_DIM; k += 16) {
-      const int at = k + lane / 16 * 8;
       u32 key[4], query[4];
-      load_matrix_x4(key, shared_address(&slot.keys[0][token][at]));
-      load_matrix_x4(query, shared_address(&slot.queries[token][at]));
-      for (int part = 0; part < parts; ++part) {
-        u32 other[4];
-        load_matrix_x4(other, shared_address(&slot.keys[part][token][at]));
+      load_matrix_x4(key, shared_address(&slot.keys[0][token][k + column]));
+      load_matrix_x4(query, shared_address(&slot.queries[token][k + column]));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        if constexpr (kMultipliesKeys) mma(keys[n], key, key[n], key[n + 2]);
+        mma(queries[n], query, key[n], key[n + 2]);
+        if constexpr (Operands::kNormalizes) mma(squares[n], query, query[n], query[n + 2]);
+      }
+    }
+    for (int part = 1; part < parts; ++part) {
+      for (int k = 0; k < TL_KEY_DIM; k += 16) {
+        u32 key[4], query[4], other[4];
+        load_matrix_x4(key, shared_address(&slot.keys[0][token][k + column]));
+        load_matrix_x4(query, shared_address(&slot.queries[token][k + column]));
+        load_matrix_x4(other, shared_address(&slot.keys[part][token][k + column]));
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          if constexpr (Operands::kCorrects) mma(keys[n], key, other[n], other[n + 2]);
+          if constexpr (kMultipliesKeys) mma(keys[n], key, other[n], other[n + 2]);
           mma(queries[n], query, other[n], other[n + 2]);
         }
       }
     }
   }
-  // The tokens of a pair whose product the lane has: which find something, and which have changed it before.
-  __device__ __forceinline__ int token_of(int half) const { return lane / 4 + half * 8; }
-  __device__ __forceinline__ int other_of(int i) const { return i / 2 * 8 + lane % 4 * 2 + i % 2; }
-  // Stores how far updates change what tokens of the chunk find.
-  __device__ __forceinline__ void weigh_pairs(int first, int parts, float factor, float key_scale,
-                                              float query_scale) const {
-    float keys[2][4] = {}, queries[2][4] = {};
-    multiply(keys, queries, parts);
-    // Decays are added up, because differences of totals lose the digits of small ones behind large ones.
-    float between[2][4] = {};
+  // The product of token lane / 2 with itself, which both its lanes get.
+  __device__ __forceinline__ float diagonal(const float (&products)[2][4]) const {
+    const bool second = lane / 4 % 2 == 1;
+    const int token = lane / 2, owner = token % 8 * 4 + token % 8 / 2;
+    const float low = __shfl_sync(0xffffffffu, second ? products[0][1] : products[0][0], owner);
+    const float high = __shfl_sync(0xffffffffu, second ? products[1][3] : products[1][2], owner);
+    return token < 8 ? low : high;
+  }
+  // Computes the factors of each token, those of the two tokens of two lanes side by side twice.
+  __device__ __forceinline__ void weigh_tokens(bool is_new, float log_decay, float factor, float key_scale,
+                                               float query_scale) const {
+    const int token = lane / 2, place = token % 8;
+    float until = log_decay, after = log_decay;  // sums in the token's half of the chunk, up to it and from it on
 #pragma unroll
-    for (int at = 1; at < kChunk; ++at) {
-      const float decay = slot.log_decays[at];
+    for (int step = 1; step < 8; step *= 2) {
+      const float before = __shfl_up_sync(0xffffffffu, until, step * 2);
+      const float behind = __shfl_down_sync(0xffffffffu, after, step * 2);
+      if (place >= step) until += before;
+      if (place + step < 8) after += behind;
+    }
+    const float first_half = __shfl_sync(0xffffffffu, until, 7 * 2);
+    const float second_half = __shfl_sync(0xffffffffu, after, 8 * 2);
+    after = __shfl_down_sync(0xffffffffu, after, 2);
+    if (place == 7) after = 0.0f;
+    const float half_sum = token < 8 ? after : until;
+    const float total = expf(token < 8 ? until : first_half + until);
+    const float decay = expf(token < 8 ? after + second_half : after);
+    if (lane % 2 == 0) {
+      slot.log_decays[token] = log_decay;
+      slot.half_sums[token] = half_sum;
+      slot.of_value[token] = is_new ? factor : 0.0f;
+      slot.of_found[token] = is_new ? factor * key_scale * total : 0.0f;
+      slot.of_query[token] = query_scale * total;
+      slot.of_update[token] = key_scale * decay;
+      if (token == kChunk - 1) slot.decay = total;
+    }
+  }
+  // The logarithms of the decays between the tokens of the pairs whose products the lane has: lane / 4, and 8 more,
+  // which find something, and of each tile two tokens that have changed it before. Decays are added up, because
+  // differences of totals lose the digits of small ones behind large ones.
+  __device__ __forceinline__ void add_decays(float (&between)[2][2][2]) const {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (at <= token_of(i / 4) && at > other_of(i % 4)) between[i / 4][i % 4] += decay;
+    for (int at = 1; at < 8; ++at) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float log_decay = slot.log_decays[half * 8 + at];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (at <= lane / 4 && at > lane % 4 * 2 + i) between[half][half][i] += log_decay;
+        }
       }
+    }
+    const float2 behind = *reinterpret_cast<const float2*>(&slot.half_sums[lane % 4 * 2]);
+    const float until = slot.half_sums[lane / 4 + 8];
+    between[1][0][0] = behind.x + until, between[1][0][1] = behind.y + until;
+  }
+  // Stores how far updates change what tokens of the chunk find.
+  __device__ __forceinline__ void weigh_pairs(int first, const float (&keys)[2][4], const float (&queries)[2][4],
+                                              float factor, float key_scale, float query_scale) const {
+    float between[2][2][2] = {};
+    add_decays(between);
+    float of_other[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      of_other[i / 2][i % 2] = __shfl_sync(0xffffffffu, key_scale, (i / 2 * 8 + lane % 4 * 2 + i % 2) * 2);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int token = token_of(half);
+      const int token = half * 8 + lane / 4;
       const float of_token = __shfl_sync(0xffffffffu, factor * key_scale, token * 2);
       const float of_query = __shfl_sync(0xffffffffu, query_scale, token * 2);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int other = other_of(i);
-        const float of_other = __shfl_sync(0xffffffffu, key_scale, other * 2);
-        const float decay = other <= token ? expf(between[half][i]) * of_other : 0.0f;
-        const bool corrects = Operands::kCorrects && other < token && token >= first;
-        slot.inverse[other][token] = corrects ? of_token * keys[i / 2][half * 2 + i % 2] * decay : 0.0f;
-        slot.seen[token][other] = of_query * queries[i / 2][half * 2 + i % 2] * decay;
+      for (int n = 0; n < 2; ++n) {
+        const int other = n * 8 + lane % 4 * 2;
+        float seen[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float weight = expf(between[half][n][i]) * of_other[n][i];
+          const bool corrects = other + i < token && token >= first;
+          if constexpr (Operands::kCorrects) {
+            const float found = of_token * keys[n][half * 2 + i] * weight;
+            slot.inverse[other + i][token] = corrects ? found : 0.0f;
+          }
+          seen[i] = other + i <= token ? of_query * queries[n][half * 2 + i] * weight : 0.0f;
+        }
+        *reinterpret_cast<float2*>(&slot.seen[token][other]) = make_float2(seen[0], seen[1]);
       }
     }
   }
@@ -191,27 +220,39 @@ struct ChunkPreparer {
       if (lane < kChunk) slot.inverse[token][column] = token > column ? rows[token] : 0.0f;
     }
   }
+  // Computes the logarithm of the decay and the factor of token lane / 2.
+  __device__ __forceinline__ void load_factors(int base, int first, int count, float& log_decay, float& factor) const {
+    const int token = lane / 2, position = base + token;
+    const bool is_new = token >= first && token < count;
+    const u64 at = row(min_of(max_of(position, state.past), state.end - 1));
+    const float own_decay = from.log_decay(at, 0), own_factor = from.factor(at);
+    log_decay = is_new ? own_decay : 0.0f, factor = is_new ? own_factor : 0.0f;
+    if (token < first) log_decay = *state.decay(position);
+  }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
-  __device__ __forceinline__ void prepare(int base, int first, int count) const {
+  __device__ __forceinline__ void prepare(int base, int first, int count, float log_decay, float factor) const {
     copy_rows<TL_KEY_DIM>(slot.keys[0], base, first, count, [&](u64 at) { return from.key(at); });
     copy_rows<TL_KEY_DIM>(slot.queries, base, first, count, [&](u64 at) { return from.query(at); });
     copy_rows<TL_COLUMNS>(slot.values, base, first, count, [&](u64 at) { return from.values(at) + first_column; });
     copy_commit();
-    const int token = lane / 2, position = base + token;
-    float log_decay = 0.0f, factor = 0.0f, key_scale, query_scale;
-    if (token < first) log_decay = *state.decay(position);
-    if (token >= first && token < count)
-      log_decay = from.log_decay(row(position), 0), factor = from.factor(row(position));
     copy_wait<0>();
     __syncwarp();
-    const int parts = first > 0 ? kParts : 1;
     if (first > 0) {
       split_keys(base, first);
       __syncwarp();
     }
-    weigh_tokens(first, count, log_decay, factor, key_scale, query_scale);
+    float keys[2][4] = {}, queries[2][4] = {}, squares[2][4] = {};
+    multiply(keys, queries, squares, first > 0 ? kParts : 1);
+    const bool is_new = lane / 2 >= first && lane / 2 < count;
+    float key_scale = 1.0f, query_scale = 1.0f;
+    if constexpr (Operands::kNormalizes) {
+      const float of_key = from.key_scale(diagonal(keys));
+      key_scale = is_new ? of_key : 1.0f;
+      query_scale = from.query_scale(diagonal(squares));
+    }
+    weigh_tokens(is_new, log_decay, factor, key_scale, query_scale);
     __syncwarp();
-    weigh_pairs(first, parts, factor, key_scale, query_scale);
+    weigh_pairs(first, keys, queries, factor, key_scale, query_scale);
     if constexpr (Operands::kCorrects) {
       __syncwarp();
       invert();

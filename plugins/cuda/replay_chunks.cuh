@@ -372,9 +372,11 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
     const ChunkPreparer<Operands> preparer{from, state, slots[slot], span.first, first_column, lane};
     u32 parity = 1;
     for (int number = slot; number < num_chunks; number += kChunkSlots, parity ^= 1) {
-      const int base = state.length + number * kChunk;
+      const int base = state.length + number * kChunk, first = first_of(base), count = min_of(kChunk, state.end - base);
+      float log_decay, factor;
+      preparer.load_factors(base, first, count, log_decay, factor);
       barrier_wait(barriers + slot * 16 + 8, parity);
-      preparer.prepare(base, first_of(base), min_of(kChunk, state.end - base));
+      preparer.prepare(base, first, count, log_decay, factor);
       release_stage(barriers + slot * 16, lane);
     }
   } else {
