@@ -21,15 +21,15 @@ static_assert(TL_KEY_DIM % 16 == 0 && TL_KEY_DIM <= 128 && TL_COLUMNS % 16 == 0 
 // What is prepared of a chunk. The updates u of its tokens and their results y are, with those s before a token t:
 //   own[t] = of_value[t] * value[t] - of_found[t] * (matrix^T key[t]), or the update itself of a token in the state
 //   u[t] = own[t] + sum of inverse[t][s] * own[s]
-//   y[t] = of_query[t] * (matrix^T query[t]) + sum of seen[t][s] * u[s], that of t included
+//   y[t] = of_query[t] * (matrix^T query[t]) + sum of seen[t][s] * own[s], that of t included
 // and then the matrix is matrix * decay + sum of of_update[t] * key[t] u[t]^T. If what the key of t finds of u[s] is
-// found[t][s] * u[s], then I + inverse is the inverse of I + found; both are zero on the diagonal and above.
+// found[t][s] * u[s], then I + inverse is the inverse of I + found; both are zero on the diagonal and above. What the
+// query of t finds of updates, times I + inverse, is seen.
 struct alignas(16) ChunkSlot {
   u16 keys[kParts][kChunk][kKeyPitch];  // the first part of all tokens, and the others of those in the state
   u16 queries[kChunk][kKeyPitch];
   u16 values[kChunk][kValuePitch];
-  float inverse[kChunk][kWeightPitch];  // and before it is computed, found, transposed
-  float seen[kChunk][kWeightPitch];
+  float inverse[kChunk][kWeightPitch], seen[kChunk][kWeightPitch];
   float log_decays[kChunk];
   float half_sums[kChunk];  // of log_decays: behind the token in the first half of the chunk, up to it in the second
   float of_value[kChunk], of_found[kChunk], of_query[kChunk], of_update[kChunk];
@@ -162,9 +162,10 @@ struct ChunkPreparer {
     const float until = slot.half_sums[lane / 4 + 8];
     between[1][0][0] = behind.x + until, between[1][0][1] = behind.y + until;
   }
-  // Stores how far updates change what tokens of the chunk find.
+  // Computes how far updates change what keys of the chunk find, and stores that for queries.
   __device__ __forceinline__ void weigh_pairs(int first, const float (&keys)[2][4], const float (&queries)[2][4],
-                                              float factor, float key_scale, float query_scale) const {
+                                              float factor, float key_scale, float query_scale,
+                                              float (&found)[2][2][2]) const {
     float between[2][2][2] = {};
     add_decays(between);
     float of_other[2][2];
@@ -184,40 +185,54 @@ struct ChunkPreparer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float weight = expf(between[half][n][i]) * of_other[n][i];
-          const bool corrects = other + i < token && token >= first;
-          if constexpr (Operands::kCorrects) {
-            const float found = of_token * keys[n][half * 2 + i] * weight;
-            slot.inverse[other + i][token] = corrects ? found : 0.0f;
-          }
+          const bool corrects = Operands::kCorrects && other + i < token && token >= first;
+          found[half][n][i] = corrects ? of_token * keys[n][half * 2 + i] * weight : 0.0f;
           seen[i] = other + i <= token ? of_query * queries[n][half * 2 + i] * weight : 0.0f;
         }
         *reinterpret_cast<float2*>(&slot.seen[token][other]) = make_float2(seen[0], seen[1]);
       }
     }
   }
-  // Computes the inverse from found by substitution. A lane has a column, and two lanes the same.
-  __device__ __forceinline__ void invert() const {
-    const int column = lane % kChunk;
-    float rows[kChunk];
+  // Calls use(found, token, other) for each pair of tokens that the lane has.
+  template <typename Use>
+  __device__ __forceinline__ void for_each_pair(const float (&found)[2][2][2], const Use& use) const {
 #pragma unroll
-    for (int token = 0; token < kChunk; ++token) rows[token] = token == column ? 1.0f : 0.0f;
+    for (int i = 0; i < 8; ++i) {
+      use(found[i / 4][i / 2 % 2][i % 2], i / 4 * 8 + lane / 4, i / 2 % 2 * 8 + lane % 4 * 2 + i % 2);
+    }
+  }
+  // Computes the inverse, and of what queries find, what they see. Of the equations (I + found) x = e a lane has column
+  // `lane` of I as e; of x (I + found) = e it has row `lane` - 16 of what queries find. Backwards, the latter have the
+  // form of the former: so all lanes substitute alike, with found transposed and with found backwards.
+  __device__ __forceinline__ void substitute(const float (&found)[2][2][2]) const {
+    constexpr int kLast = kChunk - 1;
+    const bool of_query = lane >= kChunk;
+    const int own = lane % kChunk;
+    float x[kChunk];
 #pragma unroll
-    for (int other = 0; other < kChunk - 1; ++other) {
-      float found[kChunk];
+    for (int i = 0; i < kChunk; ++i) x[i] = of_query ? slot.seen[own][kLast - i] : i == own ? 1.0f : 0.0f;
+    __syncwarp();
+    for_each_pair(found, [&](float pair, int token, int other) {
+      slot.inverse[other][token] = pair, slot.seen[kLast - token][kLast - other] = pair;
+    });
+    __syncwarp();
+    const float (*const factors)[kWeightPitch] = of_query ? slot.seen : slot.inverse;
 #pragma unroll
-      for (int at = (other + 1) / 4 * 4; at < kChunk; at += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(&slot.inverse[other][at]);
-        found[at] = four.x, found[at + 1] = four.y, found[at + 2] = four.z, found[at + 3] = four.w;
+    for (int solved = 0; solved < kLast; ++solved) {
+      float of_rest[kChunk];
+#pragma unroll
+      for (int i = (solved + 1) / 4 * 4; i < kChunk; i += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&factors[solved][i]);
+        of_rest[i] = four.x, of_rest[i + 1] = four.y, of_rest[i + 2] = four.z, of_rest[i + 3] = four.w;
       }
 #pragma unroll
-      for (int token = other + 1; token < kChunk; ++token) {
-        rows[token] = fmaf(-found[token], rows[other], rows[token]);
-      }
+      for (int i = solved + 1; i < kChunk; ++i) x[i] = fmaf(-of_rest[i], x[solved], x[i]);
     }
     __syncwarp();
 #pragma unroll
-    for (int token = 0; token < kChunk; ++token) {
-      if (lane < kChunk) slot.inverse[token][column] = token > column ? rows[token] : 0.0f;
+    for (int i = 0; i < kChunk; ++i) {
+      float& to = of_query ? slot.seen[own][kLast - i] : slot.inverse[i][own];
+      to = of_query || i > own ? x[i] : 0.0f;
     }
   }
   // Computes the logarithm of the decay and the factor of token lane / 2.
@@ -252,10 +267,11 @@ struct ChunkPreparer {
     }
     weigh_tokens(is_new, log_decay, factor, key_scale, query_scale);
     __syncwarp();
-    weigh_pairs(first, keys, queries, factor, key_scale, query_scale);
+    float found[2][2][2];
+    weigh_pairs(first, keys, queries, factor, key_scale, query_scale, found);
     if constexpr (Operands::kCorrects) {
       __syncwarp();
-      invert();
+      substitute(found);
     }
   }
 };

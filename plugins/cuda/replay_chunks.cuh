@@ -154,67 +154,73 @@ struct ChunkColumns {
       }
     }
   }
-  // Adds what is found in the other half: for all keys, and for the queries whose results the warp computes.
-  __device__ __forceinline__ void add_other_half(int number, float (&keys)[2][4], float (&queries)[2][4],
-                                                 float (&results)[kTokenTiles][4]) const {
-    if constexpr (kHalves == 1) {
-#pragma unroll
-      for (int i = 0; i < kTokenTiles * 4; ++i) results[i / 4][i % 4] = queries[i / 4][i % 4];
-    } else {
-      float4(&parts)[kColumnWarps][3][32] = found_parts.parts[number % 2];
-      float4(&mine)[3][32] = parts[group * 2 + half], (&others)[3][32] = parts[group * 2 + (half ^ 1)];
-      float given[4], own[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        given[i] = half == 0 ? queries[1][i] : queries[0][i];
-        own[i] = half == 0 ? queries[0][i] : queries[1][i];
-      }
+  // Shares what is found in the warp's half: for all keys, and for the queries whose results the other warp computes.
+  __device__ __forceinline__ void give(int number, const float (&keys)[2][4], const float (&queries)[2][4]) const {
+    if constexpr (kHalves == 2) {
+      float4(&mine)[3][32] = found_parts.parts[number % 2][group * 2 + half];
       if constexpr (Operands::kCorrects) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) mine[n][lane] = make_float4(keys[n][0], keys[n][1], keys[n][2], keys[n][3]);
       }
-      mine[2][lane] = make_float4(given[0], given[1], given[2], given[3]);
+      float others[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) others[i] = half == 0 ? queries[1][i] : queries[0][i];
+      mine[2][lane] = make_float4(others[0], others[1], others[2], others[3]);
+    }
+  }
+  // Adds what is found in the other half.
+  __device__ __forceinline__ void take(int number, float (&keys)[2][4], const float (&queries)[2][4],
+                                       float (&results)[kTokenTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      results[0][i] = half == 0 ? queries[0][i] : queries[1][i];
+      if constexpr (kHalves == 1) results[1][i] = queries[1][i];
+    }
+    if constexpr (kHalves == 2) {
       asm volatile("bar.sync %0, 64;" ::"r"(1 + group) : "memory");
       // The order of a sum of two numbers does not matter: both warps get the same bits.
+      const float4(&others)[3][32] = found_parts.parts[number % 2][group * 2 + (half ^ 1)];
       if constexpr (Operands::kCorrects) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) add(keys[n], keys[n], others[n][lane]);
+        for (int n = 0; n < 2; ++n) add(keys[n], others[n][lane]);
       }
-      add(results[0], own, others[2][lane]);
+      add(results[0], others[2][lane]);
     }
   }
-  static __device__ __forceinline__ void add(float (&sums)[4], const float (&a)[4], float4 b) {
-    sums[0] = a[0] + b.x, sums[1] = a[1] + b.y, sums[2] = a[2] + b.z, sums[3] = a[3] + b.w;
+  static __device__ __forceinline__ void add(float (&sums)[4], float4 b) {
+    sums[0] += b.x, sums[1] += b.y, sums[2] += b.z, sums[3] += b.w;
   }
-  // Computes the updates of the chunk's tokens from what their keys find.
-  __device__ __forceinline__ void solve(const ChunkSlot& slot, const float2 (&values)[2][2], int base, int first,
-                                        const float (&keys)[2][4], float (&updates)[2][4]) const {
+  // Multiplies by a number for each token.
+  __device__ __forceinline__ void scale(float (&of_tile)[4], float2 factors) const {
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float2 of_value = of_tokens(slot.of_value, n), of_found = of_tokens(slot.of_found, n);
+    for (int i = 0; i < 4; ++i) of_tile[i] *= i % 2 == 0 ? factors.x : factors.y;
+  }
+  // Computes the updates of the chunk from what is the tokens' own, and adds what new tokens see of it to results.
+  __device__ __forceinline__ void solve(const ChunkSlot& slot, const float (&own)[2][4], float (&updates)[2][4],
+                                        float (&results)[kTokenTiles][4]) const {
+    const Tf32Operand left[2] = {Tf32Operand(own[0]), Tf32Operand(own[1])};
+    float late_update[4] = {}, late_results[kTokenTiles][4] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool second = i % 2 == 1;
-        const float value = second ? values[n][i / 2].y : values[n][i / 2].x;
-        updates[n][i] = (second ? of_value.y : of_value.x) * value;
-        if constexpr (Operands::kCorrects) {
-          updates[n][i] = fmaf(second ? -of_found.y : -of_found.x, keys[n][i], updates[n][i]);
-        }
-      }
-    }
-    if (first > 0) load_updates(base, first, updates);
-    if constexpr (!Operands::kCorrects) return;
-    const Tf32Operand own[2] = {Tf32Operand(updates[0]), Tf32Operand(updates[1])};
-    const Tf32Pair inverse[3] = {weights(slot.inverse, 0, 0), weights(slot.inverse, 1, 0), weights(slot.inverse, 1, 1)};
-    float late[4] = {};
+    for (int i = 0; i < 8; ++i) updates[i / 4][i % 4] = own[i / 4][i % 4];
 #pragma unroll
     for (int product = 0; product < Tf32Operand::kProducts; ++product) {
-      own[0].multiply(updates[0], inverse[0], product);
-      own[0].multiply(updates[1], inverse[1], product);
-      own[1].multiply(late, inverse[2], product);
+      if constexpr (Operands::kCorrects) {
+        left[0].multiply(updates[0], weights(slot.inverse, 0, 0), product);
+        left[0].multiply(updates[1], weights(slot.inverse, 1, 0), product);
+        left[1].multiply(late_update, weights(slot.inverse, 1, 1), product);
+      }
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+        left[0].multiply(results[n], weights(slot.seen, token_tile(n), 0), product);
+        left[1].multiply(late_results[n], weights(slot.seen, token_tile(n), 1), product);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) updates[1][i] += late[i];
+    for (int i = 0; i < 4; ++i) {
+      updates[1][i] += late_update[i];
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) results[n][i] += late_results[n][i];
+    }
   }
   // The numbers of the lane's two tokens of tile n.
   __device__ __forceinline__ float2 of_tokens(const float (&numbers)[kChunk], int n) const {
@@ -245,85 +251,83 @@ struct ChunkColumns {
       if (is_new && state.keeps(base + token)) state.update(base + token)[at] = updates[n][i];
     });
   }
-  // Completes and stores the results of new tokens.
-  __device__ __forceinline__ void finish(const ChunkSlot& slot, const float2 (&values)[2][2], int base, int first,
-                                         int count, const Tf32Operand (&left)[2],
-                                         float (&results)[kTokenTiles][4]) const {
+  // Stores the results of new tokens.
+  __device__ __forceinline__ void store_results(const float2 (&values)[2][2], int base, int first, int count,
+                                                const float (&results)[kTokenTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      const int tile = token_tile(n);
-      const float2 factors = of_tokens(slot.of_query, tile);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) results[n][i] *= i % 2 == 0 ? factors.x : factors.y;
-      const Tf32Pair seen[2] = {weights(slot.seen, tile, 0), weights(slot.seen, tile, 1)};
-      float late[4] = {};
-#pragma unroll
-      for (int product = 0; product < Tf32Operand::kProducts; ++product) {
-        left[0].multiply(results[n], seen[0], product);
-        left[1].multiply(late, seen[1], product);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) results[n][i] += late[i];
       // A lane gets two columns of a token, instead of two tokens of a column.
-      const int token = tile * 8 + lane / 4;
+      const int tile = token_tile(n), token = tile * 8 + lane / 4;
       const u64 row = static_cast<u64>(first_row + base + token - state.past);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        const float2 sums = make_float2(
-            fmaf(from.of_value(), tile == 0 ? values[0][part].x : values[1][part].x, results[n][part * 2]),
-            fmaf(from.of_value(), tile == 0 ? values[0][part].y : values[1][part].y, results[n][part * 2 + 1]));
+        float2 sums = make_float2(results[n][part * 2], results[n][part * 2 + 1]);
+        if constexpr (Operands::kAddsValue) {
+          const float2 value = tile == 0 ? values[0][part] : values[1][part];
+          sums.x = fmaf(from.of_value(), value.x, sums.x), sums.y = fmaf(from.of_value(), value.y, sums.y);
+        }
         const u32 pair = transpose_matrix(pack2(sums.x, sums.y));
         if (token < first || token >= count) continue;
         *reinterpret_cast<u32*>(from.result(row, column - lane / 4 + part * 8 + lane % 4 * 2)) = pair;
       }
     }
   }
-  // Adds all tokens of the chunk to the matrix.
+  // Adds all tokens of the chunk to the matrix, which has decayed.
   __device__ __forceinline__ void advance(const ChunkSlot& slot, float (&updates)[2][4], int parts) {
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float2 factors = of_tokens(slot.of_update, n);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) updates[n][i] *= i % 2 == 0 ? factors.x : factors.y;
-    }
+    for (int n = 0; n < 2; ++n) scale(updates[n], of_tokens(slot.of_update, n));
     const LeftOperand left(updates[0], updates[1]);
-    const float decay = slot.decay;
-#pragma unroll
-    for (int tile = 0; tile < kKeyTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) tiles[tile][i] *= decay;
-    }
+    add_products(left, slot.keys[0]);
+    for (int part = 1; part < parts; ++part) add_products(left, slot.keys[part]);
+  }
+  __device__ __forceinline__ void add_products(const LeftOperand& left, const u16 (&of_tokens)[kChunk][kKeyPitch]) {
     const int token = lane % 8 + lane / 8 % 2 * 8;
-    for (int part = 0; part < parts; ++part) {
-      u32 keys[kKeyTiles / 2][4];
+    u32 keys[kKeyTiles / 2][4];
 #pragma unroll
-      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
-        const int at = first_key() + pair * 16 + lane / 16 * 8;
-        load_matrix_x4_transposed(keys[pair], shared_address(&slot.keys[part][token][at]));
-      }
+    for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+      const int at = first_key() + pair * 16 + lane / 16 * 8;
+      load_matrix_x4_transposed(keys[pair], shared_address(&of_tokens[token][at]));
+    }
 #pragma unroll
-      for (int product = 0; product < LeftOperand::kProducts; ++product) {
+    for (int product = 0; product < LeftOperand::kProducts; ++product) {
 #pragma unroll
-        for (int tile = 0; tile < kKeyTiles; ++tile) {
-          const u32(&key)[4] = keys[tile / 2];
-          left.multiply(tiles[tile], key[tile % 2 * 2], key[tile % 2 * 2 + 1], product);
-        }
+      for (int tile = 0; tile < kKeyTiles; ++tile) {
+        const u32(&key)[4] = keys[tile / 2];
+        left.multiply(tiles[tile], key[tile % 2 * 2], key[tile % 2 * 2 + 1], product);
       }
     }
   }
   // Computes the `count` tokens from position `base` on, of which the `first` are in the state.
   __device__ __forceinline__ void run(const ChunkSlot& slot, int number, int base, int first, int count) {
-    float found[2][4] = {}, queries[2][4] = {}, results[kTokenTiles][4], updates[2][4];
-    find(slot, found, queries);
-    add_other_half(number, found, queries, results);
+    float keys[2][4] = {}, queries[2][4] = {}, results[kTokenTiles][4], own[2][4], updates[2][4];
+    find(slot, keys, queries);
+    give(number, keys, queries);
     u32 pairs[4];
     load_matrix_x4_transposed(pairs,
                               shared_address(&slot.values[lane % 8 + lane / 16 * 8][group * 16 + lane / 8 % 2 * 8]));
     const float2 values[2][2] = {{unpack2(pairs[0]), unpack2(pairs[1])}, {unpack2(pairs[2]), unpack2(pairs[3])}};
-    solve(slot, values, base, first, found, updates);
-    finish(slot, values, base, first, count, {Tf32Operand(updates[0]), Tf32Operand(updates[1])}, results);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[n][i] = i % 2 == 0 ? values[n][i / 2].x : values[n][i / 2].y;
+      scale(own[n], of_tokens(slot.of_value, n));
+    }
+    const float decay = slot.decay;
+    for_each([&](u64, float& x) { x *= decay; });
+    take(number, keys, queries, results);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if constexpr (!Operands::kCorrects) break;
+      scale(keys[n], of_tokens(slot.of_found, n));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[n][i] -= keys[n][i];
+    }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) scale(results[n], of_tokens(slot.of_query, token_tile(n)));
+    if (first > 0) load_updates(base, first, own);
+    solve(slot, own, updates, results);
     if (half == 0 && base + kChunk > state.next_length) store_updates(base, first, count, updates);
-    if (base + kChunk >= state.end) return;
+    store_results(values, base, first, count, results);
     advance(slot, updates, first > 0 ? kParts : 1);
     for_each([&](u64, float& x) { x = kept_element(x); });
     if (base + kChunk == state.next_length) store();

@@ -9,7 +9,7 @@
 //   key(row), query(row), values(row): 16-bit elements of a token
 //   kNormalizes: whether keys and queries are multiplied by key_scale() and query_scale() of their sum of squares
 //   log_decay(row, i), factor(row)
-//   result(row, i): where a result goes; of_value(): the part of the value in it
+//   result(row, i): where a result goes; kAddsValue: whether it has a part of the value, of_value()
 #pragma once
 
 #include "cuda/async.cuh"

@@ -223,9 +223,10 @@ __device__ __forceinline__ void run_tokens(Column& column, Chunk& chunk, const O
     } else {
       const u64 row = static_cast<u64>(first_row + position - state.past);
       const float value = has_column ? unpack1(from.values(row)[number]) : 0.0f;
-      const float result = column.template add_token<kToken, Operands::kCorrects>(chunk, value);
+      float result = column.template add_token<kToken, Operands::kCorrects>(chunk, value);
       if (Column::quarter() == 0 && has_column) {
-        *from.result(row, number) = pack1(fmaf(from.of_value(), value, result));
+        if constexpr (Operands::kAddsValue) result = fmaf(from.of_value(), value, result);
+        *from.result(row, number) = pack1(result);
         if (state.keeps(position)) state.update(position)[number] = column.updates[kToken];
       }
     }

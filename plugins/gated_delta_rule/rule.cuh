@@ -14,7 +14,7 @@ constexpr int kRowSize = 2 * kKeys + TL_VALUE_HEADS * TL_VALUE_DIM;
 static_assert(TL_VALUE_HEADS % TL_KEY_HEADS == 0);
 
 struct DeltaRule {
-  static constexpr bool kCorrects = true, kNormalizes = true;
+  static constexpr bool kCorrects = true, kNormalizes = true, kAddsValue = false;
 
   u16* y;
   const u16* qkv;
@@ -42,7 +42,6 @@ struct DeltaRule {
   __device__ __forceinline__ u16* result(u64 row, int i) const {
     return y + (row * TL_VALUE_HEADS + head) * TL_VALUE_DIM + i;
   }
-  static __device__ __forceinline__ float of_value() { return 0.0f; }
 };
 
 }  // namespace tl

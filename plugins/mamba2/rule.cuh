@@ -15,7 +15,7 @@ constexpr int kRowSize = kInputs + 2 * kVectors;
 static_assert(TL_HEADS % TL_GROUPS == 0 && TL_DECAY_DIM == 1);
 
 struct StateSpace {
-  static constexpr bool kCorrects = false, kNormalizes = false;
+  static constexpr bool kCorrects = false, kNormalizes = false, kAddsValue = true;
 
   u16* y;
   const u16* xbc;
