@@ -240,8 +240,8 @@ struct ChunkPreparer {
     const int token = lane / 2, position = base + token;
     const bool is_new = token >= first && token < count;
     const u64 at = row(min_of(max_of(position, state.past), state.end - 1));
-    const float own_decay = from.log_decay(at, 0), own_factor = from.factor(at);
-    log_decay = is_new ? own_decay : 0.0f, factor = is_new ? own_factor : 0.0f;
+    const float of_decay = from.decay_input(at, 0), of_factor = from.factor_input(at);  // before the first is used
+    log_decay = is_new ? from.log_decay(of_decay, 0) : 0.0f, factor = is_new ? from.factor(of_factor) : 0.0f;
     if (token < first) log_decay = *state.decay(position);
   }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.

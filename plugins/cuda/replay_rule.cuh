@@ -8,7 +8,7 @@
 //     the value itself
 //   key(row), query(row), values(row): 16-bit elements of a token
 //   kNormalizes: whether keys and queries are multiplied by key_scale() and query_scale() of their sum of squares
-//   log_decay(row, i), factor(row)
+//   log_decay(input, i) and factor(input), of the numbers decay_input(row, i) and factor_input(row)
 //   result(row, i): where a result goes; kAddsValue: whether it has a part of the value, of_value()
 #pragma once
 
@@ -50,7 +50,9 @@ __device__ __forceinline__ void store_tokens(const Operands& from, const ReplayS
   for (int position = kept + threadIdx.x / 32; position < state.end; position += kWarps) {
     const u64 row = static_cast<u64>(span.first + position - span.past);
     load_vector<false>(from, row, [&](int i, float x) { state.key(position)[i] = x; });
-    for (int i = lane; i < TL_DECAY_DIM; i += 32) state.decay(position)[i] = from.log_decay(row, i);
+    for (int i = lane; i < TL_DECAY_DIM; i += 32) {
+      state.decay(position)[i] = from.log_decay(from.decay_input(row, i), i);
+    }
   }
   if (threadIdx.x == 0) state.store_length();
 }

@@ -61,8 +61,10 @@ __device__ __forceinline__ void load_tokens(Chunk& chunk, const Operands& from, 
     if (state.is_new(position)) {
       load_vector<false>(from, row, [&](int i, float x) { key[i] = x; });
       load_vector<true>(from, row, [&](int i, float x) { query[i] = x; });
-      for (int i = lane; i < TL_DECAY_DIM; i += 32) chunk.decays[token * TL_DECAY_DIM + i] = from.log_decay(row, i);
-      if (lane == 0) chunk.factors[token] = from.factor(row);
+      for (int i = lane; i < TL_DECAY_DIM; i += 32) {
+        chunk.decays[token * TL_DECAY_DIM + i] = from.log_decay(from.decay_input(row, i), i);
+      }
+      if (lane == 0) chunk.factors[token] = from.factor(from.factor_input(row));
     } else {
       for (int i = lane; i < TL_KEY_DIM; i += 32) key[i] = state.key(position)[i];
       for (int i = lane; i < TL_DECAY_DIM; i += 32) {

@@ -33,12 +33,12 @@ struct DeltaRule {
   }
   __device__ __forceinline__ float key_scale(float squares) const { return rsqrtf(squares + epsilon); }
   __device__ __forceinline__ float query_scale(float squares) const { return scale * rsqrtf(squares + epsilon); }
-  __device__ __forceinline__ float log_decay(u64 row, int i) const {
-    return -rate * softplus(unpack1(a[row * TL_A_PITCH + head * TL_DECAY_DIM + i]) + dt_bias[i]);
+  __device__ __forceinline__ float decay_input(u64 row, int i) const {
+    return unpack1(a[row * TL_A_PITCH + head * TL_DECAY_DIM + i]);
   }
-  __device__ __forceinline__ float factor(u64 row) const {
-    return 1.0f / (1.0f + expf(-unpack1(b[row * TL_B_PITCH + head])));
-  }
+  __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(b[row * TL_B_PITCH + head]); }
+  __device__ __forceinline__ float log_decay(float input, int i) const { return -rate * softplus(input + dt_bias[i]); }
+  static __device__ __forceinline__ float factor(float input) { return 1.0f / (1.0f + expf(-input)); }
   __device__ __forceinline__ u16* result(u64 row, int i) const {
     return y + (row * TL_VALUE_HEADS + head) * TL_VALUE_DIM + i;
   }

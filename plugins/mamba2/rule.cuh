@@ -29,10 +29,12 @@ struct StateSpace {
   }
   __device__ __forceinline__ const u16* query(u64 row) const { return key(row) + kVectors; }
   __device__ __forceinline__ const u16* values(u64 row) const { return xbc + row * kRowSize + head * TL_VALUE_DIM; }
-  __device__ __forceinline__ float log_decay(u64 row, int) const { return -rate * factor(row); }
+  __device__ __forceinline__ float decay_input(u64 row, int) const { return factor_input(row); }
+  __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(dt[row * TL_DT_PITCH + head]); }
+  __device__ __forceinline__ float log_decay(float input, int) const { return -rate * factor(input); }
   // The step.
-  __device__ __forceinline__ float factor(u64 row) const {
-    const float step = softplus(unpack1(dt[row * TL_DT_PITCH + head]) + bias);
+  __device__ __forceinline__ float factor(float input) const {
+    const float step = softplus(input + bias);
     return step < least ? least : step > greatest ? greatest : step;  // NaN stays NaN
   }
   __device__ __forceinline__ u16* result(u64 row, int i) const { return y + row * kInputs + head * TL_VALUE_DIM + i; }
