@@ -137,13 +137,15 @@ struct ChunkColumns {
   // What keys and queries find in the warp's part of the matrix.
   __device__ __forceinline__ void find(const ChunkSlot& slot, float (&keys)[2][4], float (&queries)[2][4]) const {
     const int token = lane % 8 + lane / 16 * 8;
+    LeftOperand next(tiles[0], tiles[1]);  // is made while products with the one before it are under way
 #pragma unroll
     for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
       const int at = first_key() + pair * 16 + lane / 8 % 2 * 8;
       u32 key[4], query[4];
       if constexpr (Operands::kCorrects) load_matrix_x4(key, shared_address(&slot.keys[0][token][at]));
       load_matrix_x4(query, shared_address(&slot.queries[token][at]));
-      const LeftOperand left(tiles[pair * 2], tiles[pair * 2 + 1]);
+      const LeftOperand left = next;
+      if (pair + 1 < kKeyTiles / 2) next = LeftOperand(tiles[pair * 2 + 2], tiles[pair * 2 + 3]);
 #pragma unroll
       for (int product = 0; product < LeftOperand::kProducts; ++product) {
 #pragma unroll
