@@ -197,9 +197,34 @@ struct ChunkColumns {
 #pragma unroll
     for (int i = 0; i < 4; ++i) of_tile[i] *= i % 2 == 0 ? factors.x : factors.y;
   }
-  // Computes the updates of the chunk from what is the tokens' own, and adds what new tokens see of it to results.
+  // Loads the values of the chunk's tokens, and what is the tokens' own of them.
+  __device__ __forceinline__ void load_values(const ChunkSlot& slot, float2 (&values)[2][2], float (&own)[2][4]) const {
+    u32 pairs[4];
+    load_matrix_x4_transposed(pairs,
+                              shared_address(&slot.values[lane % 8 + lane / 16 * 8][group * 16 + lane / 8 % 2 * 8]));
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        values[n][part] = unpack2(pairs[n * 2 + part]);
+        own[n][part * 2] = values[n][part].x, own[n][part * 2 + 1] = values[n][part].y;
+      }
+      scale(own[n], of_tokens(slot.of_value, n));
+    }
+  }
+  __device__ __forceinline__ void subtract_found(const ChunkSlot& slot, float (&keys)[2][4], float (&own)[2][4]) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      scale(keys[n], of_tokens(slot.of_found, n));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[n][i] -= keys[n][i];
+    }
+  }
+  // Computes the updates of the chunk from what is the tokens' own. Completes the results by what tokens see of that.
   __device__ __forceinline__ void solve(const ChunkSlot& slot, const float (&own)[2][4], float (&updates)[2][4],
                                         float (&results)[kTokenTiles][4]) const {
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) scale(results[n], of_tokens(slot.of_query, token_tile(n)));
     const Tf32Operand left[2] = {Tf32Operand(own[0]), Tf32Operand(own[1])};
     float late_update[4] = {}, late_results[kTokenTiles][4] = {};
 #pragma unroll
@@ -304,28 +329,12 @@ struct ChunkColumns {
     float keys[2][4] = {}, queries[2][4] = {}, results[kTokenTiles][4], own[2][4], updates[2][4];
     find(slot, keys, queries);
     give(number, keys, queries);
-    u32 pairs[4];
-    load_matrix_x4_transposed(pairs,
-                              shared_address(&slot.values[lane % 8 + lane / 16 * 8][group * 16 + lane / 8 % 2 * 8]));
-    const float2 values[2][2] = {{unpack2(pairs[0]), unpack2(pairs[1])}, {unpack2(pairs[2]), unpack2(pairs[3])}};
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own[n][i] = i % 2 == 0 ? values[n][i / 2].x : values[n][i / 2].y;
-      scale(own[n], of_tokens(slot.of_value, n));
-    }
+    float2 values[2][2];
+    load_values(slot, values, own);
     const float decay = slot.decay;
     for_each([&](u64, float& x) { x *= decay; });
     take(number, keys, queries, results);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      if constexpr (!Operands::kCorrects) break;
-      scale(keys[n], of_tokens(slot.of_found, n));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own[n][i] -= keys[n][i];
-    }
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) scale(results[n], of_tokens(slot.of_query, token_tile(n)));
+    if constexpr (Operands::kCorrects) subtract_found(slot, keys, own);
     if (first > 0) load_updates(base, first, own);
     solve(slot, own, updates, results);
     if (half == 0 && base + kChunk > state.next_length) store_updates(base, first, count, updates);
