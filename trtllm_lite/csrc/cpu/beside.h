@@ -1,20 +1,12 @@
-// What steps of an encoder may compute beside a paused one on CPUs, and the memory for it.
+// The memory of steps of an encoder beside a paused one on CPUs.
 #pragma once
 
 #include <cstddef>
 
 #include "engine/engine.h"
-#include "executor/step.h"
 #include "host/step_inputs.h"
 
 namespace tl {
-
-// The most tokens of a text that is short, and of a step beside a paused one. A step of half as many takes about as
-// long as one of a single token, because it reads all weights in any case (StepPace::kLeastPrefill).
-constexpr int kBesideTokens = 128;
-
-// Returns the bounds of steps beside a paused one; nothing if the encoder takes no longer texts.
-StepBounds beside_bounds(const Manifest& manifest);
 
 // The limits of steps beside a paused one, of an engine whose steps have `limits`.
 StepLimits beside_limits(StepLimits limits);

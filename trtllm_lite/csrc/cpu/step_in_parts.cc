@@ -4,6 +4,7 @@
 #include "cpu/beside.h"
 #include "cpu/cpu_encoder_steps.h"
 #include "cpu/cpu_executor.h"
+#include "executor/beside.h"
 
 namespace tl {
 

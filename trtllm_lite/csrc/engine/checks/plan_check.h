@@ -29,6 +29,8 @@ const PlanTensor& output_of(const Plan& plan, const std::string& name);
 // Bytes of a stored tensor if every symbol has its upper bound; for a cache, bytes per block. Throws EngineError if
 // this exceeds kMaxBytes or the plan does not bound a symbol.
 std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor);
+// The same for other bounds of symbols than the plan's.
+std::int64_t max_bytes(const Extents& bounds, const PlanTensor& tensor);
 
 // Throws EngineError unless all of the following hold. Symbols agree with the limits. Every tensor is where its kind
 // says: arena and state tensors inside their memory, weights exactly on their entries of the container (an engine

@@ -206,12 +206,14 @@ void check_tensors(const Plan& plan, const Manifest& manifest, const Container& 
   }
 }
 
-std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor) {
+std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor) { return max_bytes(plan.symbols, tensor); }
+
+std::int64_t max_bytes(const Extents& bounds, const PlanTensor& tensor) {
   std::int64_t bytes = item_size(tensor.dtype);
   const std::int64_t per_item = elements_per_item(tensor.dtype);
   for (const Dim& dim : tensor.shape) {
     if (is_chosen(dim)) continue;
-    std::int64_t extent = dim.symbol ? plan.symbols[*dim.symbol] : dim.value;
+    std::int64_t extent = dim.symbol ? bounds[*dim.symbol] : dim.value;
     if (&dim == &tensor.shape.back() && per_item > 1) {
       if (extent % per_item != 0) fail(tensor, "expected rows of whole bytes");
       extent /= per_item;
