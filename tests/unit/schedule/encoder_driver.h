@@ -26,13 +26,15 @@ struct HeardText {
 
 class EncoderDriver {
  public:
-  explicit EncoderDriver(const tl::EncoderConfig& config, const tl::StepBounds& beside = {})
-      : executor(config.max_batch_size, config.max_num_tokens, beside), planner(config, executor) {}
+  explicit EncoderDriver(const tl::EncoderConfig& config, const tl::StepBounds& beside = {},
+                         bool runs_while_paused = false)
+      : executor(config.max_batch_size, config.max_num_tokens, beside, runs_while_paused), planner(config, executor) {}
 
   tl::RequestId submit(tl::RequestSpec spec) {
     const tl::RequestId id = ++last_id_;
     heard[id].spec = spec;
     planner.add(std::make_unique<tl::Request>(id, std::move(spec), now));
+    executor.wake();
     return id;
   }
   // Submits a text of `length` tokens of which no other begins with the same.

@@ -33,8 +33,9 @@ tl::RequestSpec encoder_text(std::vector<std::int32_t> tokens, std::uint64_t flo
   return spec;
 }
 
-std::unique_ptr<FakeEncoder> fake_encoder() {
-  auto executor = std::make_unique<FakeEncoder>(6, 40, tl::StepBounds{.max_rows = 4, .max_tokens = 8});
+std::unique_ptr<FakeEncoder> fake_encoder(bool runs_while_paused = false) {
+  const tl::StepBounds beside{.max_rows = 4, .max_tokens = 8};
+  auto executor = std::make_unique<FakeEncoder>(6, 40, beside, runs_while_paused);
   executor->seconds_per_token = 1e-3;
   return executor;
 }
@@ -91,8 +92,8 @@ TEST(a_device_that_fails_is_told_of) {
   CHECK(listener.heard.at(id).message == "the device is lost" && loop.device_failed());
 }
 
-TEST(random_texts_from_several_threads) {
-  auto executor = fake_encoder();
+void run_random_texts_of_threads(bool runs_while_paused) {
+  auto executor = fake_encoder(runs_while_paused);
   auto faults = std::make_shared<std::mt19937_64>(1);
   executor->on_wait = [faults](const tl::StepBatch&) {
     if ((*faults)() % 60 == 0) throw tl::StepError("device fault");
@@ -144,5 +145,9 @@ TEST(random_texts_from_several_threads) {
     CHECK(reaches(static_cast<std::uint64_t>(stats.num_ended[static_cast<std::size_t>(reason)]), 20));
   }
 }
+
+TEST(random_texts_from_several_threads) { run_random_texts_of_threads(false); }
+
+TEST(random_texts_while_paused_steps_run_on) { run_random_texts_of_threads(true); }
 
 }  // namespace

@@ -147,14 +147,14 @@ constexpr tl::StepBounds kBeside{.max_rows = 3, .max_tokens = 10};
 
 // A driver whose steps with texts of more than 10 tokens pause after 5 of their tokens.
 struct PausingDriver : EncoderDriver {
-  explicit PausingDriver(int max_batch_size = 4)
-      : EncoderDriver({.max_batch_size = max_batch_size,
+  explicit PausingDriver(bool runs_while_paused = false, double seconds_per_token = 1e-3)
+      : EncoderDriver({.max_batch_size = 4,
                        .max_num_tokens = 80,
                        .max_input_len = 40,
-                       .step_seconds = 0.08,
+                       .step_seconds = runs_while_paused ? 0 : 0.08,
                        .slice_seconds = 0.005},
-                      kBeside) {
-    executor.seconds_per_token = 1e-3;
+                      kBeside, runs_while_paused) {
+    executor.seconds_per_token = seconds_per_token;
     on_step = [this](const tl::StepBatch& batch) {
       turns += "AB>"[static_cast<int>(batch.turn)];
       steps.push_back(lengths_of(batch));
@@ -251,14 +251,77 @@ TEST(a_paused_step_that_nobody_waits_for_is_given_up) {
   for (const auto& [_, text] : driver.heard) text.check();
 }
 
+TEST(short_texts_are_computed_while_a_paused_step_runs_on) {
+  PausingDriver driver(true);
+  driver.submit(20, 1);
+  for (int i = 0; i < 3; ++i) driver.step();
+  CHECK(driver.turns == "A>");  // others may have waited at its launch
+  for (int flow = 2; flow < 6; ++flow) driver.submit(3, flow);
+  driver.run();
+  CHECK(driver.turns == "A>B>B>>");
+  CHECK((driver.end_order == std::vector<tl::RequestId>{2, 3, 4, 5, 1}));
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
+// Also if short texts come all the time.
+TEST(the_end_of_a_step_that_runs_on_is_seen) {
+  PausingDriver driver(true);
+  const tl::RequestId id = driver.submit(40, 1);
+  driver.step();
+  std::uint64_t flow = 2;
+  int num_beside = 0;
+  driver.on_step = [&](const tl::StepBatch& batch) {
+    if (batch.turn == tl::StepTurn::kBeside) num_beside += static_cast<int>(batch.token_ids.size());
+  };
+  while (!driver.heard.at(id).end) {
+    for (int i = 0; i < 3; ++i) driver.submit(3, flow++);
+    driver.step();
+  }
+  CHECK(num_beside >= 40 && num_beside < 50);
+  driver.run();
+}
+
+TEST(a_step_that_runs_on_is_never_given_up) {
+  PausingDriver driver(true);
+  const tl::RequestId id = driver.submit(20, 1);
+  driver.step();
+  driver.end(id, tl::FinishReason::kCancelled);
+  const tl::RequestId same_flow = driver.submit(3, 1), longer = driver.submit(30, 2);
+  driver.run();
+  CHECK(driver.turns.starts_with("AB>"));
+  CHECK((driver.end_order == std::vector<tl::RequestId>{id, same_flow, longer}));
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
+// The device need not wait for the host between quick steps of long texts, unless short ones wait.
+TEST(quick_steps_of_long_texts_follow_each_other_at_once) {
+  for (const double seconds_per_token : {0.05e-3, 1e-3}) {
+    for (const bool with_short : {false, true}) {
+      PausingDriver driver(true, seconds_per_token);
+      driver.submit(40, 1);
+      driver.run();
+      for (int i = 0; i < 6; ++i) driver.submit(40, 1);
+      if (with_short) driver.submit(3, 2, -1);
+      std::vector<bool> paused;
+      driver.on_step = [&](const tl::StepBatch& batch) {
+        if (batch.turn == tl::StepTurn::kAnew && batch.token_ids.size() == 80) paused.push_back(batch.pause_after > 0);
+      };
+      driver.run();
+      const bool pauses = seconds_per_token == 1e-3 || with_short;
+      CHECK((paused == std::vector<bool>{pauses, pauses, true}));  // nobody waits behind the last
+      for (const auto& [_, text] : driver.heard) text.check();
+    }
+  }
+}
+
 TEST(failures_beside_a_paused_step) {
-  for (const bool beside : {true, false}) {
-    PausingDriver driver;
+  for (const auto& [beside, runs] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+    PausingDriver driver(runs);
     driver.submit(20, 1);
     driver.step();
     driver.submit(3, 2);
     driver.submit(4, 3);
-    driver.executor.on_wait = [beside](const tl::StepBatch& batch) {
+    driver.executor.on_wait = [beside = beside](const tl::StepBatch& batch) {
       if ((batch.turn == tl::StepTurn::kBeside) == beside) throw tl::StepError("device fault");
     };
     driver.run();
@@ -311,7 +374,8 @@ void run_random_texts(std::uint64_t seed) {
   const int most_beside = 2 + draw(7);
   const bool pauses = draw(2) > 0;
   EncoderDriver driver(config,
-                       pauses ? tl::StepBounds{.max_rows = 1 + draw(4), .max_tokens = most_beside} : tl::StepBounds{});
+                       pauses ? tl::StepBounds{.max_rows = 1 + draw(4), .max_tokens = most_beside} : tl::StepBounds{},
+                       draw(2) > 0);
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.row_error = [&](const tl::StepRow&) { return draw(50) ? std::string() : std::string("NaN"); };
   for (int i = 0; i < 150; ++i) {

@@ -140,7 +140,9 @@ struct StepBatch {
   bool awaited = false;       // a request in it can only go on when the results are known
   double draft_seconds = 0;   // time taken to propose its drafts before its launch
   StepTurn turn = StepTurn::kAnew;
-  double pause_after = 0;  // the executor may pause the step when it has run for so many seconds; 0: it must not
+  // The executor may pause the step when it has run for so many seconds, or, if steps run on while they are paused, at
+  // any time; 0: it must not.
+  double pause_after = 0;
 
   std::span<const std::int32_t> drafts_of(const StepRow& row) const {
     const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
@@ -234,6 +236,11 @@ class StepExecutor {
   // What a step may compute while another one is paused; nothing if steps are never paused. At most one step is paused
   // at a time, and it is none that runs beside another.
   virtual StepBounds beside_paused() const { return {}; }
+  // Whether a step runs on while it is paused, as on a GPU that computes two steps at once. Then it is never given up.
+  // It is paused as soon as it is launched, and once wake() was called, so that the scheduler can launch others.
+  virtual bool runs_while_paused() const { return false; }
+  // Called from any thread when there is mail for the scheduler.
+  virtual void wake() {}
 };
 
 }  // namespace tl

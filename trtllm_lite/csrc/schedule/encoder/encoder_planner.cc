@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ranges>
 #include <stdexcept>
 #include <utility>
 
@@ -29,7 +30,8 @@ EncoderPlanner::EncoderPlanner(const EncoderConfig& config, const StepExecutor& 
       texts_(config.ageing_window, config.max_input_len),
       pace_(config.step_seconds, config.least_tokens),
       steps_{.num_stages = executor.num_stages()},
-      beside_(executor.beside_paused()) {}
+      beside_(executor.beside_paused()),
+      runs_while_paused_(executor.runs_while_paused()) {}
 
 bool EncoderPlanner::end(RequestId id, FinishReason reason, std::string message, Clock::time_point now,
                          EventBatch& events) {
@@ -52,8 +54,11 @@ void EncoderPlanner::end_all(FinishReason reason, const std::string& message, Cl
 bool EncoderPlanner::prepare(StepBatch& batch, Clock::time_point now, EventBatch&) {
   batch.clear();
   batch.step = steps_.launched + 1;
-  if (paused_ && !any_alive(paused_->rows)) paused_.reset();
-  if (!paused_) add_texts(batch, now);
+  if (paused_ && !runs_while_paused_ && !any_alive(paused_->rows)) paused_.reset();
+  if (!paused_) {
+    add_texts(batch, now);
+    if (runs_while_paused_ && !is_slow(batch) && only_long_texts_wait()) batch.pause_after = 0;
+  }
   if (paused_ && paused_->yields) add_texts_beside(batch, now);
   if (paused_ && batch.empty()) go_on(batch);
   batch.awaited = is_awaited(batch);
@@ -61,8 +66,18 @@ bool EncoderPlanner::prepare(StepBatch& batch, Clock::time_point now, EventBatch
 }
 
 bool EncoderPlanner::is_awaited(const StepBatch& batch) const {
-  const double seconds = seconds_per_token_ * static_cast<double>(batch.token_ids.size());
-  return pace_.is_limited() || beside_.max_rows > 0 || seconds > kAwaitedSeconds;
+  return pace_.is_limited() || batch.turn != StepTurn::kAnew || batch.pause_after > 0 || is_slow(batch);
+}
+
+bool EncoderPlanner::is_slow(const StepBatch& batch) const {
+  return seconds_per_token_ * static_cast<double>(batch.token_ids.size()) > kAwaitedSeconds;
+}
+
+// Whether texts wait, of which none may be computed beside a step, as far as they are looked at.
+bool EncoderPlanner::only_long_texts_wait() const {
+  const auto seen = texts_.waiting().entries() | std::views::values | std::views::take(kMostSought);
+  return !texts_.waiting().empty() &&
+         std::ranges::all_of(seen, [&](Texts::Index index) { return is_long(texts_.request(index)); });
 }
 
 void EncoderPlanner::add_texts(StepBatch& batch, Clock::time_point now) {
@@ -165,7 +180,7 @@ void EncoderPlanner::complete(const StepBatch& batch, StepResult& result, Clock:
   }
   if (goes_on) paused_.reset();
   pace_.observe(static_cast<int>(batch.token_ids.size()), seconds);
-  seconds_per_token_ = seconds / static_cast<double>(batch.token_ids.size());
+  if (batch.turn != StepTurn::kBeside) seconds_per_token_ = seconds / static_cast<double>(batch.token_ids.size());
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const RequestRef ref = batch.rows[i].request;
     if (!texts_.alive(ref)) continue;  // it ended while the step was in flight

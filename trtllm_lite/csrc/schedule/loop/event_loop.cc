@@ -31,7 +31,7 @@ EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor
     : check_(config.make_check()),
       clock_(config.clock),
       executor_(std::move(executor)),
-      inbox_(config.max_requests, config.max_requests_of_step()),
+      inbox_(config.max_requests, config.max_requests_of_step(), [this] { executor_->wake(); }),
       planner_(config.make_planner(*executor_)),
       batches_(static_cast<std::size_t>(executor_->num_stages()) + 1),
       now_(clock_()),

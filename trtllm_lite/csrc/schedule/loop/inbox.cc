@@ -57,6 +57,7 @@ bool Inbox::holds() const { return num_holds_ > 0 && !draining_ && std::ssize(ma
 void Inbox::announce_mail() {
   has_mail_.store(true, std::memory_order_release);
   arrived_.notify_one();
+  on_mail_();
 }
 
 std::future<std::vector<int>> Inbox::order_slabs(int num_slabs) {

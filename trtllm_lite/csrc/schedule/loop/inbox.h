@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "schedule/loop/events.h"
@@ -39,7 +41,9 @@ struct Mail {
 // so that a few users who ask for many sequences leave room for others.
 class Inbox {
  public:
-  Inbox(int max_requests, int max_held) : max_requests_(max_requests), max_held_(max_held) {}
+  // Calls `on_mail` whenever there is mail, from the thread that brings it.
+  Inbox(int max_requests, int max_held, std::function<void()> on_mail)
+      : max_requests_(max_requests), max_held_(max_held), on_mail_(std::move(on_mail)) {}
 
   // Called from any thread, at the time `now`. Throws OverloadedError at once if too many are outstanding, LimitError
   // if the loop is shutting down.
@@ -70,6 +74,7 @@ class Inbox {
 
  private:
   const int max_requests_, max_held_;
+  const std::function<void()> on_mail_;
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   Mail mail_;
