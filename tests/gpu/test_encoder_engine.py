@@ -1,5 +1,6 @@
 """Encoders on the GPU, from a Hugging Face directory to ``LLM.embed``, against transformers in float32."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def test_long_texts(family: str, tmp_path: Path) -> None:
     with LLM(tmp_path / "model", target=arch(), dtype="bfloat16", **limits) as llm:
         rows = np.array(llm.embed(texts), np.float32)
     assert_close(rows, expected_rows(model, texts), "bfloat16", table=ROUNDED_TOLERANCES)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_short_texts_beside_long_ones(family: str, tmp_path: Path) -> None:
+    """Texts that several threads embed at once, in steps beside each other, have the embeddings that they have alone."""
+    save_tiny_model(family, tmp_path / "model", **SHAPE, max_position_embeddings=2050)
+    write_pooling(tmp_path / "model")
+    lengths = [[1500, 1100], [3, 40], [128], [7, 7, 90]]
+    texts = [[[3 + (token * length) % 300 for token in range(length)] for length in call] for call in lengths]
+    limits = {"max_batch_size": 16, "max_input_len": 2000, "max_seq_len": 2000, "max_num_tokens": 8000}
+    with LLM(tmp_path / "model", target=arch(), dtype="bfloat16", **limits) as llm, ThreadPoolExecutor(8) as pool:
+        alone = [[np.array(llm.embed(text), np.float32) for text in call] for call in texts]
+        for call, rows in zip(texts * 50, pool.map(llm.embed, texts * 50), strict=True):
+            np.testing.assert_allclose(rows, alone[texts.index(call)], atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

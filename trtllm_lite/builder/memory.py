@@ -1,7 +1,7 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.modules import Module
-from trtllm_lite.engine.plan import Plan
+from trtllm_lite.engine.plan import Plan, PlanTensor
 
 _PAGE_BYTES = 4096
 
@@ -23,8 +23,8 @@ class MemoryPlan:
     """Bytes by kind.
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
-    values; ``step_inputs`` for token ids, block tables and other inputs; ``beside`` for both in steps of short texts
-    that a CPU encoder runs beside a long one; ``scratch`` for the ``num_threads`` threads of a CPU engine, or, on a GPU
+    values; ``step_inputs`` for token ids, block tables and other inputs; ``beside`` for steps of short texts that an
+    encoder runs beside a long one; ``scratch`` for the ``num_threads`` threads of a CPU engine, or, on a GPU
     (``num_threads`` 0), for matrix products and state; ``adapters`` for DEFAULT_MAX_LORAS adapters on a GPU.
     ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
     of each rank. ``link_bytes`` maps each collective to the maximum number of bytes that a rank reads from the others
@@ -71,28 +71,42 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         weights=sum(weight.num_bytes for weight in planned.weights),
         kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
         arena=plan.arena_bytes,
-        step_inputs=_input_bytes(plan, plan.symbols),
-        beside=0 if planned.module.caches or limits.max_input_len <= BESIDE_TOKENS else _beside_bytes(plan),
+        step_inputs=_input_bytes(plan.tensors, plan.symbols),
+        beside=_beside_bytes(plan) if takes_long_texts(planned.module, limits) else 0,
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
         cache_use=cache_use(kv_cache, limits.max_seq_len),
     )
 
 
-def _input_bytes(plan: Plan, symbols: dict[str, int]) -> int:
-    return sum(tensor.max_bytes(symbols) for tensor in plan.tensors if tensor.kind == "input")
+def _input_bytes(tensors: Sequence[PlanTensor], symbols: dict[str, int], alignment: int = 1) -> int:
+    return sum(align(tensor.max_bytes(symbols), alignment) for tensor in tensors if tensor.kind == "input")
+
+
+def takes_long_texts(module: Module, limits: BuildLimits) -> bool:
+    """Whether ``module`` is an encoder of which short texts have steps beside those of long ones."""
+    return not module.caches and limits.max_input_len > BESIDE_TOKENS
+
+
+def beside_parts(tensors: Sequence[PlanTensor], symbols: dict[str, int], alignment: int) -> tuple[list[int], int]:
+    """The memory of steps beside a paused one (csrc/executor/beside.h).
+
+    Returns the bytes of the largest of the arena's tensors at each offset, and those of all inputs, each aligned.
+    """
+    small = {name: min(symbols[name], BESIDE_TOKENS) for name in ("num_tokens", "num_seqs")}
+    symbols = {**symbols, **small, "num_seqs_plus_1": small["num_seqs"] + 1}
+    largest: dict[int, int] = defaultdict(int)
+    for tensor in tensors:
+        if tensor.kind == "arena":
+            largest[tensor.offset] = max(largest[tensor.offset], align(tensor.max_bytes(symbols), alignment))
+    return [*largest.values()], _input_bytes(tensors, symbols, alignment)
 
 
 def _beside_bytes(plan: Plan) -> int:
-    """The memory of steps beside a paused one: see csrc/cpu/beside.h."""
-    small = {name: min(plan.symbols[name], BESIDE_TOKENS) for name in ("num_tokens", "num_seqs")}
-    symbols = {**plan.symbols, **small, "num_seqs_plus_1": small["num_seqs"] + 1}
-    largest: dict[int, int] = defaultdict(int)
-    for tensor in plan.tensors:
-        if tensor.kind == "arena":
-            largest[tensor.offset] = max(largest[tensor.offset], tensor.max_bytes(symbols))
-    pages = sum(align(num_bytes, _PAGE_BYTES) + _PAGE_BYTES for num_bytes in largest.values())
-    return min(pages, plan.arena_bytes) + _input_bytes(plan, symbols)
+    """See csrc/cpu/beside.h."""
+    arena, inputs = beside_parts(plan.tensors, plan.symbols, 1)
+    pages = sum(align(num_bytes, _PAGE_BYTES) + _PAGE_BYTES for num_bytes in arena)
+    return min(pages, plan.arena_bytes) + inputs
 
 
 def kv_cache_of(module: Module, limits: BuildLimits) -> KvCache:

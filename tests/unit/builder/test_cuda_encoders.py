@@ -17,9 +17,10 @@ from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.checkpoint import checkpoint_of_shape, open_checkpoint
-from trtllm_lite.builder.cuda.planning import Lowered, lower_network
+from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.convert import convert_checkpoint, open_model_config
 from trtllm_lite.engine.format import ENGINE_FILE
@@ -121,6 +122,23 @@ def test_engines_are_read_back(family: str, tmp_path: Path) -> None:
     memory = plan_memory(tmp_path / "checkpoint", target=targets, **LIMITS)
     assert memory.kv_cache == 0
     assert memory.weights == manifest.memory.weights
+
+
+def test_memory_of_steps_beside_long_texts(tmp_path: Path) -> None:
+    """It holds the values of a step of 128 tokens, of which those of different places share no memory."""
+    save_tiny_model("bert", tmp_path / "model", **SHAPE, max_position_embeddings=600)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
+
+    def memory(longest: int, num_tokens: int) -> MemoryPlan:
+        limits = {**LIMITS, "max_input_len": longest, "max_seq_len": longest, "max_num_tokens": num_tokens}
+        return plan_memory(tmp_path / "checkpoint", target="sm_90", **limits)
+
+    small, large = memory(128, 128), memory(512, 1024)
+    assert small.beside == 0
+    least = small.arena + small.step_inputs + WORKSPACE_BYTES
+    assert least <= large.beside < least + 2 * small.arena
+    assert large.workspace == large.arena + large.step_inputs + large.beside + large.scratch
+    assert memory(512, 2048).beside == large.beside
 
 
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)

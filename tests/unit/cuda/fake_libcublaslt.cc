@@ -1,11 +1,13 @@
 // libcublasLt.so.13 for machines without a GPU: it computes no products, only the deviation of its operand x, and its
 // algorithms refuse some numbers of rows. An algorithm is its number; which ones are proposed depends on the output's
 // width.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -69,6 +71,12 @@ void look_at(void* argument) {
   delete values;
 }
 
+// The streams of products by the workspace that they used.
+std::map<void*, std::set<void*>>& workspace_users() {
+  static std::map<void*, std::set<void*>> users;
+  return users;
+}
+
 }  // namespace
 
 extern "C" {
@@ -79,6 +87,13 @@ int cuLaunchHostFunc(void* stream, void (*function)(void*), void* argument);
 std::int64_t fake_runs(std::int64_t algorithm, std::int64_t num_rows) { return runs()[{algorithm, num_rows}]; }
 
 double fake_deviation() { return last_deviation(); }
+
+// For tests: the most streams of products that used one workspace, since the last call.
+std::int64_t fake_workspace_users() {
+  std::size_t most = 0;
+  for (const auto& [_, streams] : workspace_users()) most = std::max(most, streams.size());
+  return workspace_users().clear(), static_cast<std::int64_t>(most);
+}
 
 std::size_t cublasLtGetVersion() { return 130100; }
 const char* cublasLtGetStatusString(int) { return "the fake library refuses"; }
@@ -112,12 +127,13 @@ int cublasLtMatmulAlgoCheck(void*, void*, Layout*, Layout*, Layout*, Layout* d, 
   return check(*algorithm, d->cols, *result);
 }
 int cublasLtMatmul(void*, void*, const void*, void*, Layout*, const std::uint16_t* x, Layout* b, const void*, void*,
-                   Layout*, void*, Layout* d, const Algorithm* algorithm, void*, std::size_t workspace_bytes,
+                   Layout*, void*, Layout* d, const Algorithm* algorithm, void* workspace, std::size_t workspace_bytes,
                    void* stream) {
   Result result;
   const int status = check(*algorithm, d->cols, result);
   if (status != 0 || result.workspace_bytes > workspace_bytes) return kNotSupported;
   ++runs()[{static_cast<std::int64_t>(algorithm->data[0]), static_cast<std::int64_t>(d->cols)}];
+  workspace_users()[workspace].insert(stream);
   return cuLaunchHostFunc(stream, look_at, new Values{x, b->rows * b->cols});
 }
 

@@ -579,7 +579,9 @@ int push_copy(void* to, const void* from, std::size_t bytes, Stream* stream, con
 struct Hold {
   std::mutex mutex;
   std::condition_variable changed;
-  bool held = false;
+  int held = 0;  // 1: all streams; 2: all but those of greater priority
+
+  bool holds(const Stream* stream) const { return held == 1 || (held == 2 && stream->priority == 0); }
 };
 
 Hold& hold() {
@@ -657,13 +659,21 @@ std::int64_t fake_fail(const char* function, int in) {
 }
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
 
-// While `held` is not 0, waits for the device do not return: a test may submit any number of requests meanwhile.
+// While `held` is 1, waits for the device do not return: a test may submit any number of requests meanwhile. While it
+// is 2, streams of greater priority go on.
 void fake_hold(int held) {
   {
     const std::lock_guard lock(hold().mutex);
-    hold().held = held != 0;
+    hold().held = held;
   }
   hold().changed.notify_all();
+}
+// Runs `count` pieces of work (kernels, copies, records of events) of the first stream that has some and no priority.
+void fake_run(int count) {
+  const Lock lock(fake::device_mutex());
+  const auto is_meant = [](const Stream* stream) { return stream->priority == 0 && !stream->queue.empty(); };
+  const auto found = std::find_if(fake::streams().begin(), fake::streams().end(), is_meant);
+  if (found != fake::streams().end()) run_until(*found, [&] { return count-- == 0; });
 }
 
 // For other fake libraries: a collective of several ranks' streams; the last rank to arrive computes it.
@@ -886,10 +896,12 @@ int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** 
   };
   return config->stream->push(counted), 0;
 }
-int cuStreamCreate(Stream** stream, unsigned) {
+int cuStreamCreateWithPriority(Stream** stream, unsigned, int priority) {
   const Lock lock(fake::device_mutex());
-  return fake::streams().push_back(*stream = new Stream), 0;
+  fake::streams().push_back(*stream = new Stream);
+  return (*stream)->priority = priority, 0;
 }
+int cuStreamCreate(Stream** stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
 int cuStreamDestroy_v2(Stream* stream) {
   const Lock lock(fake::device_mutex());
   std::erase(fake::streams(), stream);
@@ -922,7 +934,7 @@ int cuEventRecord(Event* event, Stream* stream) {
 int cuEventSynchronize(Event* event) {
   {
     std::unique_lock lock(hold().mutex);
-    hold().changed.wait(lock, [] { return !hold().held; });
+    hold().changed.wait(lock, [event] { return !hold().holds(event->stream); });
   }
   if (event->num_recorded == 0) return 0;
   const auto reached = [event, number = event->num_recorded] { return event->num_reached >= number; };
@@ -931,7 +943,7 @@ int cuEventSynchronize(Event* event) {
 int cuEventQuery(Event* event) {
   {
     const std::lock_guard lock(hold().mutex);
-    if (hold().held) return kNotReady;
+    if (hold().holds(event->stream)) return kNotReady;
   }
   return run_until_reached(event, event->num_recorded) ? 0 : kNotReady;
 }

@@ -73,6 +73,7 @@ struct Stream {
   std::deque<Work> queue;
   std::vector<Work>* capture = nullptr;
   Context* context = current();
+  int priority = 0;  // the less, the sooner
   bool is_running = false;
   int num_pending = 0;  // kernels launched one by one that have not run
 

@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_ne
 from trtllm_lite.builder.cuda.products.tactics import explain
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of
+from trtllm_lite.builder.memory import MemoryPlan, beside_parts, kv_cache_of, takes_long_texts
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.common.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.cache_use import cache_use
@@ -96,6 +96,14 @@ def cuda_memory(graph: ir.Graph, kind: str, dtype: str, limits: BuildLimits, dev
     return _memory(lower_network(graph, kind, dtype, limits, devices))
 
 
+def _beside_bytes(lowered: Lowered) -> int:
+    """The memory of an encoder's side stream: see csrc/cuda/step/side_stream.h."""
+    if not takes_long_texts(lowered.module, lowered.operands.limits) or lowered.layout.state_bytes:
+        return 0
+    arena, inputs = beside_parts(lowered.layout.tensors, lowered.operands.symbols, DEVICE_ALIGNMENT)
+    return sum(arena) + inputs + WORKSPACE_BYTES
+
+
 def _memory(lowered: Lowered) -> MemoryPlan:
     """Return the memory of the plan; the runtime keeps spare blocks for the padding of captured steps."""
     tensors, symbols = lowered.layout.tensors, lowered.operands.symbols
@@ -106,6 +114,7 @@ def _memory(lowered: Lowered) -> MemoryPlan:
         kv_cache=(kv_cache.num_blocks + kv_cache.spare_blocks) * kv_cache.bytes_per_block,
         arena=lowered.layout.arena_bytes,
         step_inputs=sum(padded[tensor] for tensor in tensors if tensor.kind == "input"),
+        beside=_beside_bytes(lowered),
         scratch=WORKSPACE_BYTES + lowered.layout.state_bytes,
         num_threads=0,
         cache_use=cache_use(kv_cache, lowered.operands.limits.max_seq_len),

@@ -167,6 +167,11 @@ void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs)
   enqueue(shape, inputs, ProgramPart::kWhole);
 }
 
+void CudaExecutor::enqueue_beside(const StepShape& shape, const std::byte* inputs) {
+  const Extents step = extents(shape);
+  side_->enqueue(program_of(shape), step, input_layout(step), inputs);
+}
+
 void CudaExecutor::enqueue_forward(const StepShape& shape, const std::byte* inputs) {
   enqueue(shape, inputs, ProgramPart::kForward);
 }
@@ -389,8 +394,9 @@ bool CudaExecutor::map_unused(int slab) {
 MemoryUse CudaExecutor::memory() const {
   return {.weights = weights_.num_bytes(),
           .kv_cache = cache_.num_mapped_bytes(),
-          .workspace =
-              arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.cuda->workspace_bytes),
+          .workspace = arena_.size() + state_.size() + inputs_.size() +
+                       static_cast<std::size_t>(plan_.cuda->workspace_bytes) +
+                       (side_ == nullptr ? 0 : side_->num_bytes()),
           .adapters = adapters_.num_bytes()};
 }
 

@@ -21,6 +21,7 @@
 #include "cuda/measure/timed_values.h"
 #include "cuda/ranks/rank_watchdog.h"
 #include "cuda/step/input_layout.h"
+#include "cuda/step/side_stream.h"
 #include "executor/device_executor.h"
 
 namespace tl::cuda {
@@ -108,6 +109,8 @@ class CudaExecutor final : public DeviceExecutor {
   // Enqueues a step. `inputs` are packed as InputLayout says for the step's extents, in page-locked memory that must
   // not change until the step has ended.
   void enqueue_step(const StepShape& shape, const std::byte* inputs);
+  // The same on the side stream of an encoder.
+  void enqueue_beside(const StepShape& shape, const std::byte* inputs);
   // Enqueue a step in two parts: the forward pass that makes logits, then the sampling of tokens. No other step may
   // come in between.
   void enqueue_forward(const StepShape& shape, const std::byte* inputs);
@@ -186,6 +189,7 @@ class CudaExecutor final : public DeviceExecutor {
 
   // Captures graphs of the decode steps of batches up to `max_batch_size`.
   std::unique_ptr<StepExecutor> make_decoder_steps(std::int64_t num_host_blocks, int max_batch_size) override;
+  // If the encoder takes long texts, also reserves memory for steps beside theirs.
   std::unique_ptr<StepExecutor> make_encoder_steps() override;
   const Program& program_of(const StepShape& shape) const;
   const DecodeGraphs* graphs_of(const StepShape& shape) const;  // null if none were captured
@@ -224,6 +228,7 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0, token_masks_ = 0;  // outputs of the plan
   std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;  // (tensor of the plan, step input)
   std::map<std::pair<std::int64_t, bool>, DecodeGraphs> graphs_;       // keys: (padded rows, whether with adapters)
+  std::unique_ptr<SideStream> side_;                                   // null: no step runs beside another
 };
 
 }  // namespace tl::cuda

@@ -102,6 +102,13 @@ OwnedStream make_stream() {
   return OwnedStream(stream);
 }
 
+OwnedStream make_urgent_stream() {
+  Stream stream = nullptr;
+  driver().check(driver().stream_create_with_priority(&stream, kNonBlockingStream, kGreaterPriority),
+                 "creating a stream");
+  return OwnedStream(stream);
+}
+
 OwnedEvent make_event() {
   Event event = nullptr;
   driver().check(driver().event_create(&event, 0), "creating an event");

@@ -96,6 +96,8 @@ using OwnedGraph = Owner<Graph, &Driver::graph_destroy>;
 using OwnedGraphExec = Owner<GraphExec, &Driver::graph_exec_destroy>;
 
 OwnedStream make_stream();
+// Makes a stream whose kernels are begun before those of other streams.
+OwnedStream make_urgent_stream();
 OwnedEvent make_event();
 
 // Device memory; empty if `bytes` is 0. Throws LimitError if there is too little; its message says what the memory is

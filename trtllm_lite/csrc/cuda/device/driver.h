@@ -38,6 +38,7 @@ constexpr int kComputeCapabilityMinor = 76;
 constexpr int kMaxDynamicSharedBytes = 8;            // CUfunction_attribute
 constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
 constexpr unsigned kNonBlockingStream = 1;           // CUstream_flags
+constexpr int kGreaterPriority = -1;                 // of a stream; others have 0
 constexpr int kThreadLocalCapture = 1;               // CUstreamCaptureMode
 constexpr std::uintptr_t kParamBufferPointer = 1;    // CU_LAUNCH_PARAM_BUFFER_POINTER
 constexpr std::uintptr_t kParamBufferSize = 2;       // CU_LAUNCH_PARAM_BUFFER_SIZE
@@ -166,9 +167,11 @@ static_assert(sizeof(Copy3d) == 200);
      int promotion, int fill))                                                                                        \
   X(launch, "cuLaunchKernelEx", (const LaunchConfig* config, Function function, void** parameters, void** extra))     \
   X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                                               \
+  X(stream_create_with_priority, "cuStreamCreateWithPriority", (Stream * stream, unsigned flags, int priority))       \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                                            \
   X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                                       \
   X(stream_wait, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))                                   \
+  X(launch_host_function, "cuLaunchHostFunc", (Stream stream, void (*function)(void*), void* argument))               \
   X(stream_begin_capture, "cuStreamBeginCapture_v2", (Stream stream, int mode))                                       \
   X(stream_end_capture, "cuStreamEndCapture", (Stream stream, Graph * graph))                                         \
   X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                                   \

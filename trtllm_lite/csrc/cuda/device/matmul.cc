@@ -120,7 +120,7 @@ void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream s
   const DevicePtr added = operands.residual != 0 ? operands.residual : operands.y;
   library_.check(
       library_.matmul(blas_.handle, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
-                      operands.y, y_, &algorithm, blas_.workspace.address(), blas_.workspace.size(), stream),
+                      operands.y, y_, &algorithm, blas_.workspace_of(stream), blas_.workspace.size(), stream),
       name_);
 }
 
@@ -216,12 +216,21 @@ MatmulSet::~MatmulSet() {
 const Blas& MatmulSet::blas() {
   if (blas_.library == nullptr) {
     const CublasLt& library = cublaslt(library_directories_);
-    blas_.workspace = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes),
-                                   "workspace of matrix products", "free memory on the GPU");
+    blas_.workspace = make_workspace();
     library.check(library.create(&blas_.handle), "starting cuBLASLt");
     blas_.library = &library;
   }
   return blas_;
+}
+
+std::size_t MatmulSet::add_workspace(Stream stream) {
+  if (blas_.library == nullptr) return 0;
+  return (blas_.of_streams[stream] = make_workspace()).size();
+}
+
+DeviceBuffer MatmulSet::make_workspace() const {
+  return {device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes), "workspace of matrix products",
+          "free memory on the GPU"};
 }
 
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {

@@ -37,7 +37,13 @@ std::string describe(const MatmulInstruction& kind);
 struct Blas {
   const CublasLt* library = nullptr;
   BlasHandle handle = nullptr;
-  DeviceBuffer workspace;
+  DeviceBuffer workspace;                       // of products on streams that have none of their own
+  std::map<Stream, DeviceBuffer> of_streams{};  // workspaces of equal size
+
+  DevicePtr workspace_of(Stream stream) const {
+    const auto found = of_streams.find(stream);
+    return found == of_streams.end() ? workspace.address() : found->second.address();
+  }
 };
 
 // The descriptor of a product and the layouts of its matrices; c is the result.
@@ -105,8 +111,13 @@ class MatmulSet {
   Matmul& get(const MatmulInstruction& kind);
   // The opened library, which lives as long as the set. Throws DeviceError if it is not found.
   const Blas& blas();
+  // Gives a stream a workspace of its own, if there are products, so that those on it may run beside others. Returns
+  // its bytes. Throws LimitError.
+  std::size_t add_workspace(Stream stream);
 
  private:
+  DeviceBuffer make_workspace() const;
+
   const Device& device_;
   const Plan& plan_;
   std::vector<std::string> library_directories_;

@@ -10,6 +10,7 @@
 
 #include "cuda/device/tensor_map.h"
 #include "engine/checks/launch_check.h"
+#include "engine/checks/plan_check.h"
 #include "errors.h"
 
 namespace tl::cuda {
@@ -66,7 +67,7 @@ DevicePtr address_of(const TensorArgument& ref, const Extents& extents, const Ad
 }
 
 void add_argument(const LaunchArgument& argument, const Extents& extents, const Addresses& addresses,
-                  const std::unordered_map<const BoxedTensor*, TensorMap>& tensor_maps, Parameters& parameters) {
+                  const TensorMaps& tensor_maps, Parameters& parameters) {
   if (const auto* pointer = std::get_if<TensorArgument>(&argument)) {
     parameters.add(address_of(*pointer, extents, addresses));
   } else if (const auto* map = std::get_if<TensorMapArgument>(&argument)) {
@@ -78,6 +79,14 @@ void add_argument(const LaunchArgument& argument, const Extents& extents, const 
   } else {
     parameters.add(DevicePtr{0});
   }
+}
+
+// The rows of a tensor map that have memory where symbols are within `bounds`.
+BoxedTensor within(BoxedTensor map, const PlanTensor& tensor, const Extents& bounds) {
+  if (tensor.kind != TensorKind::kArena) return map;
+  const std::int64_t row_bytes = map.columns * item_size(tensor.dtype);
+  map.rows = std::min(map.rows, (max_bytes(bounds, tensor) - map.offset) / row_bytes);
+  return map;
 }
 
 // Whether an instruction has nothing to do in a step of these extents. An empty grid is not launched.
@@ -169,11 +178,17 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
 }
 
 void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
-  encode_tensor_maps(addresses);
+  encode_tensor_maps(addresses, plan_.symbols, stream);
   prepare_products(addresses, stream);
 }
 
-void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
+std::size_t ProgramSet::add_stream(const Addresses& addresses, const Extents& bounds, Stream stream) {
+  encode_tensor_maps(addresses, bounds, stream);
+  return matmuls_.add_workspace(stream);
+}
+
+void ProgramSet::encode_tensor_maps(const Addresses& addresses, const Extents& bounds, Stream stream) {
+  TensorMaps& tensor_maps = tensor_maps_[stream];
   for (const Program* program : programs_) {
     for (const Instruction& instruction : program->instructions) {
       const auto* launch = std::get_if<LaunchInstruction>(&instruction);
@@ -181,9 +196,10 @@ void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
       for (const LaunchArgument& argument : launch->args) {
         const auto* encoded = std::get_if<TensorMapArgument>(&argument);
         if (encoded == nullptr) continue;
-        const BoxedTensor& map = encoded->tensor_map;
-        const auto tensor = static_cast<std::size_t>(map.tensor);
-        tensor_maps_.emplace(&map, encode(map, plan_.tensors[tensor].dtype, addresses[tensor]));
+        const auto index = static_cast<std::size_t>(encoded->tensor_map.tensor);
+        const PlanTensor& tensor = plan_.tensors[index];
+        const BoxedTensor map = within(encoded->tensor_map, tensor, bounds);
+        tensor_maps.emplace(&encoded->tensor_map, encode(map, tensor.dtype, addresses[index]));
       }
     }
   }
@@ -343,8 +359,9 @@ void ProgramSet::enqueue_launch(const LaunchInstruction& launch, bool follows_ke
     config.grid[axis] = static_cast<unsigned>(launch.grid[axis].at(extents));
   }
   Parameters parameters;
+  const TensorMaps& tensor_maps = tensor_maps_.at(stream);
   for (const LaunchArgument& argument : launch.args) {
-    add_argument(argument, extents, addresses, tensor_maps_, parameters);
+    add_argument(argument, extents, addresses, tensor_maps, parameters);
   }
   const Result result = driver().launch(&config, functions_[index], parameters.each(), parameters.packed());
   driver().check(result, "launching ", kernel.name);

@@ -18,6 +18,7 @@ namespace tl::cuda {
 
 // The address of each tensor of the plan. The addresses of the step's inputs change from step to step.
 using Addresses = std::vector<DevicePtr>;
+using TensorMaps = std::unordered_map<const BoxedTensor*, TensorMap>;
 
 // The operands of a product in a step of these extents.
 MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses);
@@ -43,6 +44,10 @@ class ProgramSet {
   // size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError, also if cuBLASLt
   // refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
+  // Lets programs run on another stream, beside those of the stream that prepare() was given. `addresses`: those of the
+  // steps on it, whose symbols are within `bounds`. Returns the bytes of the workspace of their products. Throws
+  // DeviceError, LimitError.
+  std::size_t add_stream(const Addresses& addresses, const Extents& bounds, Stream stream);
   // Captures part of a program as a graph with fixed extents and addresses.
   OwnedGraphExec capture(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
                          Stream stream);
@@ -60,7 +65,7 @@ class ProgramSet {
   // overlap.
   void enqueue(const Instruction& instruction, bool follows_kernel, const Extents& extents, const Addresses& addresses,
                Stream stream);
-  void encode_tensor_maps(const Addresses& addresses);
+  void encode_tensor_maps(const Addresses& addresses, const Extents& bounds, Stream stream);
   void prepare_products(const Addresses& addresses, Stream stream);
   std::int64_t shared_bytes_of(const std::string& key, const std::string& arch) const;
   void load_kernel(int index, const std::string& arch, const Device& device);
@@ -80,7 +85,7 @@ class ProgramSet {
   const Nccl* nccl_ = nullptr;
   NcclCommunicator communicator_ = nullptr;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
-  std::unordered_map<const BoxedTensor*, TensorMap> tensor_maps_;
+  std::map<Stream, TensorMaps> tensor_maps_;
   std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of kForward
 };
 
