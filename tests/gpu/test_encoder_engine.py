@@ -55,7 +55,7 @@ def test_long_texts(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_short_texts_beside_long_ones(family: str, tmp_path: Path) -> None:
-    """Texts that several threads embed at once, in steps beside each other, have the embeddings that they have alone."""
+    """Texts that several threads embed at once, in steps beside each other, have the embeddings of each alone."""
     save_tiny_model(family, tmp_path / "model", **SHAPE, max_position_embeddings=2050)
     write_pooling(tmp_path / "model")
     lengths = [[1500, 1100], [3, 40], [128], [7, 7, 90]]

@@ -263,7 +263,7 @@ TEST(short_texts_are_computed_while_a_paused_step_runs_on) {
   for (const auto& [_, text] : driver.heard) text.check();
 }
 
-// Also if short texts come all the time.
+// Short texts come all the time.
 TEST(the_end_of_a_step_that_runs_on_is_seen) {
   PausingDriver driver(true);
   const tl::RequestId id = driver.submit(40, 1);
