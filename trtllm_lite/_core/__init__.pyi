@@ -157,6 +157,9 @@ SHARED_SCRATCH_BYTES: int
 BESIDE_TOKENS: int
 """The most tokens of a step that a CPU computes beside a paused one."""
 
+SIDE_TOKENS: int
+"""The most tokens of a step that a GPU computes beside a paused one."""
+
 class DeviceExecutor:
     """An engine that is loaded on a device of the kind its manifest names."""
 

@@ -72,7 +72,7 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         kv_cache=kv_cache.num_blocks * kv_cache.bytes_per_block,
         arena=plan.arena_bytes,
         step_inputs=_input_bytes(plan.tensors, plan.symbols),
-        beside=_beside_bytes(plan) if takes_long_texts(planned.module, limits) else 0,
+        beside=_beside_bytes(plan) if takes_long_texts(planned.module, limits, BESIDE_TOKENS) else 0,
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
         cache_use=cache_use(kv_cache, limits.max_seq_len),
@@ -83,17 +83,19 @@ def _input_bytes(tensors: Sequence[PlanTensor], symbols: dict[str, int], alignme
     return sum(align(tensor.max_bytes(symbols), alignment) for tensor in tensors if tensor.kind == "input")
 
 
-def takes_long_texts(module: Module, limits: BuildLimits) -> bool:
-    """Whether ``module`` is an encoder of which short texts have steps beside those of long ones."""
-    return not module.caches and limits.max_input_len > BESIDE_TOKENS
+def takes_long_texts(module: Module, limits: BuildLimits, most: int) -> bool:
+    """Whether ``module`` is an encoder, and takes texts of more than ``most`` tokens."""
+    return not module.caches and limits.max_input_len > most
 
 
-def beside_parts(tensors: Sequence[PlanTensor], symbols: dict[str, int], alignment: int) -> tuple[list[int], int]:
-    """The memory of steps beside a paused one (csrc/executor/beside.h).
+def beside_parts(
+    tensors: Sequence[PlanTensor], symbols: dict[str, int], most: int, alignment: int
+) -> tuple[list[int], int]:
+    """The memory of steps of at most ``most`` tokens beside a paused one (csrc/executor/beside.h).
 
     Returns the bytes of the largest of the arena's tensors at each offset, and those of all inputs, each aligned.
     """
-    small = {name: min(symbols[name], BESIDE_TOKENS) for name in ("num_tokens", "num_seqs")}
+    small = {name: min(symbols[name], most) for name in ("num_tokens", "num_seqs")}
     symbols = {**symbols, **small, "num_seqs_plus_1": small["num_seqs"] + 1}
     largest: dict[int, int] = defaultdict(int)
     for tensor in tensors:
@@ -104,7 +106,7 @@ def beside_parts(tensors: Sequence[PlanTensor], symbols: dict[str, int], alignme
 
 def _beside_bytes(plan: Plan) -> int:
     """See csrc/cpu/beside.h."""
-    arena, inputs = beside_parts(plan.tensors, plan.symbols, 1)
+    arena, inputs = beside_parts(plan.tensors, plan.symbols, BESIDE_TOKENS, 1)
     pages = sum(align(num_bytes, _PAGE_BYTES) + _PAGE_BYTES for num_bytes in arena)
     return min(pages, plan.arena_bytes) + inputs
 

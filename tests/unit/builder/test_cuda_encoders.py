@@ -125,20 +125,20 @@ def test_engines_are_read_back(family: str, tmp_path: Path) -> None:
 
 
 def test_memory_of_steps_beside_long_texts(tmp_path: Path) -> None:
-    """It holds the values of a step of 128 tokens, of which those of different places share no memory."""
-    save_tiny_model("bert", tmp_path / "model", **SHAPE, max_position_embeddings=600)
+    """It holds the values of a step of 512 tokens, of which those of different places share no memory."""
+    save_tiny_model("bert", tmp_path / "model", **SHAPE, max_position_embeddings=3000)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
 
     def memory(longest: int, num_tokens: int) -> MemoryPlan:
         limits = {**LIMITS, "max_input_len": longest, "max_seq_len": longest, "max_num_tokens": num_tokens}
         return plan_memory(tmp_path / "checkpoint", target="sm_90", **limits)
 
-    small, large = memory(128, 128), memory(512, 1024)
+    small, large = memory(512, 512), memory(2048, 4096)
     assert small.beside == 0
     least = small.arena + small.step_inputs + WORKSPACE_BYTES
     assert least <= large.beside < least + 2 * small.arena
     assert large.workspace == large.arena + large.step_inputs + large.beside + large.scratch
-    assert memory(512, 2048).beside == large.beside
+    assert memory(2048, 8192).beside == large.beside
 
 
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)

@@ -7,7 +7,7 @@
 namespace {
 
 constexpr tl::EncoderConfig kOfGpu{.max_batch_size = 64, .max_num_tokens = 16384, .max_input_len = 8192};
-constexpr tl::StepBounds kOfShort{.max_rows = 64, .max_tokens = 128};
+constexpr tl::StepBounds kOfShort{.max_rows = 64, .max_tokens = 512};
 
 double percentile(std::vector<double> values, double share) {
   std::ranges::sort(values);

@@ -263,6 +263,17 @@ TEST(short_texts_are_computed_while_a_paused_step_runs_on) {
   for (const auto& [_, text] : driver.heard) text.check();
 }
 
+TEST(long_texts_pass_short_ones_that_are_computed_beside_them) {
+  PausingDriver driver(true);
+  for (const int length : {20, 3, 30}) driver.submit(length, static_cast<std::uint64_t>(length));
+  driver.submit(4, 4, -1);  // it may not pass them
+  driver.submit(12, 5, -1);
+  driver.run();
+  CHECK((driver.steps[0] == std::vector<int>{20, 30} && driver.steps[1] == std::vector<int>{3}));
+  CHECK((driver.end_order == std::vector<tl::RequestId>{2, 1, 3, 4, 5}));
+  for (const auto& [_, text] : driver.heard) text.check();
+}
+
 // Short texts come all the time.
 TEST(the_end_of_a_step_that_runs_on_is_seen) {
   PausingDriver driver(true);

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from trtllm_lite._core import SIDE_TOKENS
 from trtllm_lite.builder.cuda.compile import compile_kernels
 from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
@@ -98,9 +99,9 @@ def cuda_memory(graph: ir.Graph, kind: str, dtype: str, limits: BuildLimits, dev
 
 def _beside_bytes(lowered: Lowered) -> int:
     """The memory of an encoder's side stream: see csrc/cuda/step/side_stream.h."""
-    if not takes_long_texts(lowered.module, lowered.operands.limits) or lowered.layout.state_bytes:
+    if not takes_long_texts(lowered.module, lowered.operands.limits, SIDE_TOKENS) or lowered.layout.state_bytes:
         return 0
-    arena, inputs = beside_parts(lowered.layout.tensors, lowered.operands.symbols, DEVICE_ALIGNMENT)
+    arena, inputs = beside_parts(lowered.layout.tensors, lowered.operands.symbols, SIDE_TOKENS, DEVICE_ALIGNMENT)
     return sum(arena) + inputs + WORKSPACE_BYTES
 
 

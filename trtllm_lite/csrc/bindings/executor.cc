@@ -20,14 +20,15 @@
 #include "bindings/bindings.h"
 #include "bindings/network.h"
 #include "bindings/step.h"
+#include "cpu/beside.h"
 #include "cpu/cpu_executor.h"
 #include "cpu/cpu_group.h"
 #include "cpu/cpu_pipeline.h"
 #include "cpu/time_step.h"
 #include "cuda/measure/time_step.h"
 #include "cuda/step/run_step.h"
+#include "cuda/step/side_stream.h"
 #include "errors.h"
-#include "executor/beside.h"
 #include "host/thread_pool.h"
 #include "network/network_executor.h"
 #include "ranks/place.h"
@@ -290,6 +291,7 @@ void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
   module.attr("SHARED_SCRATCH_BYTES") = kSharedScratchBytes;
   module.attr("BESIDE_TOKENS") = kBesideTokens;
+  module.attr("SIDE_TOKENS") = cuda::kSideTokens;
   bind_device_executor(module);
   bind_logits_executors(module);
   def_open<&open_executor>(module, "open_executor", R"(

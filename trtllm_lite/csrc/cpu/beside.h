@@ -8,6 +8,10 @@
 
 namespace tl {
 
+// The most tokens of a text that is short, and of a step beside a paused one. A step of half as many takes about as
+// long as one of a single token, because it reads all weights in any case (StepPace::kLeastPrefill).
+constexpr int kBesideTokens = 128;
+
 // The limits of steps beside a paused one, of an engine whose steps have `limits`.
 StepLimits beside_limits(StepLimits limits);
 

@@ -14,7 +14,7 @@ CpuExecutor::CpuExecutor(const CpuExecutor& other)
                   nullptr, nullptr) {}
 
 std::unique_ptr<StepExecutor> CpuExecutor::make_encoder_steps() {
-  const StepBounds bounds = beside_bounds(engine_.manifest());
+  const StepBounds bounds = beside_bounds(engine_.manifest(), kBesideTokens);
   if (bounds.max_rows > 0) beside_.reset(new CpuExecutor(*this));
   return std::make_unique<CpuEncoderSteps>(*this, beside_.get(), bounds);
 }

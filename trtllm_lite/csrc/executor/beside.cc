@@ -6,22 +6,22 @@
 
 namespace tl {
 
-StepBounds beside_bounds(const Manifest& manifest) {
-  if (manifest.limits.max_input_len <= kBesideTokens) return {};
-  const auto max_rows = std::min<std::int64_t>(manifest.limits.max_batch_size, kBesideTokens);
-  return {.max_rows = static_cast<int>(max_rows), .max_tokens = kBesideTokens};
+StepBounds beside_bounds(const Manifest& manifest, int most) {
+  if (manifest.limits.max_input_len <= most) return {};
+  const auto max_rows = std::min<std::int64_t>(manifest.limits.max_batch_size, most);
+  return {.max_rows = static_cast<int>(max_rows), .max_tokens = most};
 }
 
-Extents beside_extents(Extents all) {
+Extents beside_extents(Extents all, int most) {
   for (const Symbol symbol : {Symbol::kNumTokens, Symbol::kNumSeqs}) {
-    all[symbol] = std::min<std::int64_t>(all[symbol], kBesideTokens);
+    all[symbol] = std::min<std::int64_t>(all[symbol], most);
   }
   all[Symbol::kNumSeqsPlus1] = all[Symbol::kNumSeqs] + 1;
   return all;
 }
 
-std::map<std::int64_t, std::int64_t> beside_arena(const Plan& plan) {
-  const Extents extents = beside_extents(plan.symbols);
+std::map<std::int64_t, std::int64_t> beside_arena(const Plan& plan, int most) {
+  const Extents extents = beside_extents(plan.symbols, most);
   std::map<std::int64_t, std::int64_t> largest;
   for (const PlanTensor& tensor : plan.tensors) {
     if (tensor.kind != TensorKind::kArena) continue;

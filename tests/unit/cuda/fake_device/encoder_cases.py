@@ -99,8 +99,8 @@ def test_ranks_and_other_devices_are_refused(tmp_path: Path) -> None:
         _engine(tmp_path, modules=[other])
 
 
-LONG_TOKENS = 300
-LONG, OTHER_LONG, SHORT = [[1, 2, 3] * 70], [[2] * 200], [[3, 4, 5], [7] * 40, [9] * 4]
+LONG_TOKENS = 1200
+LONG, OTHER_LONG, SHORT = [[1, 2, 3] * 300], [[2] * 700], [[3, 4, 5], [7] * 40, [9] * 4]
 
 
 @contextmanager
@@ -152,18 +152,18 @@ def test_short_texts_pass_a_long_one(long_embedder: Embedder, fake_driver: ctype
         fake_driver.fake_run(num_run)
         short = [long_embedder.submit(_arrays([text])) for text in SHORT]
         assert [handle.result().tolist() for handle in short] == [_expected([text]) for text in SHORT]
-        assert fake_driver.fake_count(b"map_rows") == 128
+        assert fake_driver.fake_count(b"map_rows") == 512
         assert not long.ended
         assert long_embedder.embed(_arrays(SHORT)).tolist() == _expected(SHORT)
         assert not long.ended
     assert long.result().tolist() == _expected(LONG)
-    assert fake_driver.fake_count(b"map_rows") == (LONG_TOKENS if num_run < 5 else 128)
+    assert fake_driver.fake_count(b"map_rows") == (LONG_TOKENS if num_run < 5 else 512)
     assert fake_driver.fake_count(b"map_offset") == 0
 
 
 def test_long_texts_without_short_ones(long_embedder: Embedder, fake_driver: ctypes.CDLL) -> None:
     """Steps of long texts that follow each other, held and not."""
-    texts = [LONG[0], OTHER_LONG[0], LONG[0][:129], LONG[0][:128]]
+    texts = [LONG[0], OTHER_LONG[0], LONG[0][:513], LONG[0][:512]]
     assert long_embedder.embed(_arrays(texts)).tolist() == _expected(texts)
     with held_but_urgent(fake_driver):
         handles = [long_embedder.submit(_arrays([text])) for text in texts]
@@ -232,8 +232,8 @@ def test_memory_of_steps_beside_long_ones(tmp_path: Path, fake_driver: ctypes.CD
     loop = encoder_loop(_core, executor, limits)
     more = executor.memory["workspace"] - alone
     assert fake_driver.fake_allocated() - allocated == more
-    arena = 128 * 4 + 256 + 128 * 64 * 2
-    assert arena < more < arena + 8 * 128 * 4
+    arena = 512 * 4 + 256 + 512 * 64 * 2
+    assert arena < more < arena + 8 * 512 * 4
     loop.shut_down()
 
 

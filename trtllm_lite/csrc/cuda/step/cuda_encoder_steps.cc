@@ -45,10 +45,10 @@ CudaEncoderSteps::Flight CudaEncoderSteps::make_flight(std::size_t input_bytes, 
 
 // Steps at once would share what kernels keep in the engine's state. Encoders have none.
 std::unique_ptr<StepExecutor> CudaExecutor::make_encoder_steps() {
-  const StepBounds bounds = plan_.state_bytes > 0 ? StepBounds{} : beside_bounds(engine_.manifest());
+  const StepBounds bounds = plan_.state_bytes > 0 ? StepBounds{} : beside_bounds(engine_.manifest(), kSideTokens);
   device_.make_current();
   if (bounds.max_rows > 0 && side_ == nullptr) {
-    const InputLayout largest = input_layout(beside_extents(plan_.symbols));
+    const InputLayout largest = input_layout(beside_extents(plan_.symbols, kSideTokens));
     side_ = std::make_unique<SideStream>(device_, plan_, programs_, addresses_, largest);
   }
   return std::make_unique<CudaEncoderSteps>(*this, side_.get(), bounds);

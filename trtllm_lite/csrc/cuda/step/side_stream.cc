@@ -18,7 +18,7 @@ std::int64_t aligned(std::int64_t bytes) {
 
 std::size_t arena_bytes(const Plan& plan) {
   std::int64_t total = 0;
-  for (const auto& [_, bytes] : beside_arena(plan)) total += aligned(bytes);
+  for (const auto& [_, bytes] : beside_arena(plan, kSideTokens)) total += aligned(bytes);
   return static_cast<std::size_t>(total);
 }
 
@@ -26,7 +26,7 @@ std::size_t arena_bytes(const Plan& plan) {
 // offset before.
 Addresses moved(const Plan& plan, Addresses addresses, DevicePtr arena) {
   std::map<std::int64_t, DevicePtr> places;
-  for (const auto& [offset, bytes] : beside_arena(plan)) {
+  for (const auto& [offset, bytes] : beside_arena(plan, kSideTokens)) {
     places[offset] = arena;
     arena += static_cast<DevicePtr>(aligned(bytes));
   }
@@ -47,7 +47,7 @@ SideStream::SideStream(const Device& device, const Plan& plan, ProgramSet& progr
       arena_(device, arena_bytes(plan), kWhat, kRemedy),
       inputs_(device, largest.bytes, kWhat, kRemedy),
       addresses_(moved(plan, std::move(addresses), arena_.address())),
-      workspace_bytes_(programs.add_stream(addresses_, beside_extents(plan.symbols), stream_.get())) {
+      workspace_bytes_(programs.add_stream(addresses_, beside_extents(plan.symbols, kSideTokens), stream_.get())) {
   driver().check(driver().fill_bytes(arena_.address(), 0, arena_.size(), stream_.get()), "clearing memory");
 }
 

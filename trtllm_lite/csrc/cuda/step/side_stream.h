@@ -11,8 +11,13 @@
 
 namespace tl::cuda {
 
-// Steps on this stream are within beside_extents(). Their kernels are begun before those of the executor's stream, as
-// soon as blocks of these make room. They share weights with the other steps, and nothing that is written.
+// The most tokens of a text that is short, and of a step on a side stream. A smaller step takes about as long, as its
+// kernels have to follow each other, so that it pays to compute more texts at once.
+constexpr int kSideTokens = 512;
+
+// Steps on this stream are within beside_extents() of kSideTokens. Their kernels are begun before those of the
+// executor's stream, as soon as blocks of these make room. They share weights with the other steps, and nothing that is
+// written.
 class SideStream {
  public:
   // Borrows all but the addresses, which are those of the executor's own steps. `largest`: the layout of the inputs of

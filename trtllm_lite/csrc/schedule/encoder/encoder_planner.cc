@@ -57,7 +57,7 @@ bool EncoderPlanner::prepare(StepBatch& batch, Clock::time_point now, EventBatch
   if (paused_ && !runs_while_paused_ && !any_alive(paused_->rows)) paused_.reset();
   if (!paused_) {
     add_texts(batch, now);
-    if (runs_while_paused_ && !is_slow(batch) && only_long_texts_wait()) batch.pause_after = 0;
+    if (runs_while_paused_ && !pays_to_pause(batch)) batch.pause_after = 0;
   }
   if (paused_ && paused_->yields) add_texts_beside(batch, now);
   if (paused_ && batch.empty()) go_on(batch);
@@ -73,20 +73,28 @@ bool EncoderPlanner::is_slow(const StepBatch& batch) const {
   return seconds_per_token_ * static_cast<double>(batch.token_ids.size()) > kAwaitedSeconds;
 }
 
-// Whether texts wait, of which none may be computed beside a step, as far as they are looked at.
-bool EncoderPlanner::only_long_texts_wait() const {
+// Whether a step that runs on while it is paused is to be paused. The device need not wait for the host between quick
+// steps, unless short texts wait.
+bool EncoderPlanner::pays_to_pause(const StepBatch& batch) const {
   const auto seen = texts_.waiting().entries() | std::views::values | std::views::take(kMostSought);
-  return !texts_.waiting().empty() &&
-         std::ranges::all_of(seen, [&](Texts::Index index) { return is_long(texts_.request(index)); });
+  return is_slow(batch) || seen.empty() ||
+         std::ranges::any_of(seen, [&](Texts::Index index) { return !is_long(texts_.request(index)); });
 }
 
 void EncoderPlanner::add_texts(StepBatch& batch, Clock::time_point now) {
-  while (!texts_.waiting().empty()) {
-    const Texts::Index head = texts_.waiting().head();
-    const Request& request = texts_.request(head);
-    if (!has_room(batch, request) || !shares_step(batch, request)) return;
+  const auto& entries = texts_.waiting().entries();
+  int num_passed = 0;
+  for (auto entry = entries.begin(); entry != entries.end() && num_passed < kMostSought;) {
+    const Texts::Index index = (entry++)->second;  // add_row() takes the entry away
+    const Request& request = texts_.request(index);
+    if (!has_room(batch, request)) return;
+    if (!shares_step(batch, request)) {
+      if (!runs_while_paused_ || is_long(request) || !passes(request, batch.rows)) return;
+      ++num_passed;  // it is computed beside this step
+      continue;
+    }
     if (is_long(request)) batch.pause_after = config_.slice_seconds;
-    add_row(batch, head, now);
+    add_row(batch, index, now);
   }
 }
 
@@ -124,7 +132,7 @@ void EncoderPlanner::add_texts_beside(StepBatch& batch, Clock::time_point now) {
   for (const auto& [_, index] : texts_.waiting().entries()) {
     if (std::ssize(found) == most_rows || num_sought++ == kMostSought) break;
     const Request& request = texts_.request(index);
-    if (is_long(request) || !passes_paused(request)) continue;
+    if (is_long(request) || !passes(request, paused_->rows)) continue;
     if (!found.empty() && num_tokens + request.num_prompt > most_tokens) break;
     num_tokens += request.num_prompt;
     found.push_back(index);
@@ -132,9 +140,9 @@ void EncoderPlanner::add_texts_beside(StepBatch& batch, Clock::time_point now) {
   for (const Texts::Index index : found) add_row(batch, index, now);
 }
 
-// Whether a short text may be computed before the paused step is over.
-bool EncoderPlanner::passes_paused(const Request& request) const {
-  return std::ranges::all_of(paused_->rows, [&](const StepRow& row) {
+// Whether a short text may be computed before a step of these rows is over.
+bool EncoderPlanner::passes(const Request& request, std::span<const StepRow> rows) const {
+  return std::ranges::all_of(rows, [&](const StepRow& row) {
     if (!texts_.alive(row.request)) return true;
     const RequestSpec& paused = texts_.request(row.request.index).spec;
     return paused.flow != request.spec.flow && paused.priority <= request.spec.priority;

@@ -34,9 +34,11 @@ struct EncoderConfig {
 // If the executor can pause steps, nobody waits for all of somebody else's long text. A text is long if it does not fit
 // beside a paused step. A step with long texts takes no short ones of other flows, and pauses after a slice of time:
 // then short texts of other flows that have no lower priority are computed beside it, in one step. The next slice lasts
-// at least as long as that step, so that the long texts get half of the time, however many short ones come. On a device
-// where a step runs on while it is paused, it is paused as soon as there may be others, and has what they leave. If
-// only long texts wait behind a step that takes no longer than kAwaitedSeconds, it is not paused but followed at once.
+// at least as long as that step, so that the long texts get half of the time, however many short ones come.
+//
+// On a device where a step runs on while it is paused, it is paused as soon as there may be others, and has what they
+// leave. Long texts pass short ones that may be computed beside their step. If only long texts wait behind a step that
+// takes no longer than kAwaitedSeconds, it is not paused but followed at once.
 //
 // Throws std::invalid_argument for a config that contradicts itself.
 class EncoderPlanner final : public Planner {
@@ -76,13 +78,13 @@ class EncoderPlanner final : public Planner {
   void add_texts(StepBatch& batch, Clock::time_point now);
   bool is_awaited(const StepBatch& batch) const;
   bool is_slow(const StepBatch& batch) const;
-  bool only_long_texts_wait() const;
+  bool pays_to_pause(const StepBatch& batch) const;
   bool has_room(const StepBatch& batch, const Request& request) const;
   bool is_long(const Request& request) const;
   bool shares_step(const StepBatch& batch, const Request& request) const;
   bool any_alive(std::span<const StepRow> rows) const;
   void add_texts_beside(StepBatch& batch, Clock::time_point now);
-  bool passes_paused(const Request& request) const;
+  bool passes(const Request& request, std::span<const StepRow> rows) const;
   void go_on(StepBatch& batch) const;
   void add_row(StepBatch& batch, Texts::Index index, Clock::time_point now);
 
