@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Measures hybrids (random weights) on one NVIDIA GPU: OUT/latency-qwen3.5-35b-a3b.json and so on.
+#   measure_hybrids.sh OUT [tune] [35b|35b-fp8|27b|nano]...
+# 35b, in bfloat16 (the default), and 35b-fp8 are Qwen3.5-35B-A3B, 27b is Qwen3.6-27B with products in FP8, nano is
+# Nemotron 3 Nano 30B-A3B in bfloat16. With tune before them kernels of products are timed first, to fill the timing cache
+# (TIMING_CACHE) that chooses them. Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with.
+# BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of the card.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:?usage: measure_hybrids.sh OUT [tune] [35b|35b-fp8|27b|nano]...}
+shift
+cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
+tuning=()
+if [ "${1:-}" = tune ]; then
+  tuning=(--output_timing_cache "$cache")
+  shift
+fi
+parts=${*:-35b}
+ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
+mkdir -p "$out"
+
+build() {  # MODEL [OPTION]...
+  local model=$1
+  shift
+  trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 \
+    --input_timing_cache "$cache" --max_batch_size 256 --max_input_len 40000 --max_seq_len 40960 \
+    --max_num_tokens 8192 "${tuning[@]}" --output_dir "$out/engine" "$@"
+}
+
+latency() {  # BATCH_SIZES NAME [OPTION]...
+  local batches=$1 name=$2
+  shift 2
+  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$batches" --input_len 512 \
+    --output_len 65 --repeats 3 --json "$out/latency-$name.json" "$@"
+}
+
+for part in $parts; do
+  case $part in
+    35b) build qwen3.5-35b-a3b ;;
+    35b-fp8) build qwen3.5-35b-a3b --qformat fp8_rowwise ;;
+    27b) build qwen3.6-27b --qformat fp8_rowwise ;;
+    nano) build nemotron-3-nano-30b-a3b ;;
+    *) echo "expected 35b, 35b-fp8, 27b or nano, found $part" >&2 && exit 2 ;;
+  esac
+  latency 1,64,256 "$part"
+  if [ "$part" = 35b ]; then
+    for length in 8000 20000 40000; do
+      latency 1 "$part-first-$length" --input_len "$length" --output_len 2
+    done
+  elif [ "$part" = 27b ]; then
+    latency 1 "$part-first-8000" --input_len 8000 --output_len 2
+  fi
+  rm -r "$out/engine"
+done
