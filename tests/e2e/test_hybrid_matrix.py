@@ -56,7 +56,7 @@ class Subject:
         """Requests with and without grammars, adapters and a common prefix; some texts repeat themselves."""
         made = []
         for row, prompt in enumerate(random_prompts(5, 8, longest=20)):
-            params = replace(KINDS[row % 3], max_tokens=60 + row, detokenize=False)
+            params = replace(KINDS[row % 3], max_tokens=80 + row, detokenize=False)
             if row in (4, 7):
                 params = replace(params, guided_decoding=GUIDED[row // 3 - 1], ignore_eos=False)
             shared = [7, 8, 9] * 6 if row % 2 else []
