@@ -247,18 +247,19 @@ def test_adapters_keep_states_of_their_own(tmp_path: Path) -> None:
     """Prefixes, chunks and preemption: requests of one adapter go on from states that the same adapter has made."""
     model = save_tiny_model("qwen3_next", tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
-    sizes = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "tokens_per_block": 16}
+    sizes = {"max_batch_size": 16, "max_input_len": 96, "max_seq_len": 128, "tokens_per_block": 16}
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_lora_rank=8, **sizes)
     changed = with_adapter(copy.deepcopy(model), 6, r=4, lora_alpha=9, target_modules=MODULES["qwen3_next"])
     changed.save_pretrained(str(tmp_path / "adapter"))
     lora = LoRARequest("changed", 1, str(tmp_path / "adapter"))
     models = {None: model, lora: changed.merge_and_unload()}
-    prompts = [[*range(3, 60), *prompt] for prompt in random_prompts(8, 6, longest=30)]
-    loras, params = [lora, None, lora] * 2, replace(GREEDY, max_tokens=40)
-    expected = [continuation(models[request], prompt, 40) for prompt, request in zip(prompts, loras, strict=True)]
-    small = {"kv_cache_config": KvCacheConfig(max_tokens=128, host_cache_size=1 << 22)}
+    prompts = [[*range(3, 40), *prompt] for prompt in random_prompts(8, 6, longest=16)]
+    loras, params = [lora, None, lora] * 2, replace(GREEDY, max_tokens=70)
+    expected = [continuation(models[request], prompt, 70) for prompt, request in zip(prompts, loras, strict=True)]
+    # Two prompts fit beside their states, and what both generate does not.
+    small = {"max_batch_size": 2, "kv_cache_config": KvCacheConfig(max_tokens=144, host_cache_size=1 << 22)}
     small["scheduler_config"] = SchedulerConfig(capacity_scheduler_policy="MAX_UTILIZATION")
-    for options in ({}, small):
+    for options in ({}, small):  # memory for 16 requests, so that nothing is evicted, and for two
         with LLM(tmp_path / "engine", max_num_tokens=40, **options) as llm:
             for _ in range(2):
                 outputs = llm.generate(prompts, params, lora_request=loras, use_tqdm=False)
@@ -267,7 +268,7 @@ def test_adapters_keep_states_of_their_own(tmp_path: Path) -> None:
         if options:
             assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
         else:
-            assert all(output.metrics.num_cached_tokens >= 48 for output in outputs)
+            assert all(output.metrics.num_cached_tokens >= 32 for output in outputs)
 
 
 def test_an_expert_that_all_tokens_share_is_adapted(tmp_path: Path) -> None:
