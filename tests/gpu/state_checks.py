@@ -18,7 +18,7 @@ from tests.tolerances import assert_close as assert_close_arrays
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
 from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_rms_norm
-from trtllm_lite.plugins.launch import Buffer, Device
+from trtllm_lite.plugins.launch import Buffer, Device, Launch
 from trtllm_lite.plugins.schema import all_schemas
 
 _OTHERS = 6  # columns on each side of a gate that its operator does not read
@@ -39,11 +39,10 @@ class StateKernel:
         """Take the kernels of a program; ``decode``: that of one token for each sequence."""
         self.operator, self.dtype, self.machine = operator, dtype, machine
         self.decode, self.deterministic = decode, deterministic
-        self.lower = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.cuda").lower
 
     def __call__(self, inputs: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        op = _Lowering(self, inputs, attributes)
-        launches = self.lower(op)
+        op = StateLowering(self, inputs, attributes)
+        launches = op.launches()
         num_seqs, num_tokens = len(op.arrays["past_lens"]), len(op.arrays[op.rows_names[0]])
         columns = op.arrays["block_tables"].shape[1]
         symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns}
@@ -55,7 +54,7 @@ class StateKernel:
         return y.float().numpy(), np.ascontiguousarray(after).reshape(before.shape)
 
 
-class _Lowering:
+class StateLowering:
     """The part of ``plugins/cuda/lowering.py`` that operators with a recurrent state ask for; buffers are tensors."""
 
     name = "op"
@@ -64,13 +63,17 @@ class _Lowering:
     def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
         schema = all_schemas()[kernel.operator.name]
         self.decode, self.deterministic = kernel.decode, kernel.deterministic
-        self._attributes, self._dtype = attributes, kernel.dtype
+        self._attributes, self._dtype, self._folder = attributes, kernel.dtype, kernel.operator.folder
         self.device = Device("sm_90a", 99 * 1024)  # the least of GPUs that have these instructions
         self._device, self.memory, self.buffers = kernel.machine.device, Memory(), dict[str, Buffer]()
         self.arrays = {i.name: a for i, a in zip(schema.inputs, inputs, strict=True) if a is not None}
         self.rows_names = [argument.name for argument in schema.inputs[: len(kernel.operator.widths)]]
         (self.state_name,) = (argument.name for argument in schema.caches)
         self.max_tokens = len(self.arrays[self.rows_names[0]])
+
+    def launches(self) -> list[Launch]:
+        """What the operator is lowered to."""
+        return importlib.import_module(f"trtllm_lite.plugins.{self._folder}.cuda").lower(self)
 
     def attribute(self, name: str) -> Any:
         return self._attributes[name]
@@ -147,10 +150,11 @@ def check_state_steps(
     """Check results and states of each step against the reference, which begins with the kernel's own states."""
     reference = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.reference").reference
     sequences, kernel = rounded(operator, lengths, dtype), StateKernel(operator, dtype, machine, decode=decode)
+    coarsest = torch.bfloat16 if sequences.states.dtype.name == "bfloat16" else dtype
     for new_tokens in steps:
         y, states = reference(sequences.inputs(new_tokens), operator.attributes)
         found = np.concatenate(sequences.step(new_tokens, kernel))
-        assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), dtype)
+        assert_close(torch.from_numpy(found), torch.from_numpy(y).double(), coarsest)
         check_states(operator, sequences.states, states)
 
 
