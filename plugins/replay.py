@@ -23,6 +23,8 @@ from trtllm_lite.common.vocabulary import DTYPES, FLOAT32
 from trtllm_lite.plugins.state_spans import StateSpan
 
 REPLAYED = 16
+ALIGNMENT = 8
+"""Words of 32 bits: a head's state begins at a multiple of 32 bytes, the least that a GPU reads."""
 _SIZES = ("key_dim", "value_dim", "decay_dim", "replay_tokens", "taken_back")
 
 
@@ -37,7 +39,7 @@ def stored_length(length: int, past: int, count: int, replayed: int, taken_back:
 
 @dataclass(frozen=True)
 class ReplayState:
-    """A head's state: matrix, keys, updates, decays, length, in this order.
+    """A head's state: matrix, keys, updates, decays, length, in this order, and what aligns the next head's.
 
     ``decays``: the decays of a token, 1 or one for each element of a key. The elements of the state are of the type
     ``dtype``. Those of 16 bits hold the matrix, in whole words of 32 bits, and two of them each float32 behind it.
@@ -70,7 +72,8 @@ class ReplayState:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self._of_word * (self._matrix_words + self.slots * (self.key_dim + self.value_dim + self.decays) + 1)
+        words = self._matrix_words + self.slots * (self.key_dim + self.value_dim + self.decays) + 1
+        return self._of_word * (-(-words // ALIGNMENT) * ALIGNMENT)
 
     @property
     def _of_word(self) -> int:
@@ -89,13 +92,13 @@ class ReplayState:
         heads, num_elements = len(state), self.key_dim * self.value_dim
         matrix, others = state[:, :num_elements], state[:, self._matrix_words * self._of_word :].view(np.float32)
         extents = [self.slots * width for width in (self.key_dim, self.value_dim, self.decays)]
-        keys, updates, decays, length = np.split(others, np.cumsum(extents), axis=1)
+        keys, updates, decays, rest = np.split(others, np.cumsum(extents), axis=1)
         return (
             matrix.reshape(heads, self.key_dim, self.value_dim),
             keys.reshape(heads, self.slots, self.key_dim),
             updates.reshape(heads, self.slots, self.value_dim),
             decays.reshape(heads, self.slots, self.decays),
-            length[:, 0],
+            rest[:, 0],
         )
 
     def rounded(self, matrix: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 // What a recurrent layer keeps of a sequence in each head: plugins/replay.py says why, and in which order.
 //
-// Macros: TL_KEY_DIM, TL_VALUE_DIM, TL_DECAY_DIM, TL_REPLAYED, TL_TAKEN_BACK, and TL_STATE_FORM, the type of the
-// matrix: 0 for float32, 1 for float16, 2 for bfloat16. All else is float32; sizes count its words.
+// Macros: TL_KEY_DIM, TL_VALUE_DIM, TL_DECAY_DIM, TL_REPLAYED, TL_TAKEN_BACK, TL_STATE_WORDS, from one head to the
+// next, and TL_STATE_FORM, the type of the matrix: 0 for float32, 1 for float16, 2 for bfloat16. All else is float32;
+// sizes count its words.
 #pragma once
 
 #include "cuda/state_span.cuh"
@@ -13,7 +14,8 @@ constexpr int kElementsOfWord = TL_STATE_FORM == 0 ? 1 : 2;
 constexpr int kKeysAt = ceil_div(TL_KEY_DIM * TL_VALUE_DIM, kElementsOfWord);
 constexpr int kUpdatesAt = kKeysAt + kSlots * TL_KEY_DIM;
 constexpr int kDecaysAt = kUpdatesAt + kSlots * TL_VALUE_DIM, kLengthAt = kDecaysAt + kSlots * TL_DECAY_DIM;
-constexpr int kStateSize = kLengthAt + 1;
+constexpr int kStateSize = TL_STATE_WORDS;
+static_assert(kLengthAt < kStateSize && kStateSize % 8 == 0, "a head begins at a multiple of 32 bytes");
 
 // The type of the elements of the matrix. Rounding makes the largest number of what would become infinite; NaN stays
 // NaN.
@@ -53,13 +55,17 @@ __device__ __forceinline__ float kept_element(float x) { return widen_element(na
 struct ReplayState {
   float* state;
   int past, end;
-  int length, next_length;  // tokens in the stored matrix before the step and after it
+  float stored_length;
+  int length, next_length;  // tokens in the stored matrix before the step and after it, once settle() was called
 
-  // `of_head`: the elements of the head.
+  // `of_head`: the elements of the head. Requests the length.
   __device__ __forceinline__ ReplayState(float* of_head, StateSpan span)
-      : state(of_head), past(span.past), end(span.end()) {
+      : state(of_head), past(span.past), end(span.end()), stored_length(past > 0 ? of_head[kLengthAt] : 0.0f) {}
+
+  // Waits for the length.
+  __device__ __forceinline__ void settle(StateSpan span) {
     // A step that is timed may find a state that no step has written; it must not lead outside of memory.
-    length = past > 0 ? min_of(past, max_of(past - kSlots, static_cast<int>(state[kLengthAt]))) : 0;
+    length = past > 0 ? min_of(past, max_of(past - kSlots, static_cast<int>(stored_length))) : 0;
     const int settled = past + (span.count > TL_TAKEN_BACK ? span.count - TL_TAKEN_BACK : 0);
     const int whole = settled / TL_REPLAYED * TL_REPLAYED;
     next_length = whole > length ? whole : length;

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trtllm_lite.common.vocabulary import DTYPES
+
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 from ..replay import REPLAYED
+from .clusters import CLUSTER_ARCH, RESIDENT
 from .columns import Columns
 from .lowering import Lowering
 from .state_places import StatePlaces
@@ -14,12 +17,13 @@ _MAX_COLUMNS = 128  # of a block at a time, four threads each
 _MAX_KEY_DIM = 256  # a block's columns are in registers
 _MAX_DECAY_DIM = 128  # of keys that are as long; a chunk's keys, queries and decays are in shared memory
 _MOST_CHUNKED_KEY = 128  # of kernels that multiply chunks
-_CHUNK_COLUMNS = (64, 48, 32)  # of a block of such a kernel, or 16
-_MANY_BLOCKS = 128  # about one for each multiprocessor of a large GPU
+_CHUNK_COLUMNS = (16, 32, 48, 64)  # of a block of such a kernel
 _FEW_SEQUENCES = 64  # for which blocks are launched, whether a step has so many or not
 _ANY_NUMBER = (1 << 31) - 1
 _PARTS, _PADDING, _BARRIER_BYTES, _FOUND_BYTES = 3, 8, 16, 2 * 3 * 32 * 16  # of replay_chunks.cuh
-_CHUNK_SLOTS = (4, 2)  # as many as fit
+_CHUNK_SLOTS = (8, 4, 2)  # as many as fit
+_GROUP_COLUMNS = 32  # that four warps share
+_MAX_CLUSTER = 8  # blocks
 _SIZES = {
     **{"TL_KEY_DIM": "key_dim", "TL_VALUE_DIM": "value_dim", "TL_DECAY_DIM": "decay_dim"},
     **{"TL_REPLAYED": "replay_tokens", "TL_TAKEN_BACK": "taken_back"},
@@ -37,7 +41,7 @@ def lower_replay(
     defines: Mapping[str, int],
     heads_macro: str,
 ) -> list[Command]:
-    """Launch the kernel ``name`` of the operator's folder of that name, with a block for each head of a sequence.
+    """Launch the kernel ``name`` of the operator's folder of that name, with a cluster for each head of a sequence.
 
     In programs for prompts a kernel for long sequences (``replay_chunks.cuh``) comes before it, unless a token must
     get the same bits in every program. Operands are ``rows`` of tokens, ``gates``, which may be columns of wider rows,
@@ -54,15 +58,18 @@ def lower_replay(
     macros = {**extents, **defines, **places.defines(), heads_macro: heads, "TL_FP16": DTYPE_FLAGS[y.dtype]}
     macros |= {f"TL_{one.upper()}_PITCH": found.pitch for one, found in read.items()}
     macros["TL_STATE_FORM"] = STATE_FORMS.index(places.states.dtype)
+    macros["TL_STATE_WORDS"] = _words_of_head(op, places.states.dtype)
     weights, given = tuple(op.vector(one) for one in of_heads), tuple(op.attribute(one) for one in numbers)
-    of_tokens = (op.rows(rows), *(found.operand for found in read.values()))
-    operands = (y, *places.arguments(), *of_tokens, *weights, *given)
-    threads = 4 * min(-(-value_dim // 8) * 8, _MAX_COLUMNS)
+    rows_read = (op.rows(rows), *(found.operand for found in read.values()))
+    operands = (y, *places.arguments(), *rows_read, *weights, *given)
     most_with_chunks = op.max_tokens // (REPLAYED + 1)
     by_chunks = not (op.decode or op.deterministic) and decays == 1 and _fits_chunks(key_dim, value_dim)
     by_chunks = by_chunks and most_with_chunks > 0
     macros["TL_MOST_TOKENS"] = REPLAYED if by_chunks else _ANY_NUMBER
-    tokens = launch(kernel(f"{name}/cuda.cuh", name, threads, 0, macros), (heads, symbol("num_seqs")), *operands)
+    columns = _token_columns(value_dim, decays, op.device.arch)
+    threads = 4 * min(-(-columns // _GROUP_COLUMNS) * _GROUP_COLUMNS, _MAX_COLUMNS)
+    of_tokens = kernel(f"{name}/cuda.cuh", name, threads, 0, macros | {"TL_COLUMNS": columns})
+    tokens = launch(of_tokens, (heads * -(-value_dim // columns), symbol("num_seqs")), *operands)
     if not by_chunks:
         return [tokens]
     columns = _chunk_columns(heads, value_dim)
@@ -81,10 +88,27 @@ def _fits_chunks(key_dim: int, value_dim: int) -> bool:
     return key_dim % 16 == 0 and value_dim % 16 == 0 and key_dim <= _MOST_CHUNKED_KEY
 
 
+def _words_of_head(op: Lowering, dtype: str) -> int:
+    size = op.extents("recurrent_state")[-1]
+    assert isinstance(size, int)
+    return size * DTYPES[dtype].bits // 32
+
+
+def _token_columns(value_dim: int, decays: int, arch: str) -> int:
+    """The columns of a block that takes a token after the other.
+
+    Without clusters a block has all. With many decays, too: each block computes those of all pairs of tokens.
+    """
+    if arch != CLUSTER_ARCH or decays > 1:
+        return value_dim
+    of_cluster = -(-value_dim // _MAX_CLUSTER)
+    return -(-of_cluster // _GROUP_COLUMNS) * _GROUP_COLUMNS
+
+
 def _chunk_columns(heads: int, value_dim: int) -> int:
-    """As many columns as leave many blocks, even of one sequence: each block prepares its chunks by itself."""
-    widths = [columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0] or [16]
-    return next((columns for columns in widths if heads * value_dim >= _MANY_BLOCKS * columns), widths[-1])
+    """As few columns as let all blocks of a sequence run at the same time: each block prepares its chunks by itself."""
+    widths = [columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0]
+    return next((columns for columns in widths if heads * value_dim <= RESIDENT[1] * columns), widths[-1])
 
 
 def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:

@@ -36,6 +36,12 @@ struct alignas(16) ChunkSlot {
   float decay, padding[3];
 };
 
+// What the decay and the factor of a token are computed from.
+struct GivenFactors {
+  float of_decay, of_factor;  // of a new token
+  float stored_decay;         // of one in the state
+};
+
 // Prepares chunks, by a warp.
 template <typename Operands>
 struct ChunkPreparer {
@@ -235,21 +241,21 @@ struct ChunkPreparer {
       to = of_query || i > own ? x[i] : 0.0f;
     }
   }
-  // Computes the logarithm of the decay and the factor of token lane / 2.
-  __device__ __forceinline__ void load_factors(int base, int first, int count, float& log_decay, float& factor) const {
-    const int token = lane / 2, position = base + token;
-    const bool is_new = token >= first && token < count;
+  // Loads what the decay and the factor of token lane / 2 of the chunk from position `base` on are computed from.
+  __device__ __forceinline__ GivenFactors load_factors(int base) const {
+    const int position = base + lane / 2;
     const u64 at = row(min_of(max_of(position, state.past), state.end - 1));
-    const float of_decay = from.decay_input(at, 0), of_factor = from.factor_input(at);  // before the first is used
-    log_decay = is_new ? from.log_decay(of_decay, 0) : 0.0f, factor = is_new ? from.factor(of_factor) : 0.0f;
-    if (token < first) log_decay = *state.decay(position);
+    return {from.decay_input(at, 0), from.factor_input(at), position < state.past ? *state.decay(position) : 0.0f};
   }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
-  __device__ __forceinline__ void prepare(int base, int first, int count, float log_decay, float factor) const {
+  __device__ __forceinline__ void prepare(int base, int first, int count, GivenFactors given) const {
     copy_rows<TL_KEY_DIM>(slot.keys[0], base, first, count, [&](u64 at) { return from.key(at); });
     copy_rows<TL_KEY_DIM>(slot.queries, base, first, count, [&](u64 at) { return from.query(at); });
     copy_rows<TL_COLUMNS>(slot.values, base, first, count, [&](u64 at) { return from.values(at) + first_column; });
     copy_commit();
+    const bool is_new = lane / 2 >= first && lane / 2 < count;
+    const float factor = is_new ? from.factor(given.of_factor) : 0.0f;
+    const float log_decay = is_new ? from.log_decay(given.of_decay, 0) : lane / 2 < first ? given.stored_decay : 0.0f;
     copy_wait<0>();
     __syncwarp();
     if (first > 0) {
@@ -258,7 +264,6 @@ struct ChunkPreparer {
     }
     float keys[2][4] = {}, queries[2][4] = {}, squares[2][4] = {};
     multiply(keys, queries, squares, first > 0 ? kParts : 1);
-    const bool is_new = lane / 2 >= first && lane / 2 < count;
     float key_scale = 1.0f, query_scale = 1.0f;
     if constexpr (Operands::kNormalizes) {
       const float of_key = from.key_scale(diagonal(keys));

@@ -8,10 +8,11 @@
 // the right operands, of 16 bits; norms and decays are applied to sums. Tokens behind the stored matrix have float32
 // keys, which are the sum of three of 16 bits.
 //
-// A float32 left operand is multiplied in parts. Three of bfloat16 have all its bits: three products of m16n8k16 for 16
-// rows. Parts of float16, which has fewer exponents than float32, would need scales; so elements of float16, whose bits
-// TF32 has, are multiplied by m16n8k8, the upper bits of the operand and then the rest: four products for 16 rows. If
-// both operands are float32, that takes three products for 8 rows, because the one of both rests is left out.
+// A float32 left operand is multiplied in parts. Two of bfloat16 have 17 of its bits, where results keep 8: two
+// products of m16n8k16 for 16 rows. Parts of float16, which has fewer exponents than float32, would need scales; so
+// elements of float16, whose bits TF32 has, are multiplied by m16n8k8, the upper bits of the operand and then the rest:
+// four products for 16 rows. If both operands are float32, that takes three products for 8 rows, because the one of
+// both rests is left out.
 //
 // What does not depend on the matrix is prepared by warps of their own, each of which has a slot in shared memory and
 // prepares every kChunkSlots-th chunk; so the updates of a chunk are a product, too. The other warps multiply.
@@ -73,7 +74,7 @@ struct LeftOperand {
 };
 #else
 struct LeftOperand {
-  static constexpr int kProducts = 3;
+  static constexpr int kProducts = 2;
 
   u32 parts[kProducts][4];
 
@@ -370,7 +371,8 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
   FoundParts& found_parts = *reinterpret_cast<FoundParts*>(memory);
   ChunkSlot* const slots = reinterpret_cast<ChunkSlot*>(memory + sizeof(FoundParts));
   const u32 barriers = shared_address(slots + kChunkSlots);
-  const ReplayState state(of_head, span);
+  ReplayState state(of_head, span);
+  state.settle(span);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_column = block * TL_COLUMNS;
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kChunkSlots; ++slot) {
@@ -386,12 +388,13 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
     const int slot = warp - kColumnWarps;
     const ChunkPreparer<Operands> preparer{from, state, slots[slot], span.first, first_column, lane};
     u32 parity = 1;
+    GivenFactors next = preparer.load_factors(state.length + slot * kChunk);
     for (int number = slot; number < num_chunks; number += kChunkSlots, parity ^= 1) {
-      const int base = state.length + number * kChunk, first = first_of(base), count = min_of(kChunk, state.end - base);
-      float log_decay, factor;
-      preparer.load_factors(base, first, count, log_decay, factor);
+      const int base = state.length + number * kChunk;
+      const GivenFactors given = next;
+      next = preparer.load_factors(base + kChunkSlots * kChunk);
       barrier_wait(barriers + slot * 16 + 8, parity);
-      preparer.prepare(base, first, count, log_decay, factor);
+      preparer.prepare(base, first_of(base), min_of(kChunk, state.end - base), given);
       release_stage(barriers + slot * 16, lane);
     }
   } else {

@@ -23,38 +23,33 @@ constexpr int kChunk = TL_REPLAYED;
 // ln(1 + e^x). Beyond 20, where both differ by less than a rounding error, the result is x.
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
+// A number that all threads load. The compiler would keep it in a uniform register, for which a warp waits at once, but
+// it does not know that threadIdx.y is 0.
+__device__ __forceinline__ float load_for_later(const float* x) { return x[threadIdx.y]; }
+
 // Calls store(i, element) for each element of a token's key, or of its query, by a warp.
 template <bool kQuery, typename Operands, typename Store>
 __device__ __forceinline__ void load_vector(const Operands& from, u64 row, const Store& store) {
   const u16* const x = kQuery ? from.query(row) : from.key(row);
   const int lane = threadIdx.x % 32;
-  float scale = 1.0f;
+  constexpr int kOfLane = ceil_div(TL_KEY_DIM, 32);
+  float elements[kOfLane], scale = 1.0f;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) elements[i] = i * 32 + lane < TL_KEY_DIM ? unpack1(x[i * 32 + lane]) : 0.0f;
   if constexpr (Operands::kNormalizes) {
     float squares = 0.0f;
-    for (int i = lane; i < TL_KEY_DIM; i += 32) squares += unpack1(x[i]) * unpack1(x[i]);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) squares += elements[i] * elements[i];
     squares = warp_sum(squares);
     scale = kQuery ? from.query_scale(squares) : from.key_scale(squares);
   }
-  for (int i = lane; i < TL_KEY_DIM; i += 32) store(i, unpack1(x[i]) * scale);
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    if (i * 32 + lane < TL_KEY_DIM) store(i * 32 + lane, elements[i] * scale);
+  }
 }
 
 // Whether the step's tokens of a sequence are computed in chunks.
 __device__ __forceinline__ bool has_chunks(StateSpan span) { return span.count > TL_MOST_TOKENS; }
-
-// Stores the keys and decays of the step's tokens that stay behind the matrix, and its length, by kWarps warps. Nobody
-// reads the state any more.
-template <int kWarps, typename Operands>
-__device__ __forceinline__ void store_tokens(const Operands& from, const ReplayState& state, StateSpan span) {
-  const int lane = threadIdx.x % 32;
-  const int kept = state.next_length > span.past ? state.next_length : span.past;
-  for (int position = kept + threadIdx.x / 32; position < state.end; position += kWarps) {
-    const u64 row = static_cast<u64>(span.first + position - span.past);
-    load_vector<false>(from, row, [&](int i, float x) { state.key(position)[i] = x; });
-    for (int i = lane; i < TL_DECAY_DIM; i += 32) {
-      state.decay(position)[i] = from.log_decay(from.decay_input(row, i), i);
-    }
-  }
-  if (threadIdx.x == 0) state.store_length();
-}
 
 }  // namespace tl

@@ -5,102 +5,210 @@
 // and writes for its own tokens; and what tokens have. Floor: bytes / bandwidth; of a long prompt the latency of its
 // chunks.
 //
-// Four lanes share a column of the matrix, and each keeps a quarter of its rows in registers; columns do not depend on
-// each other. Tokens come in chunks that begin at multiples of 16 positions (arXiv 2412.06464, section 3.3): the matrix
-// is multiplied by a token's query and key, and the tokens of the chunk before it add what they would have changed. At
-// the end of the chunk all its tokens are added to the matrix. Chunks begin at the same positions however a sequence is
-// divided into steps, and sums run in order, so that it gets the same bits.
+// A block has TL_COLUMNS columns of the matrix, which do not depend on each other; the blocks of a head form a cluster,
+// and wait for each other before the state's tokens are replaced. Small blocks keep more bytes in flight: while some of
+// a multiprocessor compute, others load. What the state has is requested before the previous kernel ends, which writes
+// rows of this step alone.
+//
+// A thread has four successive columns of every 16th group of four rows in registers. Tokens come in chunks that begin
+// at multiples of 16 positions (arXiv 2412.06464, section 3.3): the matrix is multiplied by a token's query and key,
+// and the tokens of the chunk before it add what they would have changed. At the end of the chunk all its tokens are
+// added to the matrix. Chunks begin at the same positions however a sequence is divided into steps, and sums run in
+// order, so that it gets the same bits.
 #pragma once
 
+#include "cuda/cluster.cuh"
 #include "cuda/replay_rule.cuh"
 
 namespace tl {
 
-constexpr int kColumns = TL_VALUE_DIM < 128 ? (TL_VALUE_DIM + 7) / 8 * 8 : 128;  // at a time
+constexpr int kBlocks = ceil_div(TL_VALUE_DIM, TL_COLUMNS);  // of a head
+constexpr int kGroupColumns = 32, kGroupWarps = 4;           // warps that share the rows of as many columns
+constexpr int kColumns = min_of(128, ceil_div(TL_COLUMNS, kGroupColumns) * kGroupColumns);  // of a block at a time
 constexpr int kReplayThreads = 4 * kColumns, kWarps = kReplayThreads / 32;
-constexpr int kQuads = ceil_div(TL_KEY_DIM, 16);  // groups of four successive rows that a lane has
-constexpr int kRows = kQuads * 16;                // of shared memory; rows beyond the state are zero
+constexpr int kBlocksAtOnce = ceil_div(896, kReplayThreads);  // of a multiprocessor, or more
+constexpr int kQuads = ceil_div(TL_KEY_DIM, 64);              // groups of four rows that a thread has
+constexpr int kRows = kQuads * 64;                            // of shared memory; rows beyond the state are zero
+constexpr int kTokenPitch = kRows + 8;  // so that the same rows of four tokens are in different banks
+constexpr int kPairLanes = 8;           // that multiply a pair of tokens
 constexpr bool kDecaysByRow = TL_DECAY_DIM > 1;
+// Whether whole vectors of four elements are copied.
+constexpr bool kCopiesKeys = TL_KEY_DIM % 4 == 0 && kKeysAt % 4 == 0;
+constexpr bool kCopiesUpdates = TL_VALUE_DIM % 4 == 0 && kUpdatesAt % 4 == 0;
+constexpr bool kCopiesDecays = kDecaysByRow && TL_DECAY_DIM % 4 == 0 && kDecaysAt % 4 == 0;
 static_assert(TL_KEY_DIM <= 256 && (TL_DECAY_DIM == 1 || TL_DECAY_DIM == TL_KEY_DIM));
+static_assert(kBlocks == 1 || (TL_HAS_CLUSTERS && kBlocks <= 8 && TL_COLUMNS % kGroupColumns == 0));
 
 // The tokens of a chunk, in shared memory.
 struct Chunk {
-  float4 key_quads[kChunk * kRows / 4];
-  float4 query_quads[kChunk * kRows / 4];  // and then the factors of updates, see weigh_rows()
-  float decays[kChunk * TL_DECAY_DIM];     // logarithms
-  float totals[kChunk * TL_DECAY_DIM];     // their sums from the beginning of the chunk up to each token
-  float key_weights[kChunk * kChunk];      // how far the update of a token changes what a later key finds
-  float query_weights[kChunk * kChunk];    // and what a query finds, that of the token itself included
-  float factors[kChunk];                   // of values in updates
+  float4 key_quads[kChunk * kTokenPitch / 4];
+  float4 query_quads[kChunk * kTokenPitch / 4];  // and then the factors of updates, see weigh_rows()
+  float4 update_quads[kChunk * kColumns / 4];    // before a new token is computed, its value is in their place
+  float4 decay_quads[ceil_div(kChunk * TL_DECAY_DIM, 4)];  // logarithms
+  float2 found[kGroupWarps][kColumns];   // what each of the warps that share rows finds for a key and a query
+  float totals[kChunk * TL_DECAY_DIM];   // sums of decays from the beginning of the chunk up to each token
+  float key_weights[kChunk * kChunk];    // how far the update of a token changes what a later key finds
+  float query_weights[kChunk * kChunk];  // and what a query finds, that of the token itself included
+  float factors[kChunk];                 // of values in updates
 
-  __device__ __forceinline__ float* key(int token) { return reinterpret_cast<float*>(key_quads) + token * kRows; }
-  __device__ __forceinline__ float* query(int token) { return reinterpret_cast<float*>(query_quads) + token * kRows; }
+  __device__ __forceinline__ float* key(int token) { return reinterpret_cast<float*>(key_quads) + token * kTokenPitch; }
+  __device__ __forceinline__ float* query(int token) {
+    return reinterpret_cast<float*>(query_quads) + token * kTokenPitch;
+  }
+  __device__ __forceinline__ float* decays(int token) {
+    return reinterpret_cast<float*>(decay_quads) + token * TL_DECAY_DIM;
+  }
+  // The updates of the block's columns.
+  __device__ __forceinline__ float* updates(int token) {
+    return reinterpret_cast<float*>(update_quads) + token * kColumns;
+  }
   __device__ __forceinline__ float total(int token, int row) const {
     return totals[token * TL_DECAY_DIM + (kDecaysByRow ? row : 0)];
   }
-  // The logarithm of the decays after token `from` up to token `until`. They are added up, because differences of
+  // The logarithm of a row's decays after token `from` up to token `until`. They are added up, because differences of
   // totals lose the digits of small decays behind large ones.
-  __device__ __forceinline__ float decay_between(int from, int until, int row) const {
+  __device__ __forceinline__ float decay_between(int from, int until, int row) {
     float sum = 0.0f;
-    for (int token = until; token > from; --token) sum += decays[token * TL_DECAY_DIM + (kDecaysByRow ? row : 0)];
+    for (int token = until; token > from; --token) sum += decays(token)[row];
     return sum;
   }
 };
 
-// Loads the `count` tokens from position `base` on; each warp loads some of them.
-template <typename Operands>
-__device__ __forceinline__ void load_tokens(Chunk& chunk, const Operands& from, const ReplayState& state, int first_row,
-                                            int base, int count) {
-  const int lane = threadIdx.x % 32;
-  for (int token = threadIdx.x / 32; token < count; token += kWarps) {
-    const int position = base + token;
-    const u64 row = static_cast<u64>(first_row + position - state.past);
-    float* const key = chunk.key(token);
-    float* const query = chunk.query(token);
-    for (int i = TL_KEY_DIM + lane; i < kRows; i += 32) key[i] = query[i] = 0.0f;
-    if (state.is_new(position)) {
-      load_vector<false>(from, row, [&](int i, float x) { key[i] = x; });
-      load_vector<true>(from, row, [&](int i, float x) { query[i] = x; });
-      for (int i = lane; i < TL_DECAY_DIM; i += 32) {
-        chunk.decays[token * TL_DECAY_DIM + i] = from.log_decay(from.decay_input(row, i), i);
-      }
-      if (lane == 0) chunk.factors[token] = from.factor(from.factor_input(row));
+// Requests kSize elements for each of `count` tokens, of which those of token t are at to(t) and from(t); those from
+// `end` on are left out.
+template <int kSize, bool kCopies, typename To, typename From>
+__device__ __forceinline__ void request_rows(int count, int end, const To& to, const From& from) {
+  constexpr int kPiece = kCopies ? 4 : 1, kPieces = kSize / kPiece;
+  for (int i = threadIdx.x; i < count * kPieces; i += kReplayThreads) {
+    const int token = i / kPieces, at = i % kPieces * kPiece;
+    if (at >= end) continue;
+    if constexpr (kCopies) {
+      copy16(shared_address(to(token) + at), from(token) + at, true);
     } else {
-      for (int i = lane; i < TL_KEY_DIM; i += 32) key[i] = state.key(position)[i];
-      for (int i = lane; i < TL_DECAY_DIM; i += 32) {
-        chunk.decays[token * TL_DECAY_DIM + i] = state.decay(position)[i];
-      }
+      to(token)[at] = from(token)[at];
     }
   }
 }
 
-// Computes totals, and the weights of the tokens from `first` on; each warp computes some pairs of tokens.
-__device__ __forceinline__ void weigh_tokens(Chunk& chunk, int first, int count) {
+// The last warp waits for decays: its part of a new token is loaded first.
+__device__ __forceinline__ int token_of_decay() { return kReplayThreads - 1 - threadIdx.x; }
+
+// Requests the tokens from position `base` on that are in the state, `first` of them: keys, decays, and the updates of
+// the columns from `column` on. Returns a decay that the thread stores by store_decay().
+__device__ __forceinline__ float request_stored_tokens(Chunk& chunk, const ReplayState& state, int base, int first,
+                                                       int column) {
+  request_rows<TL_KEY_DIM, kCopiesKeys>(
+      first, TL_KEY_DIM, [&](int token) { return chunk.key(token); },
+      [&](int token) { return state.key(base + token); });
+  request_rows<kColumns, kCopiesUpdates>(
+      first, TL_VALUE_DIM - column, [&](int token) { return chunk.updates(token); },
+      [&](int token) { return state.update(base + token) + column; });
+  if constexpr (kDecaysByRow) {
+    request_rows<TL_DECAY_DIM, kCopiesDecays>(
+        first, TL_DECAY_DIM, [&](int token) { return chunk.decays(token); },
+        [&](int token) { return state.decay(base + token); });
+  }
+  copy_commit();
+  const int token = token_of_decay();
+  return !kDecaysByRow && token < first ? *state.decay(base + token) : 0.0f;
+}
+
+__device__ __forceinline__ void store_decay(Chunk& chunk, int first, float decay) {
+  if (!kDecaysByRow && token_of_decay() < first) *chunk.decays(token_of_decay()) = decay;
+}
+
+// Loads the decays and the factor of a token, by a warp.
+template <typename Operands>
+__device__ __forceinline__ void load_factors(Chunk& chunk, const Operands& from, u64 row, int token) {
+  constexpr int kOfLane = ceil_div(TL_DECAY_DIM, 32);
   const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x; i < TL_DECAY_DIM; i += kReplayThreads) {
+  float numbers[kOfLane];
+#pragma unroll
+  for (int j = 0; j < kOfLane; ++j) {
+    if (j * 32 + lane < TL_DECAY_DIM) numbers[j] = from.decay_input(row, j * 32 + lane);
+  }
+  const float factor = from.factor_input(row);
+#pragma unroll
+  for (int j = 0; j < kOfLane; ++j) {
+    const int at = j * 32 + lane;
+    if (at < TL_DECAY_DIM) chunk.decays(token)[at] = from.log_decay(numbers[j], at);
+  }
+  if (lane == 0) chunk.factors[token] = from.factor(factor);
+}
+
+// Loads the new tokens from number `first` to `count` of a chunk: each warp loads some keys, queries, decays, or values
+// of the columns from `column` on.
+template <typename Operands>
+__device__ __forceinline__ void load_new_tokens(Chunk& chunk, const Operands& from, u64 first_row, int first, int count,
+                                                int column) {
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x / 32; i < 4 * (count - first); i += kWarps) {
+    const int token = first + i / 4, what = i % 4;
+    const u64 row = first_row + i / 4;
+    if (what == 0) {
+      load_vector<false>(from, row, [&](int at, float x) { chunk.key(token)[at] = x; });
+    } else if (what == 1) {
+      load_vector<true>(from, row, [&](int at, float x) { chunk.query(token)[at] = x; });
+    } else if (what == 2) {
+      load_factors(chunk, from, row, token);
+    } else {
+#pragma unroll
+      for (int at = lane; at < kColumns; at += 32) {
+        if (column + at < TL_VALUE_DIM) chunk.updates(token)[at] = unpack1(from.values(row)[column + at]);
+      }
+    }
+  }
+  if constexpr (kRows > TL_KEY_DIM) {
+    constexpr int kBehind = max_of(1, kRows - TL_KEY_DIM);
+    for (int i = threadIdx.x; i < count * kBehind; i += kReplayThreads) {
+      const int token = i / kBehind, at = TL_KEY_DIM + i % kBehind;
+      chunk.key(token)[at] = chunk.query(token)[at] = 0.0f;
+    }
+  }
+}
+
+// Adds up what kPairLanes successive lanes have.
+__device__ __forceinline__ float pair_sum(float of_lane) {
+#pragma unroll
+  for (int distance = kPairLanes / 2; distance > 0; distance /= 2) {
+    of_lane += __shfl_xor_sync(0xffffffffu, of_lane, distance);
+  }
+  return of_lane;
+}
+
+// Computes totals, and the weights of the tokens from `first` on; kPairLanes lanes compute some pairs of tokens.
+__device__ __forceinline__ void weigh_tokens(Chunk& chunk, int first, int count) {
+  for (int i = threadIdx.x; kDecaysByRow && i < TL_DECAY_DIM; i += kReplayThreads) {
     float sum = 0.0f;
     for (int token = 0; token < count; ++token) {
-      sum += chunk.decays[token * TL_DECAY_DIM + i];
+      sum += chunk.decays(token)[i];
       chunk.totals[token * TL_DECAY_DIM + i] = sum;
     }
   }
-  for (int pair = threadIdx.x / 32; pair < (count - first) * kChunk; pair += kWarps) {
-    const int token = first + pair / kChunk, other = pair % kChunk;
-    if (other > token) continue;
-    float of_key = 0.0f, of_query = 0.0f;
-    for (int i = lane; i < TL_KEY_DIM; i += 32) {
+  const int lane = threadIdx.x % kPairLanes, own = threadIdx.x / kPairLanes;
+  constexpr int kAtOnce = kReplayThreads / kPairLanes;
+  for (int begin = 0; begin < (count - first) * kChunk; begin += kAtOnce) {
+    const int pair = begin + own, token = first + pair / kChunk, other = pair % kChunk;
+    const bool is_pair = token < count && other <= token;
+    float of_key = 0.0f, of_query = 0.0f, of_decays = 0.0f;
+    for (int i = lane; is_pair && i < TL_KEY_DIM; i += kPairLanes) {
       const float decay = kDecaysByRow ? expf(chunk.decay_between(other, token, i)) : 1.0f;
       const float key = chunk.key(other)[i] * decay;
       of_key = fmaf(key, chunk.key(token)[i], of_key);
       of_query = fmaf(key, chunk.query(token)[i], of_query);
     }
-    of_key = warp_sum(of_key);
-    of_query = warp_sum(of_query);
-    const float decay = kDecaysByRow ? 1.0f : expf(chunk.decay_between(other, token, 0));
-    if (lane == 0) {
-      chunk.key_weights[token * kChunk + other] = of_key * decay;
-      chunk.query_weights[token * kChunk + other] = of_query * decay;
+    if constexpr (!kDecaysByRow) {
+      for (int i = lane; is_pair && i < kChunk; i += kPairLanes) {
+        if (i > other && i <= token) of_decays += *chunk.decays(i);
+      }
+      of_decays = pair_sum(of_decays);
     }
+    of_key = pair_sum(of_key), of_query = pair_sum(of_query);
+    if (lane > 0 || !is_pair) continue;
+    const float decay = kDecaysByRow ? 1.0f : expf(of_decays);
+    chunk.key_weights[token * kChunk + other] = of_key * decay;
+    chunk.query_weights[token * kChunk + other] = of_query * decay;
+    if (!kDecaysByRow && other == 0) chunk.totals[token] = *chunk.decays(0) + of_decays;
   }
 }
 
@@ -110,173 +218,268 @@ __device__ __forceinline__ void weigh_rows(Chunk& chunk) {
     float sum = 0.0f;
     for (int token = kChunk - 1; token >= 0; --token) {
       chunk.query(token)[i] = i < TL_KEY_DIM ? chunk.key(token)[i] * expf(sum) : 0.0f;
-      if (i < TL_KEY_DIM) sum += chunk.decays[token * TL_DECAY_DIM + (kDecaysByRow ? i : 0)];
+      if (i < TL_KEY_DIM) sum += chunk.decays(token)[kDecaysByRow ? i : 0];
     }
   }
 }
 
-// A sum over the rows of a column, of which a lane adds up a quarter in four parts.
-struct RowSum {
-  float parts[4] = {};
-
-  __device__ __forceinline__ void add(float4 vector, const float (&of_column)[4]) {
-    parts[0] = fmaf(vector.x, of_column[0], parts[0]);
-    parts[1] = fmaf(vector.y, of_column[1], parts[1]);
-    parts[2] = fmaf(vector.z, of_column[2], parts[2]);
-    parts[3] = fmaf(vector.w, of_column[3], parts[3]);
+// Four successive elements of the matrix from number `i` on; the matrix has columns up to `count` of them.
+__device__ __forceinline__ void load_quad(const ReplayState& state, u64 i, int count, float (&to)[4]) {
+  if constexpr (TL_VALUE_DIM % 4 > 0) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[j] = j < count ? state.element(i + j) : 0.0f;
+  } else if constexpr (sizeof(StateElement) == 4) {
+    const float4 quad = *reinterpret_cast<const float4*>(state.state + i);
+    to[0] = quad.x, to[1] = quad.y, to[2] = quad.z, to[3] = quad.w;
+  } else {
+    const uint2 quad = *reinterpret_cast<const uint2*>(reinterpret_cast<const StateElement*>(state.state) + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      to[j] = widen_element(static_cast<StateElement>((j < 2 ? quad.x : quad.y) >> j % 2 * 16));
+    }
   }
-  __device__ __forceinline__ float of_column() const {
-    float sum = (parts[0] + parts[1]) + (parts[2] + parts[3]);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+}
+__device__ __forceinline__ void store_quad(const ReplayState& state, u64 i, int count, const float (&of)[4]) {
+  if constexpr (TL_VALUE_DIM % 4 > 0 || sizeof(StateElement) == 2) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j < count) state.store_element(i + j, of[j]);
+    }
+  } else {
+    *reinterpret_cast<float4*>(state.state + i) = make_float4(of[0], of[1], of[2], of[3]);
   }
-};
+}
 
-// A lane's rows of one column of the matrix: row 16 * i + 4 * (lane / 8) + j is rows[i][j]. And the column's updates by
-// the tokens of the chunk, which all four lanes have.
-struct Column {
-  float rows[kQuads][4];
-  float updates[kChunk];
+// A thread's part of the matrix: rows 64 * i + first_row() + j, and four columns of each.
+struct Columns {
+  float rows[kQuads][4][4];
 
-  static __device__ __forceinline__ int quarter() { return threadIdx.x % 32 / 8; }
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int part() { return threadIdx.x / 32 % kGroupWarps; }
+  static __device__ __forceinline__ int first_row() { return 4 * (4 * part() + lane() / 8); }
+  // The number of the first column among those of the block.
+  static __device__ __forceinline__ int first_column() {
+    return threadIdx.x / 32 / kGroupWarps * kGroupColumns + lane() % 8 * 4;
+  }
 
-  // Calls use(row, element) for each element that the matrix has.
+  // Calls use(row, elements) for each row that the matrix has.
   template <typename Use>
   __device__ __forceinline__ void for_each(const Use& use) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = 16 * i + 4 * quarter() + j;
+        const int row = 64 * i + first_row() + j;
         if (row < TL_KEY_DIM) use(row, rows[i][j]);
       }
     }
   }
 
-  // The elements as they have decayed since the beginning of the chunk up to `token`, if each row decays by itself.
-  __device__ __forceinline__ void decayed(const Chunk& chunk, int token, int i, float (&to)[4]) const {
+  // Adds to `of_key` and `of_query` what a token's key and query find in the thread's rows.
+  __device__ __forceinline__ void find(Chunk& chunk, int token, float (&of_key)[4], float (&of_query)[4]) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = 16 * i + 4 * quarter() + j;
-      to[j] = kDecaysByRow && row < TL_KEY_DIM ? rows[i][j] * expf(chunk.total(token, row)) : rows[i][j];
+    for (int i = 0; i < kQuads; ++i) {
+      const int first = 64 * i + first_row();
+      const float4 keys = *reinterpret_cast<const float4*>(chunk.key(token) + first);
+      const float4 queries = *reinterpret_cast<const float4*>(chunk.query(token) + first);
+      const float key[4] = {keys.x, keys.y, keys.z, keys.w}, query[4] = {queries.x, queries.y, queries.z, queries.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        // Rows that decay each by itself have done so since the beginning of the chunk.
+        const bool decays = kDecaysByRow && first + j < TL_KEY_DIM;
+        const float decay = decays ? expf(chunk.total(token, first + j)) : 1.0f;
+#pragma unroll
+        for (int column = 0; column < 4; ++column) {
+          of_key[column] = fmaf(key[j] * decay, rows[i][j][column], of_key[column]);
+          of_query[column] = fmaf(query[j] * decay, rows[i][j][column], of_query[column]);
+        }
+      }
     }
   }
 
-  // Computes the update by `token`, whose value is `value`; returns the token's result.
-  template <int kToken, bool kCorrects>
-  __device__ __forceinline__ float add_token(Chunk& chunk, float value) {
-    RowSum of_key, of_query;
-    const float4* const key = reinterpret_cast<const float4*>(chunk.key(kToken));
-    const float4* const query = reinterpret_cast<const float4*>(chunk.query(kToken));
+  // Stores what a token's key and query find in the warp's rows, and in the updates of every fourth token before it. Of
+  // the four lanes that have the same columns each adds up one.
+  __device__ __forceinline__ void store_found(Chunk& chunk, int token) const {
+    float of_key[4] = {}, of_query[4] = {};
+    find(chunk, token, of_key, of_query);
+    const bool second = lane() / 16 == 1, odd = lane() / 8 % 2 == 1;
+    float two[2][2];  // of columns 0 and 1, or 2 and 3
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      float elements[4];
-      decayed(chunk, kToken, i, elements);
-      of_key.add(key[4 * i + quarter()], elements);
-      of_query.add(query[4 * i + quarter()], elements);
+    for (int i = 0; i < 2; ++i) {
+      two[0][i] =
+          (second ? of_key[2 + i] : of_key[i]) + __shfl_xor_sync(0xffffffffu, second ? of_key[i] : of_key[2 + i], 16);
+      two[1][i] = (second ? of_query[2 + i] : of_query[i]) +
+                  __shfl_xor_sync(0xffffffffu, second ? of_query[i] : of_query[2 + i], 16);
     }
-    const float decay = kDecaysByRow ? 1.0f : expf(chunk.total(kToken, 0));
-    float seen = of_key.of_column() * decay, result = of_query.of_column() * decay;
+    float found[2];
 #pragma unroll
-    for (int other = 0; other < kToken; ++other) {
-      seen = fmaf(chunk.key_weights[kToken * kChunk + other], updates[other], seen);
-      result = fmaf(chunk.query_weights[kToken * kChunk + other], updates[other], result);
+    for (int i = 0; i < 2; ++i) {
+      found[i] = (odd ? two[i][1] : two[i][0]) + __shfl_xor_sync(0xffffffffu, odd ? two[i][0] : two[i][1], 8);
     }
-    updates[kToken] = chunk.factors[kToken] * (kCorrects ? value - seen : value);
-    return fmaf(chunk.query_weights[kToken * kChunk + kToken], updates[kToken], result);
+    const int column = first_column() + lane() / 8 % 2 + lane() / 16 * 2;
+    const float decay = kDecaysByRow ? 1.0f : expf(chunk.total(token, 0));
+    found[0] *= decay, found[1] *= decay;
+#pragma unroll
+    for (int i = 0; i < kChunk / kGroupWarps; ++i) {
+      const int other = kGroupWarps * i + part();
+      if (other >= token) continue;
+      const float update = chunk.updates(other)[column];
+      found[0] = fmaf(chunk.key_weights[token * kChunk + other], update, found[0]);
+      found[1] = fmaf(chunk.query_weights[token * kChunk + other], update, found[1]);
+    }
+    chunk.found[part()][column] = make_float2(found[0], found[1]);
   }
 
   // Adds all tokens of the chunk, for which weigh_rows() was called, to the matrix.
   __device__ __forceinline__ void advance(Chunk& chunk) {
+    for_each([&](int row, float (&elements)[4]) {
+      const float decay = expf(chunk.total(kChunk - 1, row));
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = 16 * i + 4 * quarter() + j;
-        if (row < TL_KEY_DIM) rows[i][j] *= expf(chunk.total(kChunk - 1, row));
-      }
-    }
-#pragma unroll
+      for (int column = 0; column < 4; ++column) elements[column] *= decay;
+    });
+#pragma unroll 4
     for (int token = 0; token < kChunk; ++token) {
-      const float4* const factors = reinterpret_cast<const float4*>(chunk.query(token));
+      const float4 update = *reinterpret_cast<const float4*>(chunk.updates(token) + first_column());
 #pragma unroll
       for (int i = 0; i < kQuads; ++i) {
-        const float4 factor = factors[4 * i + quarter()];
-        rows[i][0] = fmaf(factor.x, updates[token], rows[i][0]);
-        rows[i][1] = fmaf(factor.y, updates[token], rows[i][1]);
-        rows[i][2] = fmaf(factor.z, updates[token], rows[i][2]);
-        rows[i][3] = fmaf(factor.w, updates[token], rows[i][3]);
+        const float4 factors = *reinterpret_cast<const float4*>(chunk.query(token) + 64 * i + first_row());
+        const float factor[4] = {factors.x, factors.y, factors.z, factors.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          rows[i][j][0] = fmaf(factor[j], update.x, rows[i][j][0]);
+          rows[i][j][1] = fmaf(factor[j], update.y, rows[i][j][1]);
+          rows[i][j][2] = fmaf(factor[j], update.z, rows[i][j][2]);
+          rows[i][j][3] = fmaf(factor[j], update.w, rows[i][j][3]);
+        }
       }
     }
   }
 };
 
-// Computes the tokens of a chunk from kToken on, of which there are `count`, `first` of them in the state. `number`:
-// the column.
-template <int kToken, typename Operands>
-__device__ __forceinline__ void run_tokens(Column& column, Chunk& chunk, const Operands& from, const ReplayState& state,
-                                           int first_row, int base, int first, int count, int number) {
-  if constexpr (kToken < kChunk) {
-    if (kToken >= count) return;
-    const bool has_column = number < TL_VALUE_DIM;
-    const int position = base + kToken;
-    if (kToken < first) {
-      column.updates[kToken] = has_column ? state.update(position)[number] : 0.0f;
-    } else {
-      const u64 row = static_cast<u64>(first_row + position - state.past);
-      const float value = has_column ? unpack1(from.values(row)[number]) : 0.0f;
-      float result = column.template add_token<kToken, Operands::kCorrects>(chunk, value);
-      if (Column::quarter() == 0 && has_column) {
-        if constexpr (Operands::kAddsValue) result = fmaf(from.of_value(), value, result);
-        *from.result(row, number) = pack1(result);
-        if (state.keeps(position)) state.update(position)[number] = column.updates[kToken];
-      }
-    }
-    run_tokens<kToken + 1>(column, chunk, from, state, first_row, base, first, count, number);
+// Completes a token from what all warps found, a column in each of the first kColumns threads: its update, and its
+// result, which goes to row `row`.
+template <typename Operands>
+__device__ __forceinline__ void finish_token(Chunk& chunk, const Operands& from, const ReplayState& state, u64 row,
+                                             int base, int token, int first_column) {
+  const int own = threadIdx.x, number = first_column + own;
+  if (own >= kColumns) return;
+  float2 found = chunk.found[0][own];
+#pragma unroll
+  for (int part = 1; part < kGroupWarps; ++part) {
+    const float2 other = chunk.found[part][own];
+    found.x += other.x, found.y += other.y;
   }
+  const float value = chunk.updates(token)[own];
+  const float update = chunk.factors[token] * (Operands::kCorrects ? value - found.x : value);
+  chunk.updates(token)[own] = update;
+  if (number >= TL_VALUE_DIM) return;
+  float result = fmaf(chunk.query_weights[token * kChunk + token], update, found.y);
+  if constexpr (Operands::kAddsValue) result = fmaf(from.of_value(), value, result);
+  *from.result(row, number) = pack1(result);
+  if (state.keeps(base + token)) state.update(base + token)[number] = update;
 }
 
-// Computes a step's tokens in one column of each group of four lanes, and stores their part of the state. `number`: of
-// the column, which may lie behind the last.
+// Computes a step's tokens in the columns from `first_column` on, and stores their part of the state. Returns the
+// position from which on tokens are in `chunk`.
 template <typename Operands>
-__device__ __forceinline__ void run_column(Chunk& chunk, const Operands& from, const ReplayState& state, int first_row,
-                                           int number) {
-  const bool has_column = number < TL_VALUE_DIM;
-  Column column = {};
-  if (state.length > 0 && has_column) {
-    column.for_each([&](int row, float& value) { value = state.element(row * TL_VALUE_DIM + number); });
+__device__ __forceinline__ int run_columns(Chunk& chunk, const Operands& from, ReplayState& state, StateSpan span,
+                                           int first_column) {
+  Columns columns = {};
+  const int number = first_column + Columns::first_column(), num_columns = TL_VALUE_DIM - number;
+  // The matrix and the tokens of the last chunk are requested before it is known how many tokens are in the matrix.
+  if (state.past > 0 && num_columns > 0) {
+    columns.for_each([&](int row, float (&elements)[4]) {
+      load_quad(state, static_cast<u64>(row) * TL_VALUE_DIM + number, num_columns, elements);
+    });
   }
-  for (int base = state.length; base < state.end; base += kChunk) {
-    const int count = min_of(kChunk, state.end - base), first = state.past > base ? state.past - base : 0;
-    __syncthreads();  // the tokens before these are in the matrix
-    load_tokens(chunk, from, state, first_row, base, count);
+  int requested = state.past / kChunk * kChunk;
+  float decay = request_stored_tokens(chunk, state, requested, state.past - requested, first_column);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  state.settle(span);
+  for (int base = state.length;; base += kChunk) {
+    const int count = min_of(kChunk, state.end - base), first = min_of(count, max_of(0, state.past - base));
+    const u64 row = static_cast<u64>(span.first + base + first - state.past);
+    if (base != requested) {
+      copy_wait<0>();
+      __syncthreads();  // the tokens before these are in the matrix
+      decay = request_stored_tokens(chunk, state, base, first, first_column);
+    }
+    requested = -1;
+    load_new_tokens(chunk, from, row, first, count, first_column);
+    store_decay(chunk, first, decay);
+    copy_wait<0>();
+    if (base == 0) columns = {};
     __syncthreads();
     weigh_tokens(chunk, first, count);
-    __syncthreads();
-    run_tokens<0>(column, chunk, from, state, first_row, base, first, count, number);
-    if (base + kChunk >= state.end) break;
+    for (int token = first; token < count; ++token) {
+      __syncthreads();
+      columns.store_found(chunk, token);
+      __syncthreads();
+      finish_token(chunk, from, state, row + token - first, base, token, first_column);
+    }
+    if (base + kChunk >= state.end) return base;
     __syncthreads();  // queries are read
     weigh_rows(chunk);
+    if (threadIdx.x == 0 && !kDecaysByRow) chunk.totals[kChunk - 1] = chunk.decay_between(-1, kChunk - 1, 0);
     __syncthreads();
-    column.advance(chunk);
-    column.for_each([&](int, float& value) { value = kept_element(value); });
-    if (base + kChunk != state.next_length || !has_column) continue;
-    column.for_each([&](int row, float& value) { state.store_element(row * TL_VALUE_DIM + number, value); });
+    columns.advance(chunk);
+    columns.for_each([&](int row_of_matrix, float (&elements)[4]) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) elements[j] = kept_element(elements[j]);
+      if (base + kChunk != state.next_length || num_columns <= 0) return;
+      store_quad(state, static_cast<u64>(row_of_matrix) * TL_VALUE_DIM + number, num_columns, elements);
+    });
   }
 }
 
-// Computes a head of a sequence, unless it has chunks, and stores its tokens: the elements `of_head` of its state, the
-// new tokens in `span`.
+// Stores the keys and decays of the step's tokens that stay behind the matrix, and its length. Tokens from position
+// `base` on are in `chunk`.
 template <typename Operands>
-__device__ __forceinline__ void replay_tokens(const Operands& from, float* of_head, StateSpan span) {
-  __shared__ Chunk chunk;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const ReplayState state(of_head, span);
-  for (int column = 0; column < TL_VALUE_DIM && !has_chunks(span); column += kColumns) {
-    run_column(chunk, from, state, span.first, column + warp * 8 + lane % 8);
+__device__ __forceinline__ void store_tokens(Chunk& chunk, const Operands& from, const ReplayState& state,
+                                             StateSpan span, int base) {
+  const int lane = threadIdx.x % 32;
+  const int kept = state.next_length > span.past ? state.next_length : span.past;
+  for (int position = kept + threadIdx.x / 32; position < state.end; position += kWarps) {
+    if (position >= base) {
+      const int token = position - base;
+      for (int i = lane; i < TL_KEY_DIM; i += 32) state.key(position)[i] = chunk.key(token)[i];
+      for (int i = lane; i < TL_DECAY_DIM; i += 32) state.decay(position)[i] = chunk.decays(token)[i];
+      continue;
+    }
+    const u64 row = static_cast<u64>(span.first + position - span.past);
+    load_vector<false>(from, row, [&](int i, float x) { state.key(position)[i] = x; });
+    for (int i = lane; i < TL_DECAY_DIM; i += 32) {
+      state.decay(position)[i] = from.log_decay(from.decay_input(row, i), i);
+    }
   }
+  if (threadIdx.x == 0) state.store_length();
+}
+
+// Computes block number `block` of a head of a sequence, unless it has chunks, and stores its tokens: the elements
+// `of_head` of its state, the new tokens in `span`.
+template <typename Operands>
+__device__ __forceinline__ void replay_tokens(const Operands& from, float* of_head, StateSpan span, int block) {
+  __shared__ Chunk chunk;
+  ReplayState state(of_head, span);
+  int base = state.end;
+  for (int column = 0; column < TL_COLUMNS && !has_chunks(span); column += kColumns) {
+    if (column > 0) __syncthreads();  // all have finished with the chunk
+    base = run_columns(chunk, from, state, span, block * TL_COLUMNS + column);
+  }
+  if (has_chunks(span)) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+    state.settle(span);
+  }
+  // Other blocks of the cluster may still read the tokens that are replaced.
   __syncthreads();
-  store_tokens<kReplayThreads / 32>(from, state, span);
+  if constexpr (kBlocks > 1) {
+    cluster_arrive();
+    if (block > 0) return;
+    cluster_wait();
+  }
+  store_tokens(chunk, from, state, span, base);
 }
 
 }  // namespace tl

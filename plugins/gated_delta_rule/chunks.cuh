@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOn
   using namespace tl;
   const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
   const int head = blockIdx.x / kBlocks;
-  const DeltaRule from{y, qkv, a, b, dt_bias + head * TL_DECAY_DIM, expf(a_log[head]), scale, epsilon, head};
+  const DeltaRule from = delta_rule(y, qkv, a, b, a_log, dt_bias, scale, epsilon, head);
   const StateSpan span = sequence_with_chunks(places, num_seqs, blockIdx.y);
   wait_for_previous_kernel();
   allow_next_kernel();

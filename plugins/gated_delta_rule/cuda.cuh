@@ -1,19 +1,22 @@
 // GatedDeltaRule of a token after the other; see cuda/replay_rule.cuh.
 //
-// Launch: grid = (value heads, sequences), kReplayThreads threads.
+// Launch: grid = (value heads * kBlocks, sequences), kReplayThreads threads.
 #include "cuda/replay_tokens.cuh"
 #include "gated_delta_rule/rule.cuh"
 
-extern "C" __global__ void __launch_bounds__(tl::kReplayThreads)
+extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
     gated_delta_rule(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables,
                      int table_stride, const tl::u16* qkv, const tl::u16* a, const tl::u16* b, const float* a_log,
                      const float* dt_bias, float scale, float epsilon) {
   using namespace tl;
   const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
-  const int head = blockIdx.x;
-  const DeltaRule from{y, qkv, a, b, dt_bias + head * TL_DECAY_DIM, expf(a_log[head]), scale, epsilon, head};
-  wait_for_previous_kernel();
-  allow_next_kernel();
+  const int head = blockIdx.x / kBlocks;
+  const DeltaRule from = delta_rule(y, qkv, a, b, a_log, dt_bias, scale, epsilon, head);
   const StateSpan span = places.of(blockIdx.y);
-  if (span.count > 0) replay_tokens(from, places.state(span.block) + head * kStateSize, span);
+  if (span.count > 0) {
+    replay_tokens(from, places.state(span.block) + head * kStateSize, span, blockIdx.x % kBlocks);
+  } else {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+  }
 }

@@ -20,8 +20,9 @@ struct DeltaRule {
   const u16* qkv;
   const u16* a;
   const u16* b;
-  const float* dt_bias;  // of the head
-  float rate, scale, epsilon;
+  const float* dt_biases;  // of the head
+  float dt_bias;           // the first of them
+  float a_log, scale, epsilon;
   int head;
 
   __device__ __forceinline__ const u16* query(u64 row) const {
@@ -37,11 +38,19 @@ struct DeltaRule {
     return unpack1(a[row * TL_A_PITCH + head * TL_DECAY_DIM + i]);
   }
   __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(b[row * TL_B_PITCH + head]); }
-  __device__ __forceinline__ float log_decay(float input, int i) const { return -rate * softplus(input + dt_bias[i]); }
+  __device__ __forceinline__ float log_decay(float input, int i) const {
+    return -expf(a_log) * softplus(input + (TL_DECAY_DIM == 1 ? dt_bias : dt_biases[i]));
+  }
   static __device__ __forceinline__ float factor(float input) { return 1.0f / (1.0f + expf(-input)); }
   __device__ __forceinline__ u16* result(u64 row, int i) const {
     return y + (row * TL_VALUE_HEADS + head) * TL_VALUE_DIM + i;
   }
 };
+
+__device__ __forceinline__ DeltaRule delta_rule(u16* y, const u16* qkv, const u16* a, const u16* b, const float* a_log,
+                                                const float* dt_bias, float scale, float epsilon, int head) {
+  const float* const of_head = dt_bias + head * TL_DECAY_DIM;
+  return {y, qkv, a, b, of_head, load_for_later(of_head), load_for_later(a_log + head), scale, epsilon, head};
+}
 
 }  // namespace tl

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOn
   using namespace tl;
   const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
   const int head = blockIdx.x / kBlocks;
-  const StateSpace from{y, xbc, dt, expf(a_log[head]), dt_bias[head], min_step, max_step, d[head], head};
+  const StateSpace from = state_space(y, xbc, dt, a_log, dt_bias, d, min_step, max_step, head);
   const StateSpan span = sequence_with_chunks(places, num_seqs, blockIdx.y);
   wait_for_previous_kernel();
   allow_next_kernel();

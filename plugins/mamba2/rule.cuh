@@ -20,7 +20,7 @@ struct StateSpace {
   u16* y;
   const u16* xbc;
   const u16* dt;
-  float rate, bias, least, greatest, d;
+  float a_log, bias, least, greatest, d;
   int head;
 
   // B of the head's group; C lies kVectors elements behind it.
@@ -31,7 +31,7 @@ struct StateSpace {
   __device__ __forceinline__ const u16* values(u64 row) const { return xbc + row * kRowSize + head * TL_VALUE_DIM; }
   __device__ __forceinline__ float decay_input(u64 row, int) const { return factor_input(row); }
   __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(dt[row * TL_DT_PITCH + head]); }
-  __device__ __forceinline__ float log_decay(float input, int) const { return -rate * factor(input); }
+  __device__ __forceinline__ float log_decay(float input, int) const { return -expf(a_log) * factor(input); }
   // The step.
   __device__ __forceinline__ float factor(float input) const {
     const float step = softplus(input + bias);
@@ -40,5 +40,19 @@ struct StateSpace {
   __device__ __forceinline__ u16* result(u64 row, int i) const { return y + row * kInputs + head * TL_VALUE_DIM + i; }
   __device__ __forceinline__ float of_value() const { return d; }
 };
+
+__device__ __forceinline__ StateSpace state_space(u16* y, const u16* xbc, const u16* dt, const float* a_log,
+                                                  const float* dt_bias, const float* d, float least, float greatest,
+                                                  int head) {
+  return {y,
+          xbc,
+          dt,
+          load_for_later(a_log + head),
+          load_for_later(dt_bias + head),
+          least,
+          greatest,
+          load_for_later(d + head),
+          head};
+}
 
 }  // namespace tl

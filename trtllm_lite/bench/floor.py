@@ -171,7 +171,7 @@ def serving_floor(
     of_stages = []
     for engine in stages:
         cache = engine.manifest.kv_cache
-        of_states = 2 * cache.state_bytes * sum(request.output_len - 1 for request in requests)
+        of_states = cache.state_bytes * sum(request.output_len - 1 for request in requests)
         reading = (attended * cache.token_bytes + of_states) / ceilings.bandwidth
         prompts = sum(prompt_flops_of(engine, request.prompt_len) for request in requests)
         products = steps * _products_floor(engine, batch / groups, ceilings, share_read)
@@ -256,9 +256,11 @@ def _operands(plan: Plan, instruction: Instruction) -> list[int]:
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
     """Bytes of keys and values that a decode step of ``shape`` reads, as the mean over all of its decode steps.
 
-    Decode step k (of output_len - 1 steps) attends to the prompt and k tokens after it. States are read and written.
+    Decode step k (of output_len - 1 steps) attends to the prompt and k tokens after it. Each state counts once: a step
+    reads the matrix and the tokens behind it, of which there are half as many as there is room for, and writes one
+    token, and the matrix in every 16th step (plugins/replay.py).
     """
     cache = engine.manifest.kv_cache
     context = shape.input_len + shape.output_len / 2
     of_tokens = context * cache.token_bytes
-    return round(shape.batch_size * (of_tokens + 2 * cache.state_bytes))
+    return round(shape.batch_size * (of_tokens + cache.state_bytes))

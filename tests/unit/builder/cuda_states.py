@@ -102,6 +102,11 @@ def _store_results(macros: Macros, y: Pointer, results: np.ndarray, counts: np.n
     at(y, half_type(macros), *results.shape)[wanted] = results[wanted]
 
 
+def _check_grid_of_tokens(macros: Macros, grid: Grid, heads: int) -> None:
+    assert grid[0] * macros["TL_COLUMNS"] >= heads * macros["TL_VALUE_DIM"]
+    assert grid[0] % heads == 0
+
+
 def _check_grid_of_chunks(macros: Macros, grid: Grid, features: int, counts: np.ndarray) -> None:
     assert grid[0] * macros["TL_COLUMNS"] == features
     assert grid[1] >= (counts > macros["TL_MOST_TOKENS"]).sum()
@@ -127,7 +132,7 @@ def _delta_rule(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> 
 
 @kernel
 def gated_delta_rule(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
-    assert grid[:1] == (macros["TL_VALUE_HEADS"],)
+    _check_grid_of_tokens(macros, grid, macros["TL_VALUE_HEADS"])
     cache, (results, after, counts) = _delta_rule(macros, grid[1], states, *given)
     cache.store(after)
     _store_results(macros, y, results, counts, are_long=False)
@@ -158,7 +163,7 @@ def _mamba2(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> tupl
 
 @kernel
 def mamba2(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
-    assert grid[:1] == (macros["TL_HEADS"],)
+    _check_grid_of_tokens(macros, grid, macros["TL_HEADS"])
     cache, (results, after, counts) = _mamba2(macros, grid[1], states, *given)
     cache.store(after)
     _store_results(macros, y, results, counts, are_long=False)

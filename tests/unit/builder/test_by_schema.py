@@ -78,7 +78,8 @@ class Graph:
 
     def rule(self, qkv: ir.Value, a: ir.Value, b: ir.Value, key_heads: int, heads: int, **begins: int) -> ir.Value:
         given, made = self.state("recurrent_state", heads, LAYOUT.size)
-        self.states["recurrent_state.0"][..., -1] = 0  # no token is in the matrix
+        for state in self.states["recurrent_state.0"]:
+            LAYOUT.views(state)[-1][...] = 0  # no token is in the matrix
         given |= {"qkv": qkv, "a": a, "b": b}
         given |= {name: self.weight(name, heads) for name in ("a_log", "dt_bias")}
         attributes = {"num_key_heads": key_heads, "scale": 0.4, "norm_epsilon": 1e-6, **LAYOUT.attributes, **STATE}

@@ -22,6 +22,7 @@ from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weigh
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
 from trtllm_lite.plugins.paged_attention.prefill import wgmma_extents, widening
+from trtllm_lite.plugins.replay import ReplayState
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
 
 ARCHS = (["sm_80", "sm_89"], ["sm_90a", "sm_100a", "sm_120a"])  # sources have one form for each of these groups
@@ -80,6 +81,10 @@ RULE: dict[str, int | str] = {"TL_KEY_HEADS": 16, "TL_VALUE_HEADS": 32, "TL_DECA
 RULE |= {"TL_A_PITCH": 12352, "TL_B_PITCH": 12352}
 REPLAY: dict[str, int | str] = {"TL_KEY_DIM": 128, "TL_VALUE_DIM": 128, "TL_REPLAYED": 16, "TL_TAKEN_BACK": 5}
 REPLAY |= {"TL_STATE_FORM": 0, "TL_MOST_TOKENS": 16}
+WORDS = {  # of a head's state, by the elements of keys, of values, and decays
+    sizes: ReplayState(*sizes, 16, 5).size for sizes in ((128, 128, 1), (256, 256, 1), (128, 128, 128))
+}
+REPLAY |= {"TL_COLUMNS": 128, "TL_STATE_WORDS": WORDS[128, 128, 1]}
 CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 32, "TL_SHARED_BYTES": chunk_bytes(128, 32, 4, 4)}
 WIDE_CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 64, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
@@ -256,9 +261,15 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
 @pytest.mark.parametrize(
     ("source", "form"),
     [
-        ("gated_delta_rule/cuda.cuh", {"TL_KEY_HEADS": 32, "TL_DECAY_DIM": 128}),
-        ("gated_delta_rule/cuda.cuh", {"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256}),
-        ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1}),
+        (
+            "gated_delta_rule/cuda.cuh",
+            {"TL_KEY_HEADS": 32, "TL_DECAY_DIM": 128, "TL_STATE_WORDS": WORDS[128, 128, 128]},
+        ),
+        (
+            "gated_delta_rule/cuda.cuh",
+            {"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256, "TL_COLUMNS": 32, "TL_STATE_WORDS": WORDS[256, 256, 1]},
+        ),
+        ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1, "TL_COLUMNS": 32}),
         ("mamba2/cuda.cuh", {"TL_STATE_FORM": 2}),
         ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1}),
     ],

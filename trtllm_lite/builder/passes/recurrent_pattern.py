@@ -13,6 +13,7 @@ from trtllm_lite.builder.graph import Dim, attribute, dims, fused_node, operands
 from trtllm_lite.builder.passes.attention_pattern import expect, is_packing, layer_of
 from trtllm_lite.builder.passes.paged_attention import NUM_BLOCKS, add_shared_inputs
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, PADDED_ROWS
+from trtllm_lite.common.vocabulary import FLOAT32
 from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -84,18 +85,15 @@ def make_room_for_drafts(graph: ir.Graph, max_draft_len: int) -> None:
         node.attributes["taken_back"] = ir.AttrInt64("taken_back", 1 + max_draft_len)
         (kept,) = (operands(node)[argument.name] for argument in all_schemas()[node.op_type].caches)
         extents = list(dims(kept) or ())
-        by_token = extents[axis := 2 if "replay_tokens" in node.attributes else 1]
-        assert isinstance(by_token, int)
-        extents[axis] = by_token + max_draft_len * _elements_of_token(node)
+        if "replay_tokens" in node.attributes:
+            layout = ReplayState.of({name: attribute(node, name) for name in node.attributes}, FLOAT32)
+            extents[2] = layout.size
+        else:
+            num_kept = extents[1]
+            assert isinstance(num_kept, int)
+            extents[1] = num_kept + max_draft_len
         for value in (kept, node.outputs[1]):
             value.shape = ir.Shape(extents)
-
-
-def _elements_of_token(node: ir.Node) -> int:
-    """The elements by which a state grows for each token that may be taken back."""
-    if "replay_tokens" not in node.attributes:
-        return 1
-    return sum(int(attribute(node, name)) for name in ("key_dim", "value_dim", "decay_dim"))
 
 
 def _replace_padded(graph: ir.Graph, padded: ir.Value, packed: ir.Value) -> None:

@@ -15,7 +15,9 @@ struct ReplayShape {
 
   std::int64_t slots() const { return replayed + taken_back; }
   std::int64_t words() const { return dtype == DType::kFloat32 ? size : size / 2; }
-  std::int64_t ring_words() const { return slots() * (key_dim + value_dim + decay_dim) + 1; }
+  std::int64_t matrix_words() const {
+    return dtype == DType::kFloat32 ? key_dim * value_dim : (key_dim * value_dim + 1) / 2;
+  }
 };
 
 // Calls use(elements) with `matrix` as a pointer to elements of `dtype`.
@@ -36,11 +38,7 @@ class ReplayState {
  public:
   // `state`: where that of the head begins.
   ReplayState(const ReplayShape& shape, float* state, const StateSpan& span)
-      : shape_(shape),
-        state_(state),
-        keys_(state + shape.words() - shape.ring_words()),
-        past_(span.past),
-        end_(span.end()) {
+      : shape_(shape), state_(state), keys_(state + shape.matrix_words()), past_(span.past), end_(span.end()) {
     length_ = past_ > 0 ? static_cast<std::int64_t>(*length_place()) : 0;
     const std::int64_t settled = past_ + (span.count > shape.taken_back ? span.count - shape.taken_back : 0);
     const std::int64_t whole = settled / shape.replayed * shape.replayed;
@@ -69,7 +67,9 @@ class ReplayState {
 
  private:
   std::int64_t slot(std::int64_t position) const { return position % shape_.slots(); }
-  float* length_place() const { return state_ + shape_.words() - 1; }
+  float* length_place() const {
+    return keys_ + shape_.slots() * (shape_.key_dim + shape_.value_dim + shape_.decay_dim);
+  }
 
   const ReplayShape& shape_;
   float* const state_;
