@@ -17,7 +17,7 @@ from .weight_form import WeightForm, form_of
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels
+MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels, shared experts included
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 _MOST_DEQUANTIZED_ROWS = 8  # the most for GEMV kernels; swap-AB kernels take more rows
 EIGHT = 8  # rows of a weight whose block scales are contiguous
@@ -34,25 +34,23 @@ _X_WEIGHT = 0.25  # the cost of a byte of x relative to a byte of the weight, fo
 
 @dataclass(frozen=True)
 class ExpertChoice:
-    """The number of ``experts``, and the number ``top_k`` of experts that a row chooses.
+    """The number of ``experts``, and the number ``top_k`` of experts that a row has.
 
-    ``local``: the number of experts on a rank; each of them is divided among ``moe_tp_size`` ranks.
+    ``local``: the number of experts on a rank; each of them is divided among ``moe_tp_size`` ranks. The last
+    ``shared`` experts are those of all rows, the last of a row's ``top_k``; rows choose the others.
     """
 
     experts: int
     top_k: int
     local: int
     moe_tp_size: int = 1
+    shared: int = 0
 
     def __str__(self) -> str:
         """The choice in words, which identifies it in timings of products."""
         here = "" if self.local == self.experts else f", {self.local} of them here"
-        return f"{self.top_k} of {self.experts} experts{here}"
-
-    @property
-    def scores(self) -> int:
-        """Columns of a row's scores: two for each expert, padded to a multiple of 8."""
-        return -(-2 * self.experts // 8) * 8
+        beside = f" and {self.shared} shared" if self.shared else ""
+        return f"{self.top_k - self.shared} of {self.experts - self.shared} experts{beside}{here}"
 
     @property
     def defines(self) -> dict[str, int]:
@@ -68,8 +66,11 @@ class ExpertChoice:
         return HEADER + CHOSEN_INTS * min(self.local, rows * self.top_k)
 
     def group_rows(self, max_rows: int) -> int:
-        """The most rows of a group: about twice an expert's average, so that most experts have one group."""
-        mean = max_rows * self.top_k / self.experts
+        """The most rows of a group: about twice the average of an expert that rows choose.
+
+        Most experts then have one group. Shared experts have many, which read a weight at about the same time.
+        """
+        mean = max_rows * (self.top_k - self.shared) / (self.experts - self.shared)
         return next((size for size in _GROUP_SIZES if size >= 2 * mean), _GROUP_SIZES[-1])
 
     def groups_ints(self, max_rows: int) -> int:
@@ -149,7 +150,8 @@ def row_grid(rows: Extent, features: int) -> tuple[Extent, int]:
 
 def even_groups(groups: Buffer, rows: Extent, choice: ExpertChoice, group_rows: int) -> Launch:
     """A list of ExpertRows as if ``rows`` had chosen experts evenly, for timing products."""
-    defines = {"TL_GROUP_ROWS": group_rows, "TL_LOCAL_EXPERTS": choice.local, "TL_THREADS": ROW_THREADS}
+    defines = {"TL_GROUP_ROWS": group_rows, "TL_LOCAL_EXPERTS": choice.local, "TL_SHARED": choice.shared}
+    defines["TL_THREADS"] = ROW_THREADS
     specialised = kernel("grouped_linear/even_groups.cuh", "even_groups", ROW_THREADS, 0, defines | choice.defines)
     return launch(specialised, (1,), groups, rows)
 
@@ -226,7 +228,8 @@ def choice_of(op: Lowering) -> ExpertChoice:
     """The experts of an operator, from its attributes and the shape of its ``ids``."""
     top_k = op.extents("ids")[-1]
     assert isinstance(top_k, int)
-    return ExpertChoice(op.attribute("experts"), top_k, op.attribute("local_experts"), op.attribute("moe_tp_size"))
+    others = (op.attribute(name) for name in ("local_experts", "moe_tp_size", "num_shared"))
+    return ExpertChoice(op.attribute("experts"), top_k, *others)
 
 
 def check_vectors(op: Lowering) -> None:

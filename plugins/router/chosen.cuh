@@ -7,8 +7,8 @@
 
 namespace tl {
 
-constexpr int kOfLane = ceil_div(kExperts, 32);
-constexpr int kGroupExperts = kExperts / TL_GROUPS;
+constexpr int kOfLane = ceil_div(kCandidates, 32);
+constexpr int kGroupExperts = kCandidates / TL_GROUPS;
 static_assert(kTopK <= 32, "each chosen expert has a lane");
 static_assert(TL_GROUPS <= 32, "each group has a lane");
 static_assert(TL_NUM_BEST <= kGroupExperts, "a group has at least TL_NUM_BEST experts");
@@ -87,29 +87,30 @@ struct Candidates {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int expert = i * 32 + lane;
-      if (expert >= kExperts || (kept >> expert / kGroupExperts & 1) == 0) ranks[i] = 0;
+      if (expert >= kCandidates || (kept >> expert / kGroupExperts & 1) == 0) ranks[i] = 0;
     }
   }
 };
 
-// Lane i has choice i of the row.
+// Lane i < kTopK has expert i of the row: first the chosen ones, then the shared ones.
 struct Chosen {
   int expert = 0;
   float share = 0.0f;
 
   __device__ __forceinline__ Chosen(const ScoreRow& row, int lane) {
+    const float of_shared = row.shared();
     float scores[kOfLane], largest = kLeast, total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      scores[i] = e < kExperts ? row[e] : kLeast;
+      scores[i] = e < kCandidates ? row[e] : kLeast;
       largest = fmaxf(largest, scores[i]);
     }
     if constexpr (kNeedsTotal) {
       largest = warp_max(largest);
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) {
-        if (i * 32 + lane < kExperts) total += __expf(scores[i] - largest);
+        if (i * 32 + lane < kCandidates) total += __expf(scores[i] - largest);
       }
       total = warp_sum(total);
     }
@@ -117,15 +118,19 @@ struct Chosen {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      candidates.ranks[i] = e < kExperts ? rank_of(row.chosen_by(e, scores[i], largest, total)) : 0;
+      candidates.ranks[i] = e < kCandidates ? rank_of(row.chosen_by(e, scores[i], largest, total)) : 0;
     }
     if constexpr (TL_GROUPS > 1) candidates.keep_best_groups(lane);
 #pragma unroll 1
-    for (int slot = 0; slot < kTopK; ++slot) {
+    for (int slot = 0; slot < kChoices; ++slot) {
       const Best best = candidates.take(-1, lane);
       if (lane == slot) expert = best.at;
     }
-    share = row.share(lane < kTopK, row[expert], largest, total);
+    share = row.share(lane < kChoices, row[expert], largest, total);
+    if (TL_SHARED > 0 && lane >= kChoices && lane < kTopK) {
+      expert = kCandidates + lane - kChoices;
+      share = of_shared;
+    }
   }
 };
 

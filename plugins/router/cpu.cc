@@ -1,4 +1,5 @@
-// Router on a CPU: scores in float32, summed in order of in_features; then the largest are taken one by one.
+// Router on a CPU: scores in float32, summed in order of in_features; then the largest are taken one by one, and the
+// experts that all rows share are added.
 #include <string.h>
 
 #include "cpu/kernel.h"
@@ -13,18 +14,18 @@ namespace {
 
 constexpr std::int64_t kExpertsPerTask = 4 * kLanes;
 
-// Scores of up to kExpertsPerTask experts from `first` on.
-void score(const float* x, const float* weight, const float* bias, std::int64_t depth, std::int64_t experts,
-           std::int64_t first, float* to) {
-  for (std::int64_t e = first; e < min(first + kExpertsPerTask, experts); e += kLanes) {
-    const std::int64_t count = experts - e;
-    Vec sum = bias ? load_first(bias + e, count) : zero();
+// Scores of up to kExpertsPerTask columns of the weight from `first` on, the first `experts` of which have a `bias`.
+void score(const float* x, const float* weight, const float* bias, std::int64_t depth, std::int64_t columns,
+           std::int64_t experts, std::int64_t first, float* to) {
+  for (std::int64_t e = first; e < min(first + kExpertsPerTask, columns); e += kLanes) {
+    const std::int64_t count = columns - e;
+    Vec sum = bias && e < experts ? load_first(bias + e, experts - e) : zero();
     if (count >= kLanes) {
-      for (std::int64_t k = 0; k < depth; ++k) sum = fma(broadcast(x[k]), load(weight + k * experts + e), sum);
+      for (std::int64_t k = 0; k < depth; ++k) sum = fma(broadcast(x[k]), load(weight + k * columns + e), sum);
       store(to + e, sum);
     } else {
       for (std::int64_t k = 0; k < depth; ++k) {
-        sum = fma(broadcast(x[k]), load_first(weight + k * experts + e, count), sum);
+        sum = fma(broadcast(x[k]), load_first(weight + k * columns + e, count), sum);
       }
       store_first(to + e, sum, count);
     }
@@ -117,6 +118,16 @@ float divisor(router::Scoring scoring, const float* shares, std::int64_t count) 
   return scoring == router::Scoring::kNormalizedSigmoid ? sum_of(shares, count) + 1e-20f : 1.0f;
 }
 
+// Gives a row its shared experts, whose numbers begin with `first`. `gate`: its score in the column of these, or null.
+void add_shared(std::int64_t first, std::int64_t count, const float* gate, std::int32_t* ids, float* shares) {
+  float share = gate ? *gate : 1.0f;
+  if (gate) sigmoid(&share, 1);
+  for (std::int64_t i = 0; i < count; ++i) {
+    ids[i] = static_cast<std::int32_t>(first + i);
+    shares[i] = share;
+  }
+}
+
 // Atomic, because other threads read the counts at any time.
 void add(std::int64_t* count, std::int64_t more) { __atomic_fetch_add(count, more, __ATOMIC_RELAXED); }
 
@@ -150,7 +161,7 @@ void router(const KernelArgs& args) {
   const auto scoring = attributes.scoring;
   const bool is_of_chosen =
       scoring == router::Scoring::kSoftmaxOfChosen || scoring == router::Scoring::kSigmoidOfChosen;
-  const std::int64_t top_k = attributes.top_k;
+  const std::int64_t top_k = attributes.top_k, chosen_by_row = top_k + attributes.num_shared;
   const auto* weight = args.inputs[router::kWeight].as<const float>();
   const auto* bias = args.inputs[router::kBias].as<const float>();
   const auto* correction = args.inputs[router::kCorrection].as<const float>();
@@ -158,23 +169,27 @@ void router(const KernelArgs& args) {
   auto* shares = args.outputs[router::kShares].as<float>();
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
   if (rows == 0) return;  // without rows there is no step to count
-  const std::int64_t experts = args.inputs[router::kWeight].shape[1], parts = ceil_div(experts, kExpertsPerTask);
+  const std::int64_t columns = args.inputs[router::kWeight].shape[1], parts = ceil_div(columns, kExpertsPerTask);
+  const std::int64_t experts = columns - attributes.shared_gate;  // among which rows choose
   args.pool->parallel_for(rows * parts, [&](std::int64_t task, int) {
     const std::int64_t row = task / parts, first = task % parts * kExpertsPerTask;
-    score(x.as<const float>() + row * depth, weight, bias, depth, experts, first, scores + row * experts);
+    const float* own = x.as<const float>() + row * depth;
+    score(own, weight, bias, depth, columns, experts, first, scores + row * columns);
   });
   args.pool->parallel_for(rows, [&](std::int64_t row, int thread) {
-    float *own = scores + row * experts, *chosen = shares + row * top_k;
+    float *own = scores + row * columns, *chosen = shares + row * chosen_by_row;
+    std::int32_t* to = ids.as<std::int32_t>() + row * chosen_by_row;
     if (!is_of_chosen) apply(scoring, own, experts);
-    choose(own, correction, experts, attributes, static_cast<Choice*>(args.pool->scratch(thread)),
-           ids.as<std::int32_t>() + row * top_k, chosen);
+    choose(own, correction, experts, attributes, static_cast<Choice*>(args.pool->scratch(thread)), to, chosen);
     if (is_of_chosen) apply(scoring, chosen, top_k);
     const float total = divisor(scoring, chosen, top_k);
     for (std::int64_t slot = 0; slot < top_k; ++slot) {
       chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale);
     }
+    const float* gate = attributes.shared_gate ? own + experts : nullptr;
+    add_shared(experts, attributes.num_shared, gate, to + top_k, chosen + top_k);
   });
-  count_choices(ids, experts, attributes.local_experts, args.rank / attributes.moe_tp_size,
+  count_choices(ids, experts + attributes.num_shared, attributes.local_experts, args.rank / attributes.moe_tp_size,
                 args.outputs[router::kTally].as<std::int64_t>(), static_cast<std::uint32_t*>(args.pool->scratch(0)));
 }
 

@@ -35,19 +35,24 @@ class Scoring:
     top_groups: int = 1
     num_best: int = 1
     scale: float = 1.0
+    shared_gate: int = 0
 
     @property
     def defines(self) -> dict[str, int]:
         """The macros of kernels that choose."""
         groups = {"TL_GROUPS": self.num_groups, "TL_TOP_GROUPS": self.top_groups, "TL_NUM_BEST": self.num_best}
-        return {"TL_SCORING": _SCORINGS[self.name], **groups}
+        return {"TL_SCORING": _SCORINGS[self.name], "TL_SHARED_GATE": self.shared_gate, **groups}
+
+    def columns(self, choice: ExpertChoice) -> int:
+        """Columns of a row's scores: two for each column of the weight, padded to a multiple of 8."""
+        return -(-2 * (choice.experts - choice.shared + self.shared_gate) // 8) * 8
 
 
 @dataclass(frozen=True)
 class Scores:
     """The scores of ``rows`` rows, at most ``max_rows``, and the choice of experts by them.
 
-    ``values`` are two terms of each expert's score. ``bias`` is added to scores, ``correction`` to what experts are
+    ``values`` are two terms of each score. ``bias`` is added to scores, ``correction`` to what experts are
     chosen by. ``ranks`` is the table of all ranks, if this one has only some of the experts. ``tally`` is where choices
     are counted. ``padding``, of decode steps: the cache slots of rows, and the first slot of padding rows, which choose
     no experts.
@@ -69,7 +74,8 @@ class Scores:
         """The macros of kernels that choose."""
         added = {"TL_BIAS": int(self.bias is not None), "TL_CORRECTION": int(self.correction is not None)}
         of_rank = {"TL_LOCAL_EXPERTS": self.choice.local, "TL_MOE_TP": self.choice.moe_tp_size}
-        return {**added, **of_rank, "TL_SCORES": self.choice.scores, **self.choice.defines, **self.scoring.defines}
+        columns = {"TL_SCORES": self.scoring.columns(self.choice), "TL_SHARED": self.choice.shared}
+        return {**added, **of_rank, **columns, **self.choice.defines, **self.scoring.defines}
 
     @property
     def chosen_by(self) -> tuple[Argument, ...]:
@@ -92,7 +98,7 @@ def lower(op: Lowering) -> list[Command]:
             f"kernels choose at most {MAX_TOP_K} of {MAX_EXPERTS} in {_MAX_GROUPS}: build for --target cpu"
         )
     ids = op.new("ids", "int32")
-    values = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
+    values = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], scoring.columns(choice)))
     added = (op.optional_vector("score_bias"), op.optional_vector("correction"))
     ranks = op.state("ranks") if op.has("ranks") else None
     of_choice = (op.num_rows("ids"), op.max_tokens, choice, scoring, op.state("tally"))
@@ -106,7 +112,7 @@ def lower(op: Lowering) -> list[Command]:
 
 
 def _scoring(op: Lowering) -> Scoring:
-    names = ("scoring", "num_groups", "top_groups", "num_best", "scale")
+    names = ("scoring", "num_groups", "top_groups", "num_best", "scale", "shared_gate")
     return Scoring(*(op.attribute(name) for name in names))
 
 

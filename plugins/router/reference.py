@@ -8,18 +8,24 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts], correction, bias) -> (ids and shares [rows, top_k], scores, tally)``.
+    """``(x [rows, K], weight [K, columns], correction, bias) -> (ids and shares [rows, chosen], scores, tally)``.
 
     The tally is that of the first rank, after this step alone.
     """
     x, weight, correction, bias = inputs
-    logits, scoring = x.astype(np.float64) @ weight + (0 if bias is None else bias), attributes["scoring"]
+    products, scoring = x.astype(np.float64) @ weight, attributes["scoring"]
+    experts = weight.shape[1] - attributes["shared_gate"]
+    logits = products[:, :experts] + (0 if bias is None else bias)
     scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])
     shares = shares_of(logits, ids, scoring) * attributes["scale"]
-    tally = _tally(ids, weight.shape[1], attributes["local_experts"])
-    return ids.astype(np.int32), shares.astype(np.float32), logits.astype(np.float32), tally
+    of_all = np.broadcast_to(experts + np.arange(attributes["num_shared"]), (len(x), attributes["num_shared"]))
+    gates = _sigmoid(products[:, experts:]) if attributes["shared_gate"] else 1
+    ids, shares = np.concatenate([ids, of_all], 1), np.concatenate([shares, np.broadcast_to(gates, of_all.shape)], 1)
+    tally = _tally(ids, experts + attributes["num_shared"], attributes["local_experts"])
+    products[:, :experts] = logits
+    return ids.astype(np.int32), shares.astype(np.float32), products.astype(np.float32), tally
 
 
 def _tally(ids: NDArray, experts: int, local: int) -> NDArray:

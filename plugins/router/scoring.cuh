@@ -2,8 +2,9 @@
 //
 // A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
 // counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
-// of all experts, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1),
-// TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), and those of cuda/chosen_experts.cuh.
+// of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1), TL_GROUPS,
+// TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share), TL_SHARED_GATE (1:
+// the last score makes the share of these), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -25,11 +26,15 @@ constexpr bool kChooseByPowers = !kIsSigmoid && !kIsOfChosen && (TL_CORRECTION !
 constexpr bool kNeedsTotal = kScoring == Scoring::kSoftmax || kChooseByPowers;
 
 constexpr float kLeast = -3.402823e38f;
-static_assert(TL_SCORES >= 2 * kExperts);
-static_assert(kExperts % TL_GROUPS == 0 && TL_TOP_GROUPS * (kExperts / TL_GROUPS) >= kTopK);
+// The experts among which rows choose, and how many a row chooses; the shared ones come after these.
+constexpr int kCandidates = kExperts - TL_SHARED, kChoices = kTopK - TL_SHARED;
+constexpr int kScores = kCandidates + TL_SHARED_GATE;
+static_assert(TL_SCORES >= 2 * kScores);
+static_assert(kChoices >= 1 && TL_SHARED_GATE <= TL_SHARED);
+static_assert(kCandidates % TL_GROUPS == 0 && TL_TOP_GROUPS * (kCandidates / TL_GROUPS) >= kChoices);
 
-// A row of scores in any memory. `bias` [experts] is read if TL_BIAS is 1, `correction` [experts] if TL_CORRECTION is;
-// `scale` is a factor of all shares.
+// A row of scores in any memory. `bias` [kCandidates] is read if TL_BIAS is 1, `correction` [kCandidates] if
+// TL_CORRECTION is; `scale` is a factor of the shares of chosen experts.
 struct ScoreRow {
   const float* scores;
   const float* bias;
@@ -37,7 +42,12 @@ struct ScoreRow {
   float scale;
 
   __device__ __forceinline__ float operator[](int e) const {
-    return fmaxf(scores[e] + scores[kExperts + e] + (TL_BIAS != 0 ? bias[e] : 0.0f), kLeast);
+    return fmaxf(scores[e] + scores[kScores + e] + (TL_BIAS != 0 ? bias[e] : 0.0f), kLeast);
+  }
+  // The share of each shared expert.
+  __device__ __forceinline__ float shared() const {
+    if constexpr (TL_SHARED_GATE == 0) return 1.0f;
+    return sigmoid(scores[kCandidates] + scores[kScores + kCandidates]);
   }
   // The value by which an expert with this score is chosen. `largest`: the largest of all scores; `total`: the sum of
   // their powers.

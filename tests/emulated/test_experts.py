@@ -53,6 +53,11 @@ ROUTERS = {
     "sums": Mixture(48, 4, 0, 0, 4, "normalized_softmax", groups=(3, 2, 3), scale=0.5),
     "sigmoid": Mixture(12, 3, 0, 0, 4, "sigmoid"),
     "softmax_of_chosen": Mixture(24, 4, 0, 0, 4, "softmax_of_chosen", groups=(4, 2, 1)),
+    # Routers with shared experts.
+    "qwen": Mixture(65, 9, 0, 0, 4, "normalized_softmax", shared=1, gate=True),
+    "two shared": Mixture(34, 6, 0, 0, 4, "softmax", groups=(8, 3, 1), scale=1.5, shared=2),
+    "four shared": Mixture(20, 8, 0, 0, 4, "normalized_sigmoid", scale=2.5, shared=4, gate=True),
+    "llama4 shared": Mixture(17, 2, 0, 0, 4, "sigmoid_of_chosen", shared=1),
 }
 
 
@@ -68,7 +73,26 @@ def test_routers(name: str, corrected: bool) -> None:
     check_router(replace(mixture, max_rows=64), 37, gemv=False, corrected=corrected, machine=machine)
 
 
-@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "llama4"])
+@pytest.mark.parametrize("name", ["qwen", "four shared"])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (16, 16), (300, 300), (1024, 530)])
+def test_all_rows_have_shared_experts(name: str, max_rows: int, rows: int) -> None:
+    """Groups of a shared expert's rows are as large as those of the others."""
+    mixture = replace(ROUTERS[name], max_rows=max_rows)
+    check_router(mixture, rows, gemv=max_rows <= 16, biased=name == "qwen", machine=Emulator())
+
+
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (4, 3), (16, 16), (64, 64), (300, 300)])
+@pytest.mark.parametrize("scales_inputs", [False, True])
+def test_shared_experts_are_computed(max_rows: int, rows: int, scales_inputs: bool) -> None:
+    scoring = "sigmoid_of_chosen" if scales_inputs else "normalized_softmax"
+    shared = {"shared": 1 if scales_inputs else 2, "gate": not scales_inputs}
+    mixture = Mixture(9, 3, 128, 48, max_rows, scoring, scales_inputs=scales_inputs, **shared)
+    gemv, machine = max_rows <= 16, Emulator(num_sms=3)
+    device = SMALL if gemv else H200
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, residual=rows != 3, device=device, machine=machine)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "llama4", "qwen"])
 def test_rows_that_are_no_numbers_choose_experts_that_exist(name: str) -> None:
     mixture, memory = ROUTERS[name], Memory()
     lists = Lists(mixture, memory, "cpu")
@@ -202,6 +226,8 @@ def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(form: Form, widt
         (ExpertChoice(300, 3, 300), 512, 501),  # more experts than threads
         (ExpertChoice(32, 4, 8), 8192, 1000),  # several groups of experts; a rank has a quarter of the experts
         (ExpertChoice(64, 2, 16), 16, 7),  # some experts are chosen by no row
+        (ExpertChoice(257, 9, 257, shared=1), 64, 64),
+        (ExpertChoice(68, 12, 68, shared=4), 512, 301),  # several groups of a shared expert
     ],
 )
 def test_rows_choose_evenly(choice: ExpertChoice, max_rows: int, rows: int) -> None:

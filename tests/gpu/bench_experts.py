@@ -74,7 +74,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, columns: int | None)
     experts, top_k, width, inner = SHAPES[shape]
     mixture, memory = Mixture(experts, top_k, width, inner, max_rows), Memory()
     lists = Lists(mixture, memory, "cuda")
-    scores = torch.randn(rows, mixture.choice.scores, device="cuda")
+    scores = torch.randn(rows, mixture.columns, device="cuda")
     both = scores.reshape(rows, 2, -1).sum(1)
     chosen = len(both.topk(top_k).indices.unique())
     gate_up = random_bytes(form, memory, "gate_up", experts, 2, inner, width)

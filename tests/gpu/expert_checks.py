@@ -41,6 +41,8 @@ _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 class Mixture:
     """The extents of a mixture of experts, and how many rows a program's steps have at most.
 
+    The last ``shared`` of the ``experts`` are the last of every row's ``top_k``, with the sigmoid of a score as their
+    share if there is a ``gate``.
     With ``of_rank`` the experts are divided among ranks: ``rank`` has ``of_rank``, and shares each with another rank.
     """
 
@@ -55,6 +57,22 @@ class Mixture:
     scales_inputs: bool = False  # whether rows are multiplied by shares before experts read them
     of_rank: int | None = None
     rank: int = 0
+    shared: int = 0
+    gate: bool = False
+
+    @property
+    def candidates(self) -> int:
+        """The experts among which rows choose."""
+        return self.experts - self.shared
+
+    @property
+    def num_scores(self) -> int:
+        return self.candidates + self.gate
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row of scores: two terms of each, and padding."""
+        return self.routing.columns(self.choice)
 
     @property
     def local(self) -> int:
@@ -67,18 +85,20 @@ class Mixture:
 
     @property
     def routing(self) -> router.Scoring:
-        return router.Scoring(self.scoring, *self.groups, self.scale)
+        return router.Scoring(self.scoring, *self.groups, self.scale, int(self.gate))
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of Router."""
         groups = dict(zip(("num_groups", "top_groups", "num_best"), self.groups, strict=True))
         local = {"local_experts": self.experts, "moe_tp_size": 1}
-        return {"top_k": self.top_k, "scoring": self.scoring, "scale": self.scale, **groups, **local}
+        shared = {"num_shared": self.shared, "shared_gate": int(self.gate)}
+        chosen = {"top_k": self.top_k - self.shared, "scoring": self.scoring, "scale": self.scale}
+        return {**chosen, **groups, **local, **shared}
 
     @property
     def choice(self) -> ExpertChoice:
-        return ExpertChoice(self.experts, self.top_k, self.local, _MOE_TP_SIZE)
+        return ExpertChoice(self.experts, self.top_k, self.local, _MOE_TP_SIZE, self.shared)
 
     def here(self, ids: torch.Tensor) -> torch.Tensor:
         """Indices of the experts within the rank; -1 for experts of other ranks."""
@@ -110,8 +130,8 @@ class Lists:
 
 def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
     """The two terms of each score, with few distinct values so that many are equal; no row chooses some experts."""
-    scores = torch.randint(-4, 5, (rows, mixture.choice.scores), device=device) / 2
-    scores[:, 1 : mixture.experts : mixture.experts // 2] -= 100
+    scores = torch.randint(-4, 5, (rows, mixture.columns), device=device) / 2
+    scores[:, 1 : mixture.candidates : mixture.candidates // 2] -= 100
     return scores
 
 
@@ -119,9 +139,9 @@ def expected_choice(
     mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None, correction: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and shares of the best experts; of equal scores, the lowest ids."""
-    terms = scores[:, : 2 * mixture.experts].double()
-    both = terms.reshape(len(scores), 2, mixture.experts).sum(1)
-    identity = np.eye(mixture.experts)
+    terms = scores[:, : 2 * mixture.num_scores].double()
+    both = terms.reshape(len(scores), 2, mixture.num_scores).sum(1)
+    identity = np.eye(mixture.num_scores)
     added = (None if values is None else values.double().cpu().numpy() for values in (correction, bias))
     ids, shares, *_ = reference((both.cpu().numpy(), identity, *added), mixture.attributes)
     return torch.from_numpy(ids).long().to(scores.device), torch.from_numpy(shares).double().to(scores.device)
@@ -134,8 +154,8 @@ def check_router(
 
     Many scores are equal; with corrections (``corrected``), no two experts are chosen by equal values.
     """
-    bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
-    correction = torch.randn(mixture.experts, device=machine.device) / 8 if corrected else None
+    bias = torch.randint(-4, 5, (mixture.candidates,), device=machine.device) / 2 if biased else None
+    correction = torch.randn(mixture.candidates, device=machine.device) / 8 if corrected else None
     memory = Memory()
     lists, tally = Lists(mixture, memory, machine.device), 0
     slots = torch.full((rows,), SPARE - 1, device=machine.device, dtype=torch.int32)
@@ -416,7 +436,10 @@ def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine:
 
 
 def check_even_groups(choice: ExpertChoice, max_rows: int, rows: int, machine: Machine) -> None:
-    """Check that each expert of a rank has its share of the rows, or one row more, in consecutive groups."""
+    """Check that each expert of a rank has its share of the rows, or one row more, in consecutive groups.
+
+    Shared experts have all rows.
+    """
     memory, most = Memory(), choice.group_rows(max_rows)
     room = torch.full((choice.groups_ints(max_rows),), -7, device=machine.device, dtype=torch.int32)
     memory.run(even_groups(memory("groups", room), symbol("rows"), choice, most), rows, machine)
@@ -431,5 +454,8 @@ def check_even_groups(choice: ExpertChoice, max_rows: int, rows: int, machine: M
         assert not any(counts[expert + 1 :]), "experts come by rising numbers"
         counts[expert] += end - begin
         covered = end
-    assert covered == rows * choice.top_k * choice.local // choice.experts
-    assert max(counts) - min(counts) <= 1
+    chosen = choice.local - choice.shared
+    assert counts[chosen:] == [rows] * choice.shared
+    of_chosen = rows * (choice.top_k - choice.shared) * chosen // (choice.experts - choice.shared)
+    assert covered == of_chosen + choice.shared * rows
+    assert max(counts[:chosen]) - min(counts[:chosen]) <= 1

@@ -144,7 +144,7 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
     if op == "Mamba2":
         bound["y_features"] = bound["num_heads"] * int(attributes["value_dim"])
     if op == "Router":
-        bound["chosen"] = int(attributes["top_k"])
+        bound["chosen"] = int(attributes["top_k"]) + int(attributes["num_shared"])
         bound["tallied"] = int(attributes["local_experts"]) + 3
     if op == "RaggedAttention":
         bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])

@@ -12,6 +12,7 @@ SCORINGS = (
     *("sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"),
 )
 NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
+NO_SHARED = {"num_shared": 0, "shared_gate": 0}
 SILU = {"activation": "silu", "moe_tp_size": 1}
 ONE_RANK = {"moe_tp_size": 1}
 BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
@@ -21,7 +22,7 @@ ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
 def _own(experts: int) -> dict[str, int]:
     """Attributes of a Router whose rank has all experts."""
-    return {"local_experts": experts, "moe_tp_size": 1}
+    return {"local_experts": experts, "moe_tp_size": 1, **NO_SHARED}
 
 
 def _choices(rows: int, experts: int, top_k: int) -> np.ndarray:
@@ -97,7 +98,14 @@ def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
         ({"top_groups": 1}, "top_groups: expected up to 4 groups that have 4 experts, found 1"),
         ({"num_best": 4}, "num_best: expected up to the 3 experts of a group, found 4"),
         ({"num_best": 0}, "num_best: expected up to the 3 experts of a group, found 0"),
-        ({"local_experts": 13}, "expected local_experts <= experts, found experts=12"),
+        ({"top_k": 0, "num_shared": 4}, "expected top_k >= 1"),
+        ({"num_shared": -1}, "expected num_shared >= 0"),
+        ({"num_shared": 65536}, r"expected columns \+ num_shared <= 65536"),
+        ({"shared_gate": 1}, "expected shared_gate <= num_shared"),
+        ({"num_shared": 1, "shared_gate": 2}, "expected shared_gate <= 1"),
+        ({"top_k": 12, "num_shared": 1, "shared_gate": 1}, r"expected top_k \+ shared_gate <= columns"),
+        ({"num_shared": 1, "shared_gate": 1}, "num_groups: expected a divisor of 11 experts up to 1024, found 4"),
+        ({"local_experts": 13}, r"expected local_experts \+ shared_gate <= columns \+ num_shared, found"),
         ({"local_experts": 0}, "expected local_experts >= 1"),
         ({"moe_tp_size": 0}, "expected moe_tp_size >= 1"),
     ],
@@ -115,13 +123,43 @@ def test_choices_are_counted(isa: str, local: int) -> None:
     """Choices of the rank's own experts are counted; the last of four ranks has ten of 40 experts."""
     rng = np.random.default_rng(local)
     x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 130), np.float32) / 4
-    attributes = {"top_k": 8, "scoring": "softmax", **NO_GROUPS, "local_experts": local, "moe_tp_size": 1}
+    attributes = {"top_k": 8, "scoring": "softmax", **NO_GROUPS, "local_experts": local, "moe_tp_size": 1, **NO_SHARED}
     made = run("Router", [x, weight], attributes, isa=isa)
     choices = [int((made["ids"] == expert).sum()) for expert in range(130)]
     busiest = max(sum(choices[first : first + local]) for first in range(0, 130, local))
     read = sum(count > 0 for count in choices[:local])
     assert made["tally"].tolist() == [*choices[:local], read, 1, busiest]
     np.testing.assert_array_equal(made["tally"], reference("Router", [x, weight], attributes)["tally"])
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize(("shared", "gate"), [(1, True), (3, True), (2, False)])
+@pytest.mark.parametrize(("rows", "experts", "top_k"), [(1, 7, 3), (17, 16, 5), (33, 130, 8)])
+def test_all_rows_have_the_shared_experts(
+    isa: str, rows: int, experts: int, top_k: int, shared: int, gate: bool, scoring: str
+) -> None:
+    """The chosen experts are those of a Router without shared ones, which add nothing to their shares."""
+    rng = np.random.default_rng([rows, experts, shared])
+    x, weight = rng.standard_normal((rows, 67), np.float32), rng.standard_normal((67, experts + gate), np.float32) / 8
+    added = [rng.standard_normal(experts, np.float32) for _ in ("correction", "bias")]
+    routing = {"top_k": top_k, "scoring": scoring, **NO_GROUPS, "scale": 2.5}
+    attributes = routing | _own(experts + shared) | {"num_shared": shared, "shared_gate": int(gate)}
+    made = run("Router", [x, weight, *added], attributes, isa=isa)
+    alone = run("Router", [x, weight[:, :experts].copy(), *added], routing | _own(experts), isa=isa)
+    np.testing.assert_array_equal(made["ids"][:, :top_k], alone["ids"])
+    assert_close(made["shares"][:, :top_k], alone["shares"])
+    numbers = np.arange(experts, experts + shared)
+    np.testing.assert_array_equal(made["ids"][:, top_k:], np.broadcast_to(numbers, (rows, shared)))
+    gates = 1 / (1 + np.exp(-(x.astype(np.float64) @ weight[:, experts:]))) if gate else np.ones((rows, 1))
+    assert_close(made["shares"][:, top_k:], np.broadcast_to(gates, (rows, shared)).astype(np.float32))
+    tally, before = made["tally"], alone["tally"]
+    assert tally[:experts].tolist() == before[:experts].tolist()
+    of_shared = [rows] * shared
+    assert tally[experts:].tolist() == [*of_shared, before[-3] + shared, 1, rows * (top_k + shared)]
+    expected = reference("Router", [x, weight, *added], attributes)
+    np.testing.assert_array_equal(made["ids"], expected["ids"])
+    assert_close(made["shares"], expected["shares"])
+    np.testing.assert_array_equal(tally, expected["tally"])
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)

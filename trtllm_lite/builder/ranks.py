@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trtllm_lite.builder.cache_groups import groups_of_rank
-from trtllm_lite.builder.graph import features_of, operands, results
+from trtllm_lite.builder.graph import attribute, features_of, operands
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features, reads_features
@@ -38,7 +38,7 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
 
 def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
     """Raise BuildError if the ``fused`` network has no experts to divide among ``moe_ep_size`` EP ranks."""
-    counts = {features_of(results(node)["scores"]) for node in fused if node.op_type == "Router"}
+    counts = {attribute(node, "local_experts") for node in fused if node.op_type == "Router"}
     if moe_ep_size > 1 and not counts:
         raise BuildError(f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out")
     for count in sorted(counts):

@@ -38,19 +38,21 @@ def _choose(
     rows: int,
 ) -> np.ndarray:
     """Chosen ids [rows, top_k], -1 in rows of padding; writes ids and shares to the ``outputs``."""
-    experts = macros["TL_EXPERTS"]
-    terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
+    shared, gate = macros["TL_SHARED"], macros["TL_SHARED_GATE"]
+    experts = macros["TL_EXPERTS"] - shared
+    columns = experts + gate
+    terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * columns]
     given = (macros["TL_BIAS"], macros["TL_CORRECTION"])
     bias, correction = (
         at(values, np.float32, experts) if has else None for values, has in zip(added, given, strict=True)
     )
-    both = np.fmax(terms.reshape(rows, 2, experts).sum(1), _LEAST)
+    both = np.fmax(terms.reshape(rows, 2, columns).sum(1), _LEAST)
     attributes = {
-        **{"top_k": macros["TL_TOP_K"], "scoring": _SCORINGS[macros["TL_SCORING"]], "scale": scale},
+        **{"top_k": macros["TL_TOP_K"] - shared, "scoring": _SCORINGS[macros["TL_SCORING"]], "scale": scale},
         **{"num_groups": macros["TL_GROUPS"], "top_groups": macros["TL_TOP_GROUPS"], "num_best": macros["TL_NUM_BEST"]},
-        "local_experts": experts,
+        **{"local_experts": experts + shared, "num_shared": shared, "shared_gate": gate},
     }
-    chosen, shares, *_ = reference((both, np.eye(experts), correction, bias), attributes)
+    chosen, shares, *_ = reference((both, np.eye(columns), correction, bias), attributes)
     slots, spare = padding
     if slots is not None:
         chosen[at(slots, np.int32, rows) >= spare] = -1
@@ -137,9 +139,11 @@ def _list_groups(groups: Pointer, sizes: np.ndarray, most: int) -> None:
 @kernel
 def even_groups(macros: Macros, grid: Grid, groups: Pointer, rows: int) -> None:
     assert grid == (1, 1, 1)
-    local = macros["TL_LOCAL_EXPERTS"]
-    places = np.arange(rows * macros["TL_TOP_K"] * local // macros["TL_EXPERTS"])
-    _list_groups(groups, np.bincount(places % local, minlength=local), macros["TL_GROUP_ROWS"])
+    shared = macros["TL_SHARED"]
+    local = macros["TL_LOCAL_EXPERTS"] - shared
+    places = np.arange(rows * (macros["TL_TOP_K"] - shared) * local // (macros["TL_EXPERTS"] - shared))
+    sizes = np.append(np.bincount(places % local, minlength=local), [rows] * shared)
+    _list_groups(groups, sizes, macros["TL_GROUP_ROWS"])
 
 
 @kernel

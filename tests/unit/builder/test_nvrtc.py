@@ -69,6 +69,7 @@ GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
 CHOICE = EXPERTS | {
     **{"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_BIAS": 1, "TL_CORRECTION": 1, "TL_SCORING": 0, "TL_SCORES": 256},
+    **{"TL_SHARED": 0, "TL_SHARED_GATE": 0},
     **{"TL_GROUPS": 8, "TL_TOP_GROUPS": 4, "TL_NUM_BEST": 2},
 }
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
@@ -168,7 +169,8 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | NORM
     | {"TL_HIDDEN": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
-    "grouped_linear/even_groups.cuh": EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
+    "grouped_linear/even_groups.cuh": EXPERTS
+    | {"TL_LOCAL_EXPERTS": 64, "TL_SHARED": 0, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
     "grouped_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 0},
     "grouped_rms_norm/cuda.cuh": {
@@ -277,6 +279,17 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
 def test_other_forms_of_recurrent_layers_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
     root = Path(__file__).parents[3] / "plugins"
     cubin = compile_kernel(root / source, KERNELS[source] | form, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("source", ["choose.cuh", "choose_rows.cuh", "sort.cuh", "sort_chosen.cuh"])
+@pytest.mark.parametrize(("shared", "gate"), [(1, 1), (2, 0), (4, 1)])
+def test_routers_with_shared_experts_compile(source: str, shared: int, gate: int, tmp_path: Path) -> None:
+    """There are 256 experts, of which a row chooses eight, and the shared ones, all on one rank."""
+    root, name, experts = Path(__file__).parents[3] / "plugins", f"router/{source}", 256 + shared
+    of_all = {"TL_EXPERTS": experts, "TL_LOCAL_EXPERTS": experts, "TL_TOP_K": 8 + shared, "TL_SCORES": 2 * 256 + 8}
+    defines = KERNELS[name] | of_all | {"TL_SHARED": shared, "TL_SHARED_GATE": gate}
+    cubin = compile_kernel(root / name, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 

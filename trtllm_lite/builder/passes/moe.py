@@ -60,7 +60,7 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
         "shares": new("router.shares", routing.top_k),
         "scores": new("router.scores", experts.num_experts),
     }
-    owned = {"local_experts": experts.num_experts, "moe_tp_size": 1}
+    owned = {"num_shared": 0, "shared_gate": 0, "local_experts": experts.num_experts, "moe_tp_size": 1}
     tallied = implied_extents(all_schemas()["Router"], owned)["tallied"]
     tally = value_of(f"{name}.router.tally", ir.DataType.INT64, [tallied])
     gated, y = new("experts.gated", routing.top_k, experts.inner), new("experts.y", features)

@@ -18,7 +18,7 @@ def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
     If both products are GEMVs, the list is ``chosen`` (the experts); the first product multiplies its results by
     ``shares``, or its inputs by ``input_shares``, so that the second only adds. Otherwise rows are sorted by expert:
     ``places`` and ``groups``. All three operators have the attributes ``experts`` (their number in all),
-    ``local_experts`` (the number on a rank) and ``moe_tp_size``.
+    ``local_experts`` (the number on a rank), ``moe_tp_size`` and ``num_shared`` (how many all rows share).
     """
     links = Links(ops)
     listed = {op: _lists(op, links, program) for op in ops if op.kind == "Router"}
@@ -56,13 +56,16 @@ def _lists(router: Op, links: Links, program: ProgramKind) -> dict[str, ir.Value
 
 def _choice(router: Op, links: Links) -> ExpertChoice:
     """Return the choice that ``router`` makes, and the experts that a rank has."""
-    (_, top_k), (_, num_experts) = known_dims(router.outputs["ids"]), known_dims(router.outputs["scores"])
-    assert isinstance(top_k, int)
-    assert isinstance(num_experts, int)
+    (_, top_k), (_, columns) = known_dims(router.outputs["ids"]), known_dims(router.outputs["scores"])
+    shared, gate = router.attributes["num_shared"], router.attributes["shared_gate"]
     product = _products(router, links)[0]
     local, moe_tp_size = static_dims(product.inputs["weight"])[0], product.attributes["moe_tp_size"]
+    assert isinstance(top_k, int)
+    assert isinstance(columns, int)
+    assert isinstance(shared, int)
+    assert isinstance(gate, int)
     assert isinstance(moe_tp_size, int)
-    return ExpertChoice(num_experts, top_k, local, moe_tp_size)
+    return ExpertChoice(columns - gate + shared, top_k, local, moe_tp_size, shared)
 
 
 def _products(router: Op, links: Links) -> list[Op]:
@@ -70,4 +73,5 @@ def _products(router: Op, links: Links) -> list[Op]:
 
 
 def _attributes(choice: ExpertChoice) -> dict[str, int]:
-    return {"experts": choice.experts, "local_experts": choice.local, "moe_tp_size": choice.moe_tp_size}
+    of_rank = {"local_experts": choice.local, "moe_tp_size": choice.moe_tp_size}
+    return {"experts": choice.experts, "num_shared": choice.shared, **of_rank}
