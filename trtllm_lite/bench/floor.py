@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from trtllm_lite.bench.latency_shape import LatencyShape
-from trtllm_lite.bench.mixtures import is_grouped, mixtures, share_of_experts
+from trtllm_lite.bench.mixtures import is_grouped, mixtures
 from trtllm_lite.bench.operations import products_flops, prompt_flops_of, step_flops
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.engine.plan import (
@@ -210,14 +210,14 @@ def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float
     """Bytes of weights that a step of ``rows`` rows has to read: all except tables in which it looks up a few rows.
 
     Of a rank's experts the measured share ``share_read`` is counted; without a measurement, the share that the rows are
-    expected to choose if all experts are equally likely. Real choices are skewed, and read less.
+    expected to choose if all experts are equally likely, and those that all rows share. Real choices are skewed, and
+    read less.
     """
     plan = engine.plan
     if isinstance(plan.programs[0].instructions[0], NetworkInstruction):
         return engine.manifest.memory.weights
     shares: dict[int, float] = {}
-    of_mixtures = {(one.num_experts, one.top_k) for one in mixtures(engine)}
-    expected = max((share_of_experts(*one, rows) for one in of_mixtures), default=1.0)
+    expected = max((one.share_read(rows) for one in mixtures(engine)), default=1.0)
     chosen = expected if share_read is None else share_read
     for instruction in plan.programs[0].instructions:
         grouped = is_grouped(plan, instruction)

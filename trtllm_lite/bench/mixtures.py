@@ -16,11 +16,21 @@ from trtllm_lite.runtime.session.experts import Routing
 
 @dataclass(frozen=True)
 class Mixture:
-    """A layer's experts: each row chooses ``top_k`` of ``num_experts``; a rank has ``inner`` features of each."""
+    """A layer's experts: each row has ``top_k`` of ``num_experts``; a rank has ``inner`` features of each.
+
+    All rows have the ``shared`` experts among these, and choose the others.
+    """
 
     num_experts: int
     top_k: int
     inner: int
+    shared: int = 0
+
+    def share_read(self, rows: float) -> float:
+        """The share of the experts that ``rows`` rows are expected to have, if all are chosen equally likely."""
+        chosen = self.num_experts - self.shared
+        left_out = (1.0 - (self.top_k - self.shared) / chosen) ** rows
+        return 1.0 - left_out * chosen / self.num_experts
 
 
 def is_grouped(plan: Plan, instruction: Instruction) -> bool:
@@ -36,7 +46,7 @@ def is_grouped(plan: Plan, instruction: Instruction) -> bool:
 def mixtures(engine: EngineFile) -> list[Mixture]:
     """The mixture of each layer that has experts, from the shapes of its gated product: y is [rows, top_k, inner]."""
     plan, ranks = engine.plan, engine.manifest.mapping.moe_ep_size
-    found = []
+    found: list[Mixture] = []
     for instruction in plan.programs[0].instructions:
         match instruction:
             case CallInstruction(op="GroupedGatedLinear", operands=operands):
@@ -55,7 +65,7 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
         assert isinstance(num_experts, int)
         assert isinstance(top_k, int)
         assert isinstance(inner, int)
-        found.append(Mixture(num_experts * ranks, top_k, inner))
+        found.append(Mixture(num_experts * ranks, top_k, inner, plan.shared_experts[len(found)]))
     return found
 
 
@@ -71,8 +81,3 @@ def routing_figures(routing: Routing | None, moe_ep_size: int) -> dict[str, floa
         "busiest_rank_rows": routing.busiest_rows,
         "rank_imbalance": routing.imbalance,
     }
-
-
-def share_of_experts(num_experts: int, top_k: int, rows: float) -> float:
-    """The share of ``num_experts`` experts that ``rows`` rows are expected to choose, if all are equally likely."""
-    return 1.0 - (1.0 - top_k / num_experts) ** rows

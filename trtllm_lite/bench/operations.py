@@ -53,7 +53,7 @@ def _model_of(engine: EngineFile) -> ModelConfig:
 def _chosen_weights(engine: EngineFile) -> float:
     """Elements of a rank's matrices that a row is multiplied by in mixtures, beyond those counted for dense layers.
 
-    Routers and experts that all rows share are not counted.
+    Routers are not counted, nor experts that all rows share where these are products of their own.
     """
     model, ranks = engine.manifest.model, engine.manifest.mapping.moe_ep_size
     dense = model.intermediate_size / _tp_size(engine)

@@ -166,6 +166,11 @@ def is_cache(value: ir.Value) -> bool:
     return cache_kind(value) is not None
 
 
+def shared_experts(graph: ir.Graph) -> tuple[int, ...]:
+    """How many experts all rows share, of each router in the order of layers."""
+    return tuple(attribute(router, "num_shared") for router in nodes_of(graph, "Router", DOMAIN))
+
+
 def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Let every user of ``old``, graph outputs included, read ``new``; an output of the graph keeps its name."""
     if old.is_graph_output():

@@ -15,6 +15,7 @@ from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
 from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
+from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, STATE, TEXT_ENCODER
@@ -75,6 +76,8 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
 def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     projections: list[Projection] = []
     passes = list(usual)
+    if limits.max_lora_rank or limits.tp_size > 1:
+        passes.remove(SHARED_EXPERTS)  # adapters change shared experts alone, ranks split them in another way
     if limits.max_lora_rank:
         passes.remove(MERGE_PROJECTIONS)  # adapters change one projection at a time
         passes.append(lora_pass(projections_of(network), limits.max_lora_rank, projections))

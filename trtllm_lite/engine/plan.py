@@ -286,7 +286,7 @@ class Plan:
     manifest's modules tell what flows between engines (:class:`~trtllm_lite.engine.modules.Port`).
 
     ``tallies`` are the tensors in the state in which routers count their choices, in order of layers
-    (plugins/router/tally.cuh).
+    (plugins/router/tally.cuh); ``shared_experts`` says how many of each router's experts, the last, all rows share.
     """
 
     symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]
@@ -299,6 +299,7 @@ class Plan:
     cuda: CudaSettings | None
     inputs: dict[str, TensorIndex] = field(default_factory=dict)
     tallies: tuple[TensorIndex, ...] = ()
+    shared_experts: tuple[Annotated[int, Range(0, MAX_EXTENT - 1)], ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:
         """The name of the operator or kernel that is run; ``product`` for cuBLASLt, the library for a network."""

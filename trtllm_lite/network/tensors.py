@@ -74,12 +74,11 @@ def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     return tuple(dim for dim in tensor.shape if isinstance(dim, int))
 
 
-def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
-    """``tensors`` of one dtype joined along their first axis."""
-    first = extents(tensors[0])
-    rows = sum(extents(tensor)[0] for tensor in tensors)
-    shape = (rows, *first[1:])
-    return lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
+def concatenate(tensors: Sequence[ir.TensorProtocol], axis: int = 0) -> ir.LazyTensor:
+    """``tensors`` of one dtype joined along ``axis``."""
+    shape = list(extents(tensors[0]))
+    shape[axis] = sum(extents(tensor)[axis] for tensor in tensors)
+    return lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors], axis), tensors[0].dtype, shape, tensors)
 
 
 def stack(tensors: Sequence[ir.TensorProtocol], axis: int = 0) -> ir.LazyTensor:

@@ -13,7 +13,7 @@ from tests.unit.builder.cuda_engines import lowered_model
 from tests.unit.builder.test_cuda_experts import EXTENTS, network_of
 from tests.unit.engine.samples import MANIFEST
 from trtllm_lite.bench.floor import weight_bytes_per_step
-from trtllm_lite.bench.mixtures import mixtures, share_of_experts
+from trtllm_lite.bench.mixtures import Mixture, mixtures
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
 from trtllm_lite.convert import convert_checkpoint
@@ -35,8 +35,33 @@ def _engine_of(network: ir.Model, **mapping: int) -> EngineFile:
 
 
 def test_two_rows_choose_half_of_four_experts_and_half_of_the_rest() -> None:
-    assert share_of_experts(4, 2, 1) == 0.5
-    assert share_of_experts(4, 2, 2) == 0.75
+    assert Mixture(4, 2, 8).share_read(1) == 0.5
+    assert Mixture(4, 2, 8).share_read(2) == 0.75
+
+
+def test_every_step_reads_shared_experts() -> None:
+    """Two rows choose half of four experts and half of the rest, and have two more."""
+    assert Mixture(6, 4, 8, shared=2).share_read(1) == pytest.approx(4 / 6)
+    assert Mixture(6, 4, 8, shared=2).share_read(2) == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "deepseek_v2"])
+def test_shared_experts_are_found(family: str, tmp_path: Path) -> None:
+    """A layer's shared MLP has twice the inner features of an expert."""
+    wide = {"shared_expert_intermediate_size": 96} if family == "qwen2_moe" else {"n_shared_experts": 2}
+    network = network_of(family, tmp_path, **wide)
+    engine = _engine_of(network)
+    found = mixtures(engine)
+    assert {one.shared for one in found} == {2}
+    one = found[0]
+    all_experts = len(found) * one.num_experts * 3 * EXTENTS["hidden_size"] * one.inner * 2
+    shares = [one.share_read(rows) for rows in (1, 1e6)]
+    few, everything = (weight_bytes_per_step(engine, rows) for rows in (1, 1e6))
+    assert shares[1] == 1
+    assert shares[0] == pytest.approx(one.top_k / one.num_experts)
+    assert everything - few == pytest.approx((1 - shares[0]) * all_experts, abs=1)
+    build_engine(tmp_path / "checkpoint", tmp_path / "cpu", max_batch_size=2, max_seq_len=32)
+    assert mixtures(read_engine(tmp_path / "cpu")) == found
 
 
 def test_a_step_reads_the_experts_that_its_rows_are_expected_to_choose(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def even_groups(macros: Macros, grid: Grid, groups: Pointer, rows: int) -> None:
     shared = macros["TL_SHARED"]
     local = macros["TL_LOCAL_EXPERTS"] - shared
     places = np.arange(rows * (macros["TL_TOP_K"] - shared) * local // (macros["TL_EXPERTS"] - shared))
-    sizes = np.append(np.bincount(places % local, minlength=local), [rows] * shared)
+    sizes = np.array([*np.bincount(places % local, minlength=local), *[rows] * shared])
     _list_groups(groups, sizes, macros["TL_GROUP_ROWS"])
 
 

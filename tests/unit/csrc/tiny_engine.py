@@ -424,6 +424,7 @@ def make_tiny_engine() -> TinyEngine:
         "outputs": {"logits": index["logits"]},
         "inputs": {},
         "tallies": [],
+        "shared_experts": [],
         "kernels": [],
         "programs": [step | {"instructions": instructions}],
         "cuda": None,

@@ -70,6 +70,7 @@ def make_toy_encoder(num_tokens: int = MAX_NUM_TOKENS) -> TinyEngine:
         "outputs": {"sentence_embedding": _INDEX["sentence_embedding"]},
         "inputs": {},
         "tallies": [],
+        "shared_experts": [],
         "kernels": [compiled(name) for name in _KERNELS],
         "programs": [mixed],
         "cuda": {

@@ -175,6 +175,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
         "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots", "token_masks")},
         "inputs": {},
         "tallies": [],
+        "shared_experts": [],
         "kernels": [compiled(name) for name in KERNELS],
         "programs": [
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),

@@ -17,6 +17,7 @@ from trtllm_lite.builder.graph import (
     operands,
     results,
     weight_tensor,
+    shared_experts,
 )
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.modules import module_of
@@ -102,6 +103,7 @@ def make_plan(graph: ir.Graph, kind: str, limits: BuildLimits) -> Planned:
         cuda=None,
         inputs={str(value.name): index[value] for value in received(graph)},
         tallies=tuple(index[value] for value in tallies),
+        shared_experts=shared_experts(graph),
     )
     module = module_of(kind, plan.tensors, plan.inputs, plan.outputs, limits.cache_groups)
     return Planned(plan, weights, module)

@@ -15,7 +15,7 @@ from trtllm_lite.builder.cuda.passes.ranks import rank_states
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.cuda.program_ops import LAST_TOKENS
-from trtllm_lite.builder.graph import results
+from trtllm_lite.builder.graph import results, shared_experts
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.modules import module_of
 from trtllm_lite.builder.observe import shows_rows
@@ -90,6 +90,7 @@ class Lowered:
     layout: Layout
     kind: str
     tallies: tuple[Buffer, ...] = ()  # counts of routers, in order of layers
+    shared_experts: tuple[int, ...] = ()  # of each router
     expansions: tuple[Tactic, ...] = ()
 
     @property
@@ -170,7 +171,7 @@ def lower_network(
         programs += [first for first, then in pairwise(ordered) if not _runs_alike(first, then)] + ordered[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
     tallies = tuple(operands.states[str(results(node)["tally"].name)] for node in graph if node.op_type == "Router")
-    return Lowered(operands, tuple(programs), layout, kind, tallies, network.expansions)
+    return Lowered(operands, tuple(programs), layout, kind, tallies, shared_experts(graph), network.expansions)
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:
@@ -211,6 +212,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         outputs=lowered.outputs,
         inputs=lowered.inputs,
         tallies=tuple(index[buffer] for buffer in lowered.tallies),
+        shared_experts=lowered.shared_experts,
         kernels=tuple(
             CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers

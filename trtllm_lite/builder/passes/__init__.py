@@ -31,6 +31,7 @@ from trtllm_lite.builder.passes.ragged_attention import RAGGED_ATTENTION
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
+from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.sigmoid_gate import SIGMOID_GATE
 
 PIPELINE = (
@@ -39,6 +40,7 @@ PIPELINE = (
     POSITION_EMBEDDING,
     ROTARY_TABLE,
     MOE,
+    SHARED_EXPERTS,
     SIGMOID_GATE,
     CAUSAL_CONV,
     GATED_DELTA_NET,

@@ -36,13 +36,13 @@ class GatingMatch:
     up: ir.Value | None
 
 
-def match_gating(value: ir.Value | None) -> GatingMatch:
-    """Match ``value`` as a gating of the gate and up projections of experts. Raises MismatchError."""
+def match_gating(value: ir.Value | None, whose: str = "an expert") -> GatingMatch:
+    """Match ``value`` as a gating of gate and up projections; the error says ``whose``. Raises MismatchError."""
     product = produced_by(value, "Mul")
-    expect(product is not None, "the experts are not gated MLPs")
+    expect(product is not None, f"{whose} is not a gated MLP")
     assert product is not None
     function = next((node for operand in product.inputs if (node := produced_by(operand, *_OF_EXPERTS))), None)
-    expect(function is not None, "the experts have no activation function")
+    expect(function is not None, f"{whose} has no activation function")
     assert function is not None
     up = next((operand for operand in product.inputs if operand is not function.outputs[0]), None)
     if (bounded := _match_swiglu_oai(function, up)) is not None:

@@ -22,7 +22,7 @@ from trtllm_lite.quantize.formats import FORMATS, StoredMatrix
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for node in nodes_of(graph, "MatMul"):
-        matrix = _matrix(node.inputs[1])
+        matrix = transposed_matrix(node.inputs[1])
         if matrix is None or len(dims(node.inputs[0]) or ()) != 2:
             names = ", ".join(known.name for known in FORMATS)
             reason = f"expected packed rows times the transpose of a weight matrix in a known format ({names})"
@@ -32,7 +32,7 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
         yield Decision(site(node), True)
 
 
-def _matrix(value: ir.Value | None) -> StoredMatrix | None:
+def transposed_matrix(value: ir.Value | None) -> StoredMatrix | None:
     """W [N, K] if ``value`` is Transpose(W), in any format that W may be stored in."""
     transpose = produced_by(value, "Transpose")
     if transpose is None or tuple(attribute(transpose, "perm", (1, 0))) != (1, 0):
@@ -63,7 +63,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, matrix: StoredMatrix) -> None:
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in nodes_of(graph, "MatMul"):
-        if _matrix(node.inputs[1]) is not None and len(dims(node.inputs[0]) or ()) == 2:
+        if transposed_matrix(node.inputs[1]) is not None and len(dims(node.inputs[0]) or ()) == 2:
             yield f"{node.name} is a linear layer that was not fused"
 
 

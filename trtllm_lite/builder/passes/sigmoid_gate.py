@@ -20,12 +20,10 @@ from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for sigmoid in nodes_of(graph, "Sigmoid"):
-        product, mul = produced_by(sigmoid.inputs[0], "MatMul"), only_user(sigmoid.outputs[0])
-        if product is None or mul is None or mul.op_type != "Mul" or not _is_one_column(product):
-            continue
-        values = next((value for value in mul.inputs if value is not sigmoid.outputs[0]), None)
+        mul = only_user(sigmoid.outputs[0])
+        values, product = gate_of(mul)
         shape = dims(values) or ()
-        if values is None or len(shape) != 2:
+        if mul is None or product is None or len(shape) != 2:
             continue
         name = site(product, mul)
         output = value_of(f"{name}.sigmoid_gate", ir.DataType.FLOAT, shape)
@@ -33,6 +31,18 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
         graph.insert_before(mul, fused_node("SigmoidGate", f"{name}.sigmoid_gate", inputs, {"y": output}))
         replace_value(mul.outputs[0], output)
         yield Decision(name, True)
+
+
+def gate_of(mul: ir.Node | None) -> tuple[ir.Value | None, ir.Node | None]:
+    """The values that ``mul`` multiplies by the sigmoid of a product with one column, and that product; else None."""
+    if mul is None or mul.op_type != "Mul":
+        return None, None
+    for sigmoid, values in (mul.inputs, reversed(mul.inputs)):
+        made = produced_by(sigmoid, "Sigmoid")
+        product = None if made is None else produced_by(made.inputs[0], "MatMul")
+        if product is not None and _is_one_column(product):
+            return values, product
+    return None, None
 
 
 def _is_one_column(product: ir.Node) -> bool:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 class ExpertCounts:
     """Counts of one layer's router, summed over ``steps`` steps.
 
-    - ``choices`` int64 [experts]: rows that have chosen each expert
+    - ``choices`` int64 [experts]: rows that have chosen each expert. Last come the experts that all rows share, if the
+      engine computes these as it does the others; they count as chosen by every row
     - ``experts_read``: for each EP rank (of ``--moe_ep_size``), its experts that at least one row of a step has chosen
     - ``busiest_choices``: how often rows chose experts of the EP rank whose experts were chosen most in a step
 
