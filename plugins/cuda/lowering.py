@@ -15,7 +15,8 @@ Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_expe
 few rows, where GroupedGatedLinear multiplies by ``shares``; otherwise ``places`` and ``groups``. It has the state
 ``tally`` and, in decode programs, the ``slots`` of CacheSlots, by which it recognises padding rows. Its weight is the
 sum of two 16-bit matrices, its bias is ``score_bias``. All three operators have the attributes ``experts``,
-``local_experts``, ``moe_tp_size`` and ``num_shared``; if a rank has only some of the experts, its Router has the state ``ranks``.
+``local_experts``, ``moe_tp_size`` and ``num_shared``; if a rank has only some of the experts, its Router has the state
+``ranks``.
 
 Programs with adapters have LowRank before a product. LowRank's result is the operand ``added`` of the product (Linear,
 GatedLinear), or its ``residual`` if LowRank takes over the product's residual. LowRank has the step inputs

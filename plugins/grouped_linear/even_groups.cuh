@@ -1,6 +1,6 @@
 // Writes a list of ExpertRows (cuda/chosen_experts.cuh) as if all rows of a step had chosen experts evenly: the rank's
-// experts have their average share, and their numbers of rows differ by at most one. Shared experts, the last ones, have
-// all rows. Grouped products are timed with this list.
+// experts have their average share, and their numbers of rows differ by at most one. Shared experts, the last ones,
+// have all rows. Grouped products are timed with this list.
 //
 // Bytes: 16 for each group. Floor: latency. Launch: one block of TL_THREADS threads, with one or several experts each.
 // Macros: those of cuda/chosen_experts.cuh, TL_LOCAL_EXPERTS (of the rank), TL_SHARED (how many of

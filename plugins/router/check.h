@@ -16,8 +16,7 @@ static_assert(kTallyPlaces == 3, "the schema says so");
 
 inline std::string check(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> values) {
   const auto [top_k, scoring, num_groups, top_groups, num_best, scale, num_shared, shared_gate, local_experts,
-              moe_tp_size] =
-      attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr});
+              moe_tp_size] = attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr});
   const std::int64_t experts = inputs[kWeight]->shape[1].value - shared_gate;
   if (num_groups < 1 || num_groups > kMaxGroups || experts % num_groups != 0) {
     return "num_groups: expected a divisor of " + std::to_string(experts) + " experts up to " +

@@ -3,8 +3,8 @@
 // A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
 // counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
 // of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1), TL_GROUPS,
-// TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share), TL_SHARED_GATE (1:
-// the last score makes the share of these), and those of cuda/chosen_experts.cuh.
+// TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share), TL_SHARED_GATE
+// (1: the last score makes the share of these), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"

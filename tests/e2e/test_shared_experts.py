@@ -54,9 +54,7 @@ def test_weights_keep_their_form(qformat: str, tmp_path: Path) -> None:
     build_engine(after, tmp_path / "engine", max_batch_size=2, max_seq_len=64, gather_context_logits=True)
     assert read_engine(tmp_path / "engine").plan.shared_experts == (2, 2)
     runner = SequenceRunner(tmp_path / "engine")
-    computed = np.stack(
-        [np.concatenate(list(runner.logits(row, 7))) for row in feeds["input_ids"].astype(np.int32)]
-    )
+    computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in feeds["input_ids"].astype(np.int32)])
     assert_close(computed, logits(after.model, feeds))
 
 

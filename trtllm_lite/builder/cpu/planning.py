@@ -16,8 +16,8 @@ from trtllm_lite.builder.graph import (
     is_cache,
     operands,
     results,
-    weight_tensor,
     shared_experts,
+    weight_tensor,
 )
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.modules import module_of
