@@ -169,6 +169,23 @@ def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
     assert (mixed.count("combine_norm"), mixed.count("combine")) == (3, 0), "the sums have norms after them"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_shared_experts_with_a_gate_take_no_kernels_of_their_own(dtype: str, tmp_path: Path) -> None:
+    sizes = {"shared_expert_intermediate_size": 96, "mlp_only_layers": []}
+    model = network_of("qwen2_moe", tmp_path, dtype, **sizes)
+    lowered = lowered_model(model, dtype)
+    kernels = _kernels(lowered, "decode_4")
+    layer = ["linear", "choose_experts", "grouped_gated_linear", "grouped_linear"]
+    firsts = [at - 1 for at, name in enumerate(kernels) if name == "choose_experts"]
+    assert [kernels[first : first + 4] for first in firsts] == [layer] * 3
+    assert not {"sigmoid_gate", "gated_linear", "rowwise"} & set(kernels)
+    assert _kernels(lowered, "mixed").count("combine_norm") == 3, "the sums have norms after them"
+    card = CudaInterpreter(lowered)
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
+
+
 def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:
     lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
     for program in lowered.programs:

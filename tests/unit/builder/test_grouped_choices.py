@@ -83,6 +83,16 @@ def test_without_measurements_it_is_the_heuristic(dtype: str) -> None:
             assert choice.reason == f"by heuristic: groups of {site.group_rows} rows of an expert"
 
 
+@pytest.mark.parametrize("rows", [1, 3, 16, 64, 300, 8192])
+def test_groups_are_as_large_as_without_shared_experts(rows: int) -> None:
+    alone, both = ExpertChoice(256, 8, 256), ExpertChoice(258, 10, 258, shared=2)
+    assert (str(alone), str(both)) == ("8 of 256 experts", "8 of 256 experts and 2 shared")
+    assert both.group_rows(rows) == alone.group_rows(rows)
+    of_shared = 2 * -(-rows // both.group_rows(rows))
+    least = 4 + 4 * (256 * (rows * 8 >= 256) + of_shared)
+    assert both.groups_ints(rows) >= least, "there is room for all groups"
+
+
 @pytest.mark.parametrize("dtype", FORMS)
 def test_tiles_have_the_rows_of_groups_in_steps_beyond_what_is_measured(dtype: str) -> None:
     """With many experts, groups of a larger step may have more rows than the groups of the largest measured step."""
@@ -101,6 +111,7 @@ OTHERS = {
     "more experts": _site("int8", SMALL, experts=ExpertChoice(32, 2, 32)),
     "more experts per row": _site("int8", SMALL, experts=ExpertChoice(16, 4, 16)),
     "experts of one rank": _site("int8", SMALL, experts=ExpertChoice(16, 2, 8)),
+    "with a shared expert": _site("int8", SMALL, experts=ExpertChoice(17, 3, 17, shared=1)),
     "another dtype": _site("float8_e4m3fn", SMALL),
     "with a bias": replace(_site("int8", SMALL), bias=Buffer("bias", "float32", (16, 2, 384), "weight")),
 }
