@@ -170,7 +170,10 @@ def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_shared_experts_with_a_gate_take_no_kernels_of_their_own(dtype: str, tmp_path: Path) -> None:
+def test_shared_experts_with_a_gate_take_no_kernels_of_their_own(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SEEDS, "qwen2_moe", 1)  # no choice in three mixtures is close
     sizes = {"shared_expert_intermediate_size": 96, "mlp_only_layers": []}
     model = network_of("qwen2_moe", tmp_path, dtype, **sizes)
     lowered = lowered_model(model, dtype)
