@@ -18,7 +18,7 @@
 namespace tl {
 
 constexpr int kPairs = TL_CHANNELS / 2, kPitch = TL_X_PITCH / 2, kHistory = TL_WIDTH - 1;
-constexpr int kAtOnce = min_of(8, TL_TOKENS);  // tokens that are requested
+constexpr int kAtOnce = min_of(16, TL_TOKENS);  // tokens that are requested
 static_assert(TL_CHANNELS % 2 == 0 && TL_X_PITCH % 2 == 0 && TL_WIDTH > 1 && TL_SLOTS > kHistory);
 
 // The last inputs of two channels, the oldest first.

@@ -9,7 +9,8 @@ from ..cuda.state_places import StatePlaces
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
 _THREADS = 128
-_TOKENS = 32  # successive tokens of a block; in a decode program each has a sequence of its own
+_MOST_TOKENS = 32  # successive tokens of a block: of long prompts few inputs are read twice
+_MANY_BLOCKS = 128  # of the same channels: a block that has tokens of many sequences reads one state after the other
 _MAX_WIDTH = 16  # its last inputs are in registers
 
 
@@ -19,7 +20,7 @@ def lower(op: Lowering) -> list[Command]:
     width = features(weight)
     if not 2 <= width <= _MAX_WIDTH:
         op.refuse(f"its kernel has {width} taps, expected 2 to {_MAX_WIDTH}: build for --target cpu")
-    tokens = 1 if op.decode else _TOKENS
+    tokens = 1 if op.decode else min(max(op.max_tokens // _MANY_BLOCKS, 1), _MOST_TOKENS)
     defines = {"TL_CHANNELS": features(y), "TL_X_PITCH": x.pitch, "TL_WIDTH": width, "TL_TOKENS": tokens}
     places, weights = StatePlaces.of(op, "conv_state"), (weight, op.optional_vector("bias"))
     defines |= {"TL_ACTIVATION": ACTIVATION_FLAGS[op.attribute("activation")], "TL_FP16": DTYPE_FLAGS[y.dtype]}

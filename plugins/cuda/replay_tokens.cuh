@@ -117,6 +117,19 @@ __device__ __forceinline__ void store_decay(Chunk& chunk, int first, float decay
   if (!kDecaysByRow && token_of_decay() < first) *chunk.decays(token_of_decay()) = decay;
 }
 
+// The tokens from position `base` on: `count` of them, of which those from number `first` on are new. The first new one
+// is in row `row`.
+struct ChunkSpan {
+  int first, count;
+  u64 row;
+
+  __device__ __forceinline__ ChunkSpan(const ReplayState& state, StateSpan span, int base)
+      : count(min_of(kChunk, state.end - base)) {
+    first = min_of(count, max_of(0, state.past - base));
+    row = static_cast<u64>(span.first + base + first - state.past);
+  }
+};
+
 // Loads the decays and the factor of a token, by a warp.
 template <typename Operands>
 __device__ __forceinline__ void load_factors(Chunk& chunk, const Operands& from, u64 row, int token) {
@@ -136,15 +149,14 @@ __device__ __forceinline__ void load_factors(Chunk& chunk, const Operands& from,
   if (lane == 0) chunk.factors[token] = from.factor(factor);
 }
 
-// Loads the new tokens from number `first` to `count` of a chunk: each warp loads some keys, queries, decays, or values
-// of the columns from `column` on.
+// Loads the new tokens of a chunk: each warp loads some keys, queries, decays, or values of the columns from `column`
+// on.
 template <typename Operands>
-__device__ __forceinline__ void load_new_tokens(Chunk& chunk, const Operands& from, u64 first_row, int first, int count,
-                                                int column) {
+__device__ __forceinline__ void load_new_tokens(Chunk& chunk, const Operands& from, ChunkSpan tokens, int column) {
   const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x / 32; i < 4 * (count - first); i += kWarps) {
-    const int token = first + i / 4, what = i % 4;
-    const u64 row = first_row + i / 4;
+  for (int i = threadIdx.x / 32; i < 4 * (tokens.count - tokens.first); i += kWarps) {
+    const int token = tokens.first + i / 4, what = i % 4;
+    const u64 row = tokens.row + i / 4;
     if (what == 0) {
       load_vector<false>(from, row, [&](int at, float x) { chunk.key(token)[at] = x; });
     } else if (what == 1) {
@@ -160,7 +172,7 @@ __device__ __forceinline__ void load_new_tokens(Chunk& chunk, const Operands& fr
   }
   if constexpr (kRows > TL_KEY_DIM) {
     constexpr int kBehind = max_of(1, kRows - TL_KEY_DIM);
-    for (int i = threadIdx.x; i < count * kBehind; i += kReplayThreads) {
+    for (int i = threadIdx.x; i < tokens.count * kBehind; i += kReplayThreads) {
       const int token = i / kBehind, at = TL_KEY_DIM + i % kBehind;
       chunk.key(token)[at] = chunk.query(token)[at] = 0.0f;
     }
@@ -393,21 +405,24 @@ __device__ __forceinline__ int run_columns(Chunk& chunk, const Operands& from, R
     });
   }
   int requested = state.past / kChunk * kChunk;
-  float decay = request_stored_tokens(chunk, state, requested, state.past - requested, first_column);
+  const ChunkSpan last(state, span, requested);
+  float decay = request_stored_tokens(chunk, state, requested, last.first, first_column);
   wait_for_previous_kernel();
   allow_next_kernel();
+  load_new_tokens(chunk, from, last, first_column);
+  store_decay(chunk, last.first, decay);
   state.settle(span);
   for (int base = state.length;; base += kChunk) {
-    const int count = min_of(kChunk, state.end - base), first = min_of(count, max_of(0, state.past - base));
-    const u64 row = static_cast<u64>(span.first + base + first - state.past);
+    const ChunkSpan tokens(state, span, base);
+    const int first = tokens.first, count = tokens.count;
     if (base != requested) {
       copy_wait<0>();
       __syncthreads();  // the tokens before these are in the matrix
       decay = request_stored_tokens(chunk, state, base, first, first_column);
+      load_new_tokens(chunk, from, tokens, first_column);
+      store_decay(chunk, first, decay);
     }
     requested = -1;
-    load_new_tokens(chunk, from, row, first, count, first_column);
-    store_decay(chunk, first, decay);
     copy_wait<0>();
     if (base == 0) columns = {};
     __syncthreads();
@@ -416,7 +431,7 @@ __device__ __forceinline__ int run_columns(Chunk& chunk, const Operands& from, R
       __syncthreads();
       columns.store_found(chunk, token);
       __syncthreads();
-      finish_token(chunk, from, state, row + token - first, base, token, first_column);
+      finish_token(chunk, from, state, tokens.row + token - first, base, token, first_column);
     }
     if (base + kChunk >= state.end) return base;
     __syncthreads();  // queries are read

@@ -24,9 +24,11 @@ struct StatePlaces {
   int table_stride;
 
   __device__ __forceinline__ StateSpan of(int seq) const {
-    const int first = cu_seqlens[seq], count = cu_seqlens[seq + 1] - first;
-    if (count <= 0) return {first, 0, 0, -1};
-    return {first, count, past_lens[seq], tables[static_cast<u64>(seq) * table_stride]};
+    // All are requested at once, whether or not the sequence has new tokens.
+    const int first = cu_seqlens[seq], end = cu_seqlens[seq + 1];
+    const int past = past_lens[seq], block = tables[static_cast<u64>(seq) * table_stride];
+    if (end <= first) return {first, 0, 0, -1};
+    return {first, end - first, past, block};
   }
   // The state that begins in `block`.
   __device__ __forceinline__ float* state(int block) const {

@@ -1,7 +1,7 @@
 // GatedRmsNorm: the RMS norm of each group of TL_GROUP features, times SiLU of a gate or, if TL_SIGMOID, its sigmoid.
 //
 // Bytes: 6 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us. One warp
-// a group, which reads x twice, the second time from the cache. Launch: grid = (rows, groups of a row / warps),
+// a group, whose rows of x and of the gate it requests at once. Launch: grid = (rows, groups of a row / warps),
 // TL_THREADS threads. Macros: TL_FEATURES, TL_GATE_PITCH (elements from a row of the gate to the next, even), TL_GROUP
 // (even), TL_THREADS (a multiple of 32), TL_SIGMOID, TL_FP16.
 #include "cuda/activation.cuh"
@@ -19,21 +19,38 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   using namespace tl;
   constexpr int kPairs = TL_GROUP / 2, kGroups = TL_FEATURES / TL_GROUP;
   static_assert(TL_GROUP % 2 == 0 && TL_GATE_PITCH % 2 == 0 && TL_FEATURES % TL_GROUP == 0 && TL_THREADS % 32 == 0);
+  constexpr int kOfLane = ceil_div(kPairs, 32);
+  const int group = blockIdx.y * (TL_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  float2 weights[kOfLane];
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const int pair = i * 32 + lane;
+    if (pair < kPairs) weights[i] = make_float2(weight[2 * pair], weight[2 * pair + 1]);
+  }
   wait_for_previous_kernel();
   allow_next_kernel();
-  const int group = blockIdx.y * (TL_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (group >= kGroups) return;
   const u64 first = (static_cast<u64>(blockIdx.x) * kGroups + group) * kPairs;
   gate += static_cast<u64>(blockIdx.x) * (TL_GATE_PITCH / 2) + group * kPairs;
+  u32 pairs[kOfLane], gates[kOfLane];
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const int pair = i * 32 + lane;
+    pairs[i] = pair < kPairs ? x[first + pair] : 0;
+    gates[i] = pair < kPairs ? gate[pair] : 0;
+  }
   float squares = 0.0f;
-  for (int i = lane; i < kPairs; i += 32) {
-    const float2 pair = unpack2(x[first + i]);
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const float2 pair = unpack2(pairs[i]);
     squares += pair.x * pair.x + pair.y * pair.y;
   }
   const float inverse = rsqrtf(warp_sum(squares) / TL_GROUP + epsilon);
-  for (int i = lane; i < kPairs; i += 32) {
-    const float2 pair = unpack2(x[first + i]), gates = unpack2(gate[i]);
-    y[first + i] = pack2(pair.x * inverse * weight[2 * i] * factor_of(gates.x),
-                         pair.y * inverse * weight[2 * i + 1] * factor_of(gates.y));
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    if (i * 32 + lane >= kPairs) break;
+    const float2 pair = unpack2(pairs[i]), gate_pair = unpack2(gates[i]);
+    y[first + i * 32 + lane] = pack2(pair.x * inverse * weights[i].x * factor_of(gate_pair.x),
+                                     pair.y * inverse * weights[i].y * factor_of(gate_pair.y));
   }
 }

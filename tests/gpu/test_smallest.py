@@ -76,7 +76,7 @@ def test_tiles_of_which_rows_are_missing() -> None:
 
 
 def test_states() -> None:
-    for operator in (gated_delta_rule(1, 2, 32, 16), mamba2(2, 1, 32, 16), causal_conv(24, 4)):
+    for operator in (gated_delta_rule(1, 2, 32, 48), mamba2(2, 1, 32, 16), causal_conv(24, 4)):
         for decode in (False, True):
             check_state_steps(operator, [40, 23], STEPS, BF16, GPU, decode=decode)
 
