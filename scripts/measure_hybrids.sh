@@ -3,8 +3,10 @@
 #   measure_hybrids.sh OUT [tune] [35b|35b-fp8|27b|nano]...
 # 35b, in bfloat16 (the default), and 35b-fp8 are Qwen3.5-35B-A3B, 27b is Qwen3.6-27B with products in FP8, nano is
 # Nemotron 3 Nano 30B-A3B in bfloat16. With tune before them kernels of products are timed first, to fill the timing cache
-# (TIMING_CACHE) that chooses them. Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with.
-# BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of the card.
+# (TIMING_CACHE) that chooses them: thoroughly, which takes more than 150 s for 35b, or with TUNING=fast by --fast_build.
+# Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense
+# bfloat16) are the measured ceilings of the card. `scripts/update_docs.py --record_hybrids NAME OUT` stores the reports
+# and renews the documents.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: measure_hybrids.sh OUT [tune] [35b|35b-fp8|27b|nano]...}
@@ -13,6 +15,11 @@ cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 tuning=()
 if [ "${1:-}" = tune ]; then
   tuning=(--output_timing_cache "$cache")
+  case ${TUNING:-thorough} in
+    thorough) ;;
+    fast) tuning+=(--fast_build) ;;
+    *) echo "expected TUNING=thorough or fast, found $TUNING" >&2 && exit 2 ;;
+  esac
   shift
 fi
 parts=${*:-35b}
@@ -43,12 +50,13 @@ for part in $parts; do
     *) echo "expected 35b, 35b-fp8, 27b or nano, found $part" >&2 && exit 2 ;;
   esac
   latency 1,64,256 "$part"
-  if [ "$part" = 35b ]; then
-    for length in 8000 20000 40000; do
-      latency 1 "$part-first-$length" --input_len "$length" --output_len 2
-    done
-  elif [ "$part" = 27b ]; then
-    latency 1 "$part-first-8000" --input_len 8000 --output_len 2
-  fi
+  case $part in
+    35b) lengths="8000 20000 40000" ;;
+    27b | nano) lengths=8000 ;;
+    *) lengths="" ;;
+  esac
+  for length in $lengths; do
+    latency 1 "$part-first-$length" --input_len "$length" --output_len 2
+  done
   rm -r "$out/engine"
 done
