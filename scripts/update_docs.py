@@ -5,8 +5,9 @@ baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote o
 Reports of accuracy (``--record_accuracy NAME REPORT…``) come from ``trtllm-lite eval … --json``, reports of the server
 (``--record_server NAME DIRECTORY``) from ``measure_server.sh``, of several ranks (``--record_ranks NAME DIRECTORY``)
 from ``measure_ranks.sh``, of mixtures of experts (``--record_experts NAME DIRECTORY``) from ``measure_experts.sh``, of
-models' shapes on CPUs (``--record_shapes NAME DIRECTORY``) from ``measure_cpu_shapes.sh``, and of collectives
-(``--record_collectives NAME FILE…``) from ``tests.gpu.bench_collectives``.
+hybrids (``--record_hybrids NAME DIRECTORY``) from ``measure_hybrids.sh``, of models' shapes on CPUs (``--record_shapes
+NAME DIRECTORY``) from ``measure_cpu_shapes.sh``, and of collectives (``--record_collectives NAME FILE…``) from
+``tests.gpu.bench_collectives``.
 """
 
 import argparse
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--record_ranks", metavar="NAME")
     parser.add_argument("--record_collectives", metavar="NAME")
     parser.add_argument("--record_experts", metavar="NAME")
+    parser.add_argument("--record_hybrids", metavar="NAME")
     parser.add_argument("--record_shapes", metavar="NAME")
     parser.add_argument("--commit", help="commit of the measured sources, if they were not a checkout of git")
     parser.add_argument("reports", nargs="*", type=Path)
@@ -56,6 +58,9 @@ def store(options: argparse.Namespace) -> None:
     if options.record_experts:
         (directory,) = reports
         record_all(BASELINES / f"experts-{options.record_experts}.json", directory, commit)
+    if options.record_hybrids:
+        (directory,) = reports
+        record_all(BASELINES / f"hybrids-{options.record_hybrids}.json", directory, commit)
     if options.record_shapes:
         (directory,) = reports
         record_all(BASELINES / f"shapes-{options.record_shapes}.json", directory, commit)

@@ -16,6 +16,7 @@ from documents.experts import experts_table
 from documents.families import families_table
 from documents.foreign_names import FOREIGN, foreign_table, part_of
 from documents.formats import checkpoints_table, dtypes_table, gguf_table, schemes_table
+from documents.hybrids import hybrids_table
 from documents.measured import BASELINES, gpu_table, table
 from documents.metrics import metrics_reference
 from documents.operators import operators_reference
@@ -70,6 +71,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "server": partial(_measured, "server-*.json", server_table),
     "ranks": partial(_measured, "ranks-*.json", ranks_table),
     "experts": partial(_measured, "experts-*.json", experts_table),
+    "hybrids": partial(_measured, "hybrids-*.json", hybrids_table),
     "cpu-shapes": partial(_measured, "shapes-cpu-*.json", shapes_table),
     "accuracy": partial(_measured, "accuracy-*.json", accuracy_table),
     **{part_of(place): partial(foreign_table, place) for place in FOREIGN},
