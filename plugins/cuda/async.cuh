@@ -22,8 +22,8 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 // Lets the next kernel of the stream start while this one runs. It orders no memory accesses; but since kernels call it
 // after their own wait, a kernel may read before its wait whatever was written two kernels earlier. Only the short
 // kernels low_rank, rms_norm, combine and combine_norm call it before their wait, so that the products after them can
-// start and prefetch weights: the kernels that follow them read nothing before their wait but weights and the step's
-// inputs.
+// start and prefetch weights: the kernels that follow them read nothing before their wait but weights, the step's
+// inputs (of which cache_slots writes some, the first kernel of a program), and states, which earlier steps wrote.
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -23,7 +23,7 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The two halves of cluster_sync(), for warps that have written nothing before it or that need not wait.
+// The two halves of cluster_sync(), for warps whose writes no other block reads, or that need not wait.
 __device__ __forceinline__ void cluster_arrive() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

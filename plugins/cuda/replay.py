@@ -102,7 +102,8 @@ def _token_columns(value_dim: int, decays: int, arch: str) -> int:
     if arch != CLUSTER_ARCH or decays > 1:
         return value_dim
     of_cluster = -(-value_dim // _MAX_CLUSTER)
-    return -(-of_cluster // _GROUP_COLUMNS) * _GROUP_COLUMNS
+    multiple = _GROUP_COLUMNS if of_cluster <= _MAX_COLUMNS else _MAX_COLUMNS
+    return -(-of_cluster // multiple) * multiple
 
 
 def _chunk_columns(heads: int, value_dim: int) -> int:

@@ -62,6 +62,11 @@ def test_blocks_of_many_columns(operator: Operator) -> None:
     check_state_steps(operator, [40], [[(0, 33)], [(0, 7)]], torch.bfloat16, Emulator())
 
 
+def test_matrices_of_many_columns() -> None:
+    """The blocks of a cluster take their columns in several turns."""
+    check_state_steps(gated_delta_rule(1, 1, 8, 1100), [20], [[(0, 9)], [(0, 11)]], torch.bfloat16, Emulator())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_token_that_repeats(dtype: torch.dtype) -> None:
     check_a_token_that_repeats(gated_delta_rule(1, 2, 32, 32), 60, dtype, Emulator())

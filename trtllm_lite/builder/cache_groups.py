@@ -19,10 +19,12 @@ from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import Cache, CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.replay import ALIGNMENT
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 # Largest share of bytes that no layer uses. Fewer places per block usually leave fewer idle, but make more groups.
 _MOST_IDLE = 1 / 8
+_STATE_ALIGNMENT = 4 * ALIGNMENT  # bytes
 _OF_BLOCKS = ("num_blocks", "tokens_per_block")  # the axes of a cache that tokens do not have
 
 _Layer = tuple[Cache, ...]  # what one layer keeps
@@ -93,7 +95,8 @@ def layers_of(graph: ir.Graph) -> list[tuple[ir.Node, ...]]:
 class BlockLayout:
     """Where a block holds what layers keep: ``offsets`` in bytes by the names of the plan's tensors.
 
-    The blocks of a cache are ``num_bytes`` apart. States lie side by side in runs of blocks.
+    The blocks of a cache are ``num_bytes`` apart. States lie side by side in runs of blocks, first those whose sizes
+    are multiples of ALIGNMENT words (plugins/replay.py), so that each of these begins at such a multiple.
     """
 
     offsets: Mapping[str, int]
@@ -109,7 +112,8 @@ def block_layout(groups: Sequence[CacheGroup], tokens_per_block: int) -> BlockLa
     offsets, begins = dict[str, int](), [0, *accumulate(_places(groups))]
     for group in groups:
         if group.kind == STATE:
-            offsets |= _side_by_side(group.caches, 0, 1)
+            aligned_first = sorted(group.caches, key=lambda cache: cache.num_bytes % _STATE_ALIGNMENT > 0)
+            offsets |= _side_by_side(aligned_first, 0, 1)
             continue
         for begin, kept in zip(begins, group.by_layer.values(), strict=False):
             offsets |= _side_by_side(kept, begin, tokens_per_block)

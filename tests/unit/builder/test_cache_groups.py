@@ -122,8 +122,19 @@ def test_states_take_as_many_blocks_as_the_stage_needs_that_needs_most() -> None
     assert blocks == {4}  # for 5200 bytes of the third, in blocks as large as the fourth's
     layouts = [block_layout(as_stored(groups, TOKENS, str, stages), TOKENS) for groups in stages]
     assert [layout.num_bytes for layout in layouts] == [of_block, 2 * of_block, align(-(-5200 // 4)), 3 * of_block]
-    assert layouts[2].offsets == {"conv_state.0": 0, "conv_state.1": 1200}
+    assert layouts[2].offsets == {"conv_state.0": 4000, "conv_state.1": 0}
     assert as_stored((), TOKENS, str, ((),)) == ()
+
+
+def test_states_that_gpus_read_in_vectors_begin_at_multiples_of_32_bytes() -> None:
+    sizes = {"conv_state": (5, 182), "recurrent_state": (3, 328)}  # 8 bytes more than a multiple, and a multiple
+    states = tuple(Cache(layer, name, "float32", shape) for layer in range(3) for name, shape in sizes.items())
+    keys = (Cache(3, "key_cache", "float32", (1, 8)),)
+    layout = block_layout((CacheGroup("full", "full", 0, keys), CacheGroup("state", "state", 0, states)), TOKENS)
+    places = sorted((layout.offsets[cache.tensor], cache) for cache in states)
+    assert all(offset % 32 == 0 for offset, cache in places if cache.name == "recurrent_state")
+    ends = [offset + cache.num_bytes for offset, cache in places]
+    assert [offset for offset, _ in places] == [0, *ends[:-1]]
 
 
 def test_schemas_mark_all_inputs_in_blocks() -> None:
