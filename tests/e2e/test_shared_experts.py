@@ -14,6 +14,7 @@ from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.quantize.activations import recognise
 from trtllm_lite.quantize.network import Recipe
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
@@ -56,6 +57,23 @@ def test_weights_keep_their_form(qformat: str, tmp_path: Path) -> None:
     runner = SequenceRunner(tmp_path / "engine")
     computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in feeds["input_ids"].astype(np.int32)])
     assert_close(computed, logits(after.model, feeds))
+
+
+@pytest.mark.parametrize(("qformat", "shared"), [("fp8_rowwise", (2, 2)), ("int4_awq", (0, 0))])
+def test_schemes_without_calibration_store_them_like_experts(
+    qformat: str, shared: tuple[int, ...], tmp_path: Path
+) -> None:
+    """So they are computed with the others, although the scheme rounds the inputs of other products."""
+    source = even(tmp_path, shared_expert_intermediate_size=96)
+    after = quantized(source, Recipe(qformat, group_size=GROUP_SIZE))
+    build_engine(after, tmp_path / "engine", **TINY_LIMITS)
+    assert read_engine(tmp_path / "engine").plan.shared_experts == shared
+
+
+def test_a_shared_expert_of_another_width_is_stored_like_other_products(tmp_path: Path) -> None:
+    after = quantized(even(tmp_path, shared_expert_intermediate_size=64), Recipe("fp8_rowwise"))
+    products = [node for node in after.model.graph if ".shared_expert." in str(node.name) and node.op_type == "MatMul"]
+    assert all(recognise(node.inputs[0]) for node in products if str(node.name).endswith("_proj"))
 
 
 @pytest.mark.parametrize("options", [{"tp_size": 2}, {"tp_size": 2, "moe_ep_size": 2}, {"max_lora_rank": 8}], ids=str)

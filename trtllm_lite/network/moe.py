@@ -25,6 +25,7 @@ Scoring = Literal[
     "softmax", "normalized_softmax", "softmax_of_chosen", "sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"
 ]
 LEAST_TOTAL = 1e-20  # added to the sum of sigmoids, so that it is not 0
+EXPERTS, SHARED_EXPERT = "experts", "shared_expert"  # scopes of a mixture
 
 
 @dataclass(frozen=True)
@@ -197,11 +198,11 @@ class Moe:
         graph = context.graph
         with graph.scope("router"):
             shares = self.router(graph, x)
-        with graph.scope("experts"):
+        with graph.scope(EXPERTS):
             mixed = self._mix(context, x, shares)
         if self.shared is None:
             return mixed
-        with graph.scope("shared_expert"):
+        with graph.scope(SHARED_EXPERT):
             shared = self.shared(context, x)
         return graph.op("Add", [mixed, shared], "with_shared_expert")
 

@@ -251,9 +251,19 @@ def _quantize_products(work: Workpiece, recipe: Recipe) -> None:
     schemes = recipe.choose(work.products)
     for scheme in dict.fromkeys(schemes.values()):
         own = [product for product, chosen in schemes.items() if chosen is scheme]
-        scheme.quantize(work, [product for product in own if not product.of_experts])
-        scheme.quantize_experts(work, [product for product in own if product.of_experts])
+        like_experts = [product for product in own if is_stored_like_experts(product, scheme)]
+        scheme.quantize(work, [product for product in own if product not in like_experts])
+        scheme.quantize_experts(work, like_experts)
     work.finish()
+
+
+def is_stored_like_experts(product: Product, scheme: Scheme) -> bool:
+    """Whether ``scheme`` stores ``product`` like products of experts, which multiply activations as they are.
+
+    Experts that all rows share are stored so, if calibration makes their weights no better: engines then compute them
+    with the others, in fewer launches.
+    """
+    return product.of_experts or (product.of_shared and scheme.needs == Needs.NOTHING)
 
 
 def _round_kv_cache(work: Workpiece, recipe: Recipe, statistics: Callable[[str], Statistics]) -> None:

@@ -1,11 +1,12 @@
 """Finds the matrix products of a network that can be quantized, and their inputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.moe import EXPERTS, SHARED_EXPERT
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.formats import Plain, StoredMatrix
 from trtllm_lite.quantize.formats.format import initializer, made_by
@@ -18,13 +19,16 @@ class Product:
     """A product of x and the transpose of ``matrix`` [out, in], which is stored in floating point.
 
     ``node`` is the MatMul; its second operand is made from the float32 value ``weight``, which ``reader`` reads. With
-    ``of_experts`` the matrix has the rows of all experts of a mixture (network/moe.py).
+    ``of_experts`` the matrix has the rows of all experts of a mixture (network/moe.py). With ``of_shared`` it is one of
+    a gated MLP that all rows of a mixture share and that is as wide as some experts: engines compute it as experts, if
+    it is stored like theirs (builder/passes/shared_experts.py).
     """
 
     node: ir.Node
     reader: ir.Node
     matrix: StoredMatrix
     of_experts: bool = False
+    of_shared: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -67,6 +71,21 @@ def find_products(graph: ir.Graph) -> list[Product]:
         matrix = None if reader is None else Plain().recognise(reader.inputs[0])
         if reader is not None and matrix is not None:
             found.append(Product(node, reader, matrix, by_expert is not None))
+    shared = _shared_like_experts(found)
+    return [replace(product, of_shared=product in shared) for product in found]
+
+
+def _shared_like_experts(products: Sequence[Product]) -> set[Product]:
+    """The products of gated MLPs that all rows of a mixture share, each as wide as some of the mixture's experts."""
+    by_name = {product.name: product for product in products}
+    found: set[Product] = set()
+    for name, down in by_name.items():
+        mixture, is_shared, last = name.rpartition(f".{SHARED_EXPERT}.")
+        of_experts = by_name.get(f"{mixture}.{EXPERTS}.{last}")
+        own = [by_name.get(f"{mixture}.{SHARED_EXPERT}.{part}_proj") for part in ("gate", "up", "down")]
+        if is_shared and of_experts is not None and down is own[-1] and all(own):
+            fits = of_experts.of_experts and down.in_features % of_experts.in_features == 0
+            found |= {product for product in own if product is not None and fits}
     return found
 
 

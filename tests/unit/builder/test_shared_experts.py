@@ -132,7 +132,8 @@ def test_another_activation_stays(tmp_path: Path) -> None:
         ("int4_wo", "int4_wo", ""),
         ("int8_wo", None, "the shared expert stores its weights in another form than the experts"),
         ("int8_wo", "int4_wo", "the shared expert stores its weights in another form than the experts"),
-        ("fp8_wo", "fp8_rowwise", "the shared expert multiplies rounded activations, experts do not"),
+        ("fp8_wo", "fp8_rowwise", ""),
+        ("int8_wo", "int8_sq", "the shared expert multiplies rounded activations, experts do not"),
     ],
 )
 def test_weights_have_one_form(of_experts: str, of_shared: str | None, reason: str, tmp_path: Path) -> None:
