@@ -32,7 +32,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("target", "stored"), [("cpu", "float32"), ("sm_90", "bfloat16")])
 def test_sizes_follow_from_the_type(target: str, stored: str, dtype: str, tmp_path: Path) -> None:
-    """The matrix of a head, 32 x 48, has 16 bits; 19 tokens of 32 + 48 + 1 numbers and a length have 32."""
+    """The matrix of a head, 32 x 48, has 16 bits; 19 tokens of 32 + 48 + 1 numbers and a length have 32.
+
+    Together they are padded to a multiple of 32 bytes.
+    """
     save_tiny_model("qwen3_5", tmp_path / "model", **EVEN)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", stored)
     build = {"target": target, "state_dtype": dtype, **LIMITS}
@@ -40,7 +43,9 @@ def test_sizes_follow_from_the_type(target: str, stored: str, dtype: str, tmp_pa
     states = manifest.kv_cache.groups[-1]
     matrices = [cache for cache in states.caches if cache.name == "recurrent_state"]
     assert {cache.dtype for cache in matrices} == {manifest.kv_cache.state_dtype} == {dtype}
-    assert {cache.num_bytes for cache in matrices} == {8 * (2 * 32 * 48 + 4 * (19 * (32 + 48 + 1) + 1))}
+    of_head = 2 * 32 * 48 + 4 * (19 * (32 + 48 + 1) + 1)
+    assert {cache.num_bytes for cache in matrices} == {8 * (of_head + 16)}
+    assert (of_head + 16) % 32 == 0
     assert {cache.dtype for cache in states.caches if cache not in matrices} == {"float32"}
     assert plan_memory(tmp_path / "checkpoint", **build).kv_cache == manifest.memory.kv_cache
     use = inspect_engine(tmp_path / "engine").cache_use
