@@ -24,11 +24,9 @@ build() {  # MODEL [OPTION]...
     "${tuning[@]}" --output_dir "$out/engine" "$@"
 }
 
-latency() {  # BATCH_SIZES NAME [OPTION]...
-  local batches=$1 name=$2
-  shift 2
-  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$batches" --input_len 128 \
-    --output_len 128 --repeats 3 --json "$out/latency-$name.json" "$@"
+latency() {  # NAME BATCH_SIZES INPUT_LENS OUTPUT_LEN
+  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$2" --input_len "$3" \
+    --output_len "$4" --repeats 3 --json "$out/latency-$1.json"
 }
 
 throughput() {  # NUM_REQUESTS NAME
@@ -37,17 +35,17 @@ throughput() {  # NUM_REQUESTS NAME
 }
 
 build qwen3-30b-a3b --qformat fp8_rowwise
-latency 1,8,64,256 qwen3-fp8
+latency qwen3-fp8 1,8,64,256 128 128
 rm -r "$out/engine"
 
 build gpt-oss-20b --max_batch_size 1024
-latency 1,8,64 gpt-oss
+latency gpt-oss 1,8,64 128 128
 throughput 1024 gpt-oss
 rm -r "$out/engine"
 
 build qwen3-30b-a3b
-latency 1,8,64,256 qwen3
-latency 1 qwen3-first --input_len 2048 --output_len 8
+latency qwen3 1,8,64,256 128 128
+latency qwen3-first 1 2048 8
 throughput 512 qwen3
 rm -r "$out/engine"
 
@@ -56,5 +54,5 @@ throughput 768 qwen3-fp8-cache
 rm -r "$out/engine"
 
 build mixtral-8x7b-v0.1
-latency 1,8 mixtral
+latency mixtral 1,8 128 128
 rm -r "$out/engine"

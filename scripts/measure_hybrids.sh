@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures hybrids (random weights) on one NVIDIA GPU: OUT/latency-qwen3.5-35b-a3b.json and so on.
+# Measures hybrids (random weights) on one NVIDIA GPU: OUT/latency-35b.json, OUT/latency-35b-first.json and so on.
 #   measure_hybrids.sh OUT [tune] [35b|35b-fp8|27b|nano]...
 # 35b, in bfloat16 (the default), and 35b-fp8 are Qwen3.5-35B-A3B, 27b is Qwen3.6-27B with products in FP8, nano is
 # Nemotron 3 Nano 30B-A3B in bfloat16. With tune before them kernels of products are timed first, to fill the timing cache
@@ -34,11 +34,9 @@ build() {  # MODEL [OPTION]...
     --max_num_tokens 8192 "${tuning[@]}" --output_dir "$out/engine" "$@"
 }
 
-latency() {  # BATCH_SIZES NAME [OPTION]...
-  local batches=$1 name=$2
-  shift 2
-  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$batches" --input_len 512 \
-    --output_len 65 --repeats 3 --json "$out/latency-$name.json" "$@"
+latency() {  # NAME BATCH_SIZES INPUT_LENS OUTPUT_LEN
+  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$2" --input_len "$3" \
+    --output_len "$4" --repeats 3 --json "$out/latency-$1.json"
 }
 
 for part in $parts; do
@@ -49,14 +47,10 @@ for part in $parts; do
     nano) build nemotron-3-nano-30b-a3b ;;
     *) echo "expected 35b, 35b-fp8, 27b or nano, found $part" >&2 && exit 2 ;;
   esac
-  latency 1,64,256 "$part"
+  latency "$part" 1,64,256 512 65
   case $part in
-    35b) lengths="8000 20000 40000" ;;
-    27b | nano) lengths=8000 ;;
-    *) lengths="" ;;
+    35b) latency "$part-first" 1 8000,20000,40000 2 ;;
+    27b | nano) latency "$part-first" 1 8000 2 ;;
   esac
-  for length in $lengths; do
-    latency 1 "$part-first-$length" --input_len "$length" --output_len 2
-  done
   rm -r "$out/engine"
 done
