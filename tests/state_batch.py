@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.tolerances import ROUNDED_TOLERANCES, STATE_TOLERANCES, assert_close
+from tests.tolerances import ROUNDED_TOLERANCES, STATE_TOLERANCES, Tolerance, assert_close
 from trtllm_lite.plugins.replay import REPLAYED, ReplayState
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -194,13 +194,18 @@ def run_steps(sequences: Sequences, steps: Sequence[Sequence[tuple[int, int]]], 
     return [np.concatenate(parts[sequence]) for sequence in sorted(parts)]
 
 
-def check_states(operator: Operator, found: np.ndarray, expected: np.ndarray) -> None:
+def check_states(
+    operator: Operator,
+    found: np.ndarray,
+    expected: np.ndarray,
+    tolerances: Mapping[str, Tolerance] = STATE_TOLERANCES,
+) -> None:
     """Compare states [blocks, …], of which elements that nobody wrote are NaN."""
     for what, states in operator.parts(expected).items():
         own, is_stored = operator.parts(found)[what], np.isfinite(states)
         np.testing.assert_array_equal(np.isfinite(own), is_stored)
         if is_stored.any() and states[is_stored].any():
-            assert_close(own[is_stored], states[is_stored], expected.dtype.name, what, STATE_TOLERANCES)
+            assert_close(own[is_stored], states[is_stored], expected.dtype.name, what, tolerances)
 
 
 def check_tokens_are_taken_back(operator: Operator, run: Run, seed: int, dtype: str | None = None) -> None:
