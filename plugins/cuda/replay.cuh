@@ -58,9 +58,12 @@ struct ReplayState {
   float stored_length;
   int length, next_length;  // tokens in the stored matrix before the step and after it, once settle() was called
 
-  // `of_head`: the elements of the head. Requests the length.
+  // `of_head`: the elements of the head, `stored`: its length. What is stored of a new sequence is not read.
+  __device__ __forceinline__ ReplayState(float* of_head, StateSpan span, float stored)
+      : state(of_head), past(span.past), end(span.end()), stored_length(stored) {}
+  // Requests the length.
   __device__ __forceinline__ ReplayState(float* of_head, StateSpan span)
-      : state(of_head), past(span.past), end(span.end()), stored_length(past > 0 ? of_head[kLengthAt] : 0.0f) {}
+      : ReplayState(of_head, span, span.past > 0 ? of_head[kLengthAt] : 0.0f) {}
 
   // Waits for the length.
   __device__ __forceinline__ void settle(StateSpan span) {
@@ -71,10 +74,16 @@ struct ReplayState {
     next_length = whole > length ? whole : length;
   }
 
-  // Element i of the matrix.
-  __device__ __forceinline__ float element(u64 i) const {
-    return widen_element(reinterpret_cast<const StateElement*>(state)[i]);
+  // The length that a sequence most likely has before a step, where drafts were taken back, it may be another.
+  static __device__ __forceinline__ int likely_length(StateSpan span) {
+    return max_of(0, span.past - min_of(1, TL_TAKEN_BACK)) / TL_REPLAYED * TL_REPLAYED;
   }
+
+  __device__ __forceinline__ const StateElement* elements() const {
+    return reinterpret_cast<const StateElement*>(state);
+  }
+  // Element i of the matrix.
+  __device__ __forceinline__ float element(u64 i) const { return widen_element(elements()[i]); }
   __device__ __forceinline__ void store_element(u64 i, float x) const {
     reinterpret_cast<StateElement*>(state)[i] = narrow_element(x);
   }

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from trtllm_lite.common.vocabulary import DTYPES
 
-from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
-from ..replay import REPLAYED
+from ..launch import DTYPE_FLAGS, Argument, Command, Launch, features, kernel, launch, symbol
+from ..replay import REPLAYED, ReplayState
 from .clusters import CLUSTER_ARCH, RESIDENT
 from .columns import Columns
 from .lowering import Lowering
@@ -22,7 +22,11 @@ _FEW_SEQUENCES = 64  # for which blocks are launched, whether a step has so many
 _ANY_NUMBER = (1 << 31) - 1
 _PARTS, _PADDING, _BARRIER_BYTES, _FOUND_BYTES = 3, 8, 16, 2 * 3 * 32 * 16  # of replay_chunks.cuh
 _CHUNK_SLOTS = (8, 4, 2)  # as many as fit
-_GROUP_COLUMNS = 32  # that four warps share
+_GROUP_COLUMNS, _GROUP_WARPS = 32, 4  # columns that as many warps share
+_ROWS_AT_ONCE = 64  # that four warps have
+_DIRECT_THREADS, _MOST_THREADS = 640, 512  # of a multiprocessor, without and with copies of what comes next
+_TOKEN_THREADS = 128  # of replay_walk.cuh, which prepare chunks
+_MANY_HEADS = 3 * RESIDENT[1]  # of all sequences
 _MAX_CLUSTER = 8  # blocks
 _SIZES = {
     **{"TL_KEY_DIM": "key_dim", "TL_VALUE_DIM": "value_dim", "TL_DECAY_DIM": "decay_dim"},
@@ -66,10 +70,9 @@ def lower_replay(
     by_chunks = not (op.decode or op.deterministic) and decays == 1 and _fits_chunks(key_dim, value_dim)
     by_chunks = by_chunks and most_with_chunks > 0
     macros["TL_MOST_TOKENS"] = REPLAYED if by_chunks else _ANY_NUMBER
-    columns = _token_columns(value_dim, decays, op.device.arch)
-    threads = 4 * min(-(-columns // _GROUP_COLUMNS) * _GROUP_COLUMNS, _MAX_COLUMNS)
-    of_tokens = kernel(f"{name}/cuda.cuh", name, threads, 0, macros | {"TL_COLUMNS": columns})
-    tokens = launch(of_tokens, (heads * -(-value_dim // columns), symbol("num_seqs")), *operands)
+    attributes = {size: op.attribute(size) for size in _SIZES.values()}
+    layout = ReplayState.of(attributes, places.states.dtype)
+    tokens = _launch_tokens(op, name, heads, layout, macros, (*operands, symbol("num_seqs")))
     if not by_chunks:
         return [tokens]
     columns = _chunk_columns(heads, value_dim)
@@ -82,6 +85,41 @@ def lower_replay(
     sequences = most_with_chunks if most_with_chunks <= _FEW_SEQUENCES else symbol("num_seqs")
     grid = (heads * (value_dim // columns), sequences)
     return [launch(chunks, grid, *operands, symbol("num_seqs")), tokens]
+
+
+def _launch_tokens(
+    op: Lowering, name: str, heads: int, layout: ReplayState, macros: dict[str, int], operands: tuple[Argument, ...]
+) -> Launch:
+    """Launch the kernel that takes a token after the other.
+
+    If a step of decoding may have many heads of sequences, blocks that stay on the GPU take one after the other and
+    copy the state of the next meanwhile.
+    """
+    source, blocks = f"{name}/cuda.cuh", 0
+    if op.decode and heads * op.max_decode_seqs >= _MANY_HEADS and _copies_whole(layout):
+        threads, shared_bytes = _token_threads(layout.value_dim), prefetched_bytes(layout)
+        blocks = min(op.device.shared_bytes // shared_bytes, _MOST_THREADS // threads)
+        threads += _TOKEN_THREADS
+    if blocks:
+        macros = macros | {"TL_COLUMNS": layout.value_dim, "TL_PREFETCHES": 1, "TL_SHARED_BYTES": shared_bytes}
+        macros |= {"TL_THREADS": threads, "TL_BLOCKS_AT_ONCE": blocks}
+        return launch(kernel(source, name, threads, shared_bytes, macros), (symbol("num_sms", blocks),), *operands)
+    columns = _token_columns(layout.value_dim, layout.decays, op.device.arch)
+    threads = _token_threads(columns)
+    macros = macros | {"TL_COLUMNS": columns, "TL_PREFETCHES": 0}
+    macros |= {"TL_THREADS": threads, "TL_BLOCKS_AT_ONCE": max(1, _DIRECT_THREADS // threads)}
+    grid = (heads * -(-layout.value_dim // columns), symbol("num_seqs"))
+    return launch(kernel(source, name, threads, 0, macros), grid, *operands)
+
+
+def _token_threads(columns: int) -> int:
+    return 4 * min(-(-columns // _GROUP_COLUMNS) * _GROUP_COLUMNS, _MAX_COLUMNS)
+
+
+def _copies_whole(layout: ReplayState) -> bool:
+    """Whether states are copied as they are: a block has all columns, and no thread has others."""
+    whole = layout.key_dim % _ROWS_AT_ONCE == 0 and layout.value_dim % _GROUP_COLUMNS == 0
+    return whole and layout.value_dim <= _MAX_COLUMNS
 
 
 def _fits_chunks(key_dim: int, value_dim: int) -> bool:
@@ -110,6 +148,15 @@ def _chunk_columns(heads: int, value_dim: int) -> int:
     """As few columns as let all blocks of a sequence run at the same time: each block prepares its chunks by itself."""
     widths = [columns for columns in _CHUNK_COLUMNS if value_dim % columns == 0]
     return next((columns for columns in widths if heads * value_dim <= RESIDENT[1] * columns), widths[-1])
+
+
+def prefetched_bytes(layout: ReplayState) -> int:
+    """Shared memory of ``replay_tokens.cuh``: two matrices, each with a Chunk, and their barriers."""
+    of_token = 2 * layout.key_dim + layout.value_dim + 2 * layout.decays + 2 * layout.replayed + 2
+    tail = 1 if layout.decays > 1 else layout.slots + 1
+    words = layout.replayed * of_token + 2 * _GROUP_WARPS * layout.value_dim + 4 + -(-tail // 4) * 4
+    of_matrix = layout.key_dim * layout.value_dim * DTYPES[layout.dtype].bits // 8
+    return 2 * (of_matrix + 4 * words + _BARRIER_BYTES)
 
 
 def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:

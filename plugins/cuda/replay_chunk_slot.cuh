@@ -245,7 +245,8 @@ struct ChunkPreparer {
   __device__ __forceinline__ GivenFactors load_factors(int base) const {
     const int position = base + lane / 2;
     const u64 at = row(min_of(max_of(position, state.past), state.end - 1));
-    return {from.decay_input(at, 0), from.factor_input(at), position < state.past ? *state.decay(position) : 0.0f};
+    return {unpack1(from.decay_bits(at, 0)), unpack1(from.factor_bits(at)),
+            position < state.past ? *state.decay(position) : 0.0f};
   }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
   __device__ __forceinline__ void prepare(int base, int first, int count, GivenFactors given) const {

@@ -8,7 +8,7 @@
 //     the value itself
 //   key(row), query(row), values(row): 16-bit elements of a token
 //   kNormalizes: whether keys and queries are multiplied by key_scale() and query_scale() of their sum of squares
-//   log_decay(input, i) and factor(input), of the numbers decay_input(row, i) and factor_input(row)
+//   log_decay(input, i) and factor(input), of the 16-bit numbers decay_bits(row, i) and factor_bits(row)
 //   result(row, i): where a result goes; kAddsValue: whether it has a part of the value, of_value()
 #pragma once
 
@@ -27,26 +27,41 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1
 // it does not know that threadIdx.y is 0.
 __device__ __forceinline__ float load_for_later(const float* x) { return x[threadIdx.y]; }
 
-// Calls store(i, element) for each element of a token's key, or of its query, by a warp.
-template <bool kQuery, typename Operands, typename Store>
-__device__ __forceinline__ void load_vector(const Operands& from, u64 row, const Store& store) {
+constexpr int kKeyOfLane = ceil_div(TL_KEY_DIM, 32);  // elements of a key or a query, by a warp
+
+// Requests a lane's elements of a token's key, or of its query.
+template <bool kQuery, typename Operands>
+__device__ __forceinline__ void request_vector(const Operands& from, u64 row, u16* bits) {
   const u16* const x = kQuery ? from.query(row) : from.key(row);
   const int lane = threadIdx.x % 32;
-  constexpr int kOfLane = ceil_div(TL_KEY_DIM, 32);
-  float elements[kOfLane], scale = 1.0f;
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) elements[i] = i * 32 + lane < TL_KEY_DIM ? unpack1(x[i * 32 + lane]) : 0.0f;
+  for (int i = 0; i < kKeyOfLane; ++i) bits[i] = i * 32 + lane < TL_KEY_DIM ? x[i * 32 + lane] : 0;
+}
+
+// Calls store(i, element) for each element of a key, or of a query, that request_vector() requested.
+template <bool kQuery, typename Operands, typename Store>
+__device__ __forceinline__ void store_vector(const Operands& from, const u16* bits, const Store& store) {
+  const int lane = threadIdx.x % 32;
+  float scale = 1.0f;
   if constexpr (Operands::kNormalizes) {
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) squares += elements[i] * elements[i];
+    for (int i = 0; i < kKeyOfLane; ++i) squares += unpack1(bits[i]) * unpack1(bits[i]);
     squares = warp_sum(squares);
     scale = kQuery ? from.query_scale(squares) : from.key_scale(squares);
   }
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
-    if (i * 32 + lane < TL_KEY_DIM) store(i * 32 + lane, elements[i] * scale);
+  for (int i = 0; i < kKeyOfLane; ++i) {
+    if (i * 32 + lane < TL_KEY_DIM) store(i * 32 + lane, unpack1(bits[i]) * scale);
   }
+}
+
+// Calls store(i, element) for each element of a token's key, or of its query, by a warp.
+template <bool kQuery, typename Operands, typename Store>
+__device__ __forceinline__ void load_vector(const Operands& from, u64 row, const Store& store) {
+  u16 bits[kKeyOfLane];
+  request_vector<kQuery>(from, row, bits);
+  store_vector<kQuery>(from, bits, store);
 }
 
 // Whether the step's tokens of a sequence are computed in chunks.

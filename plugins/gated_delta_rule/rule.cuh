@@ -34,10 +34,10 @@ struct DeltaRule {
   }
   __device__ __forceinline__ float key_scale(float squares) const { return rsqrtf(squares + epsilon); }
   __device__ __forceinline__ float query_scale(float squares) const { return scale * rsqrtf(squares + epsilon); }
-  __device__ __forceinline__ float decay_input(u64 row, int i) const {
-    return unpack1(a[row * TL_A_PITCH + head * TL_DECAY_DIM + i]);
+  __device__ __forceinline__ u16 decay_bits(u64 row, int i) const {
+    return a[row * TL_A_PITCH + head * TL_DECAY_DIM + i];
   }
-  __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(b[row * TL_B_PITCH + head]); }
+  __device__ __forceinline__ u16 factor_bits(u64 row) const { return b[row * TL_B_PITCH + head]; }
   __device__ __forceinline__ float log_decay(float input, int i) const {
     return -expf(a_log) * softplus(input + (TL_DECAY_DIM == 1 ? dt_bias : dt_biases[i]));
   }

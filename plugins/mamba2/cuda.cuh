@@ -1,22 +1,15 @@
 // Mamba2 of a token after the other; see cuda/replay_rule.cuh.
 //
-// Launch: grid = (heads * kBlocks, sequences), kReplayThreads threads.
+// Launch: see cuda/replay_tokens.cuh.
 #include "cuda/replay_tokens.cuh"
 #include "mamba2/rule.cuh"
 
-extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
+extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(TL_THREADS, TL_BLOCKS_AT_ONCE)
     mamba2(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables, int table_stride,
            const tl::u16* xbc, const tl::u16* dt, const float* a_log, const float* dt_bias, const float* d,
-           float min_step, float max_step) {
+           float min_step, float max_step, int num_seqs) {
   using namespace tl;
   const StatePlaces places{states, cu_seqlens, past_lens, tables, table_stride};
-  const int head = blockIdx.x / kBlocks;
-  const StateSpace from = state_space(y, xbc, dt, a_log, dt_bias, d, min_step, max_step, head);
-  const StateSpan span = places.of(blockIdx.y);
-  if (span.count > 0) {
-    replay_tokens(from, places.state(span.block) + head * kStateSize, span, blockIdx.x % kBlocks);
-  } else {
-    wait_for_previous_kernel();
-    allow_next_kernel();
-  }
+  replay_tokens(places, TL_HEADS, num_seqs,
+                [&](int head) { return state_space(y, xbc, dt, a_log, dt_bias, d, min_step, max_step, head); });
 }

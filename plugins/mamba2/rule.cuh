@@ -29,8 +29,8 @@ struct StateSpace {
   }
   __device__ __forceinline__ const u16* query(u64 row) const { return key(row) + kVectors; }
   __device__ __forceinline__ const u16* values(u64 row) const { return xbc + row * kRowSize + head * TL_VALUE_DIM; }
-  __device__ __forceinline__ float decay_input(u64 row, int) const { return factor_input(row); }
-  __device__ __forceinline__ float factor_input(u64 row) const { return unpack1(dt[row * TL_DT_PITCH + head]); }
+  __device__ __forceinline__ u16 decay_bits(u64 row, int) const { return factor_bits(row); }
+  __device__ __forceinline__ u16 factor_bits(u64 row) const { return dt[row * TL_DT_PITCH + head]; }
   __device__ __forceinline__ float log_decay(float input, int) const { return -expf(a_log) * factor(input); }
   // The step.
   __device__ __forceinline__ float factor(float input) const {

@@ -56,6 +56,30 @@ def test_mamba2(sizes: tuple[int, int, int, int]) -> None:
     check_state_steps(mamba2(*sizes), LENGTHS, STEPS, torch.float16, Emulator(), decode=True)
 
 
+@pytest.mark.parametrize("taken_back", [0, 1, 4])
+@pytest.mark.parametrize("max_decode_seqs", [1, 1 << 10])
+def test_every_token_of_a_chunk(taken_back: int, max_decode_seqs: int) -> None:
+    """Steps end at the last token of a chunk, and at the first of the next."""
+    operator, steps = gated_delta_rule(1, 2, 64, 32, taken_back=taken_back), [[(0, 14)], *[[(0, 1)]] * 20, [(0, 3)]]
+    machine = Emulator()
+    check_state_steps(operator, [37], steps, torch.float16, machine, decode=True, max_decode_seqs=max_decode_seqs)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        gated_delta_rule(3, 6, 64, 32),
+        gated_delta_rule(1, 2, 128, 64),
+        gated_delta_rule(1, 2, 64, 128, by_channel=True),
+        gated_delta_rule(1, 2, 64, 96, state_dtype="bfloat16"),
+        mamba2(6, 2, 64, 32),
+        mamba2(2, 1, 128, 64, state_dtype="float16"),
+    ],
+)
+def test_blocks_that_copy_states_ahead(operator: Operator) -> None:
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, Emulator(), decode=True, max_decode_seqs=1 << 10)
+
+
 @pytest.mark.parametrize("operator", [gated_delta_rule(1, 128, 16, 48), mamba2(128, 1, 16, 64)])
 def test_blocks_of_many_columns(operator: Operator) -> None:
     """Kernels for long sequences have them if there are many heads."""

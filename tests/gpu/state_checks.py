@@ -21,6 +21,7 @@ from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_
 from trtllm_lite.plugins.launch import Buffer, Device, Launch
 from trtllm_lite.plugins.schema import all_schemas
 
+_FEW_SMS = 3  # so that each block computes several heads
 _OTHERS = 6  # columns on each side of a gate that its operator does not read
 
 
@@ -35,17 +36,18 @@ class StateKernel:
         *,
         decode: bool = False,
         deterministic: bool = False,
+        max_decode_seqs: int = 1,
     ) -> None:
-        """Take the kernels of a program; ``decode``: that of one token for each sequence."""
+        """Take the kernels of a program; ``decode``: that of one token for each of ``max_decode_seqs`` sequences."""
         self.operator, self.dtype, self.machine = operator, dtype, machine
-        self.decode, self.deterministic = decode, deterministic
+        self.decode, self.deterministic, self.max_decode_seqs = decode, deterministic, max_decode_seqs
 
     def __call__(self, inputs: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         op = StateLowering(self, inputs, attributes)
         launches = op.launches()
         num_seqs, num_tokens = len(op.arrays["past_lens"]), len(op.arrays[op.rows_names[0]])
         columns = op.arrays["block_tables"].shape[1]
-        symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns}
+        symbols = {"num_seqs": num_seqs, "num_tokens": num_tokens, "max_blocks_per_seq": columns, "num_sms": _FEW_SMS}
         for launch in launches:
             Prepared(launch, op.memory.tensors, symbols, self.machine)()
         y, states = (op.memory.tensors[buffer].cpu() for buffer in (op.buffers["y"], op.buffers[op.state_name]))
@@ -63,6 +65,7 @@ class StateLowering:
     def __init__(self, kernel: StateKernel, inputs: Arrays, attributes: Mapping[str, Any]) -> None:
         schema = all_schemas()[kernel.operator.name]
         self.decode, self.deterministic = kernel.decode, kernel.deterministic
+        self.max_decode_seqs = kernel.max_decode_seqs
         self._attributes, self._dtype, self._folder = attributes, kernel.dtype, kernel.operator.folder
         self.device = Device("sm_90a", 99 * 1024)  # the least of GPUs that have these instructions
         self._device, self.memory, self.buffers = kernel.machine.device, Memory(), dict[str, Buffer]()
@@ -154,10 +157,12 @@ def check_state_steps(
     machine: Machine,
     *,
     decode: bool = False,
+    max_decode_seqs: int = 1,
 ) -> None:
     """Check results and states of each step against the reference, which begins with the kernel's own states."""
     reference = importlib.import_module(f"trtllm_lite.plugins.{operator.folder}.reference").reference
-    sequences, kernel = rounded(operator, lengths, dtype), StateKernel(operator, dtype, machine, decode=decode)
+    sequences = rounded(operator, lengths, dtype)
+    kernel = StateKernel(operator, dtype, machine, decode=decode, max_decode_seqs=max_decode_seqs)
     coarsest = torch.bfloat16 if sequences.states.dtype.name == "bfloat16" else dtype
     for new_tokens in steps:
         y, states = reference(sequences.inputs(new_tokens), operator.attributes)

@@ -46,9 +46,16 @@ STEPS_OF_FEW = [[(0, 7), (1, 33), (2, 1)], [(0, 1), (1, 0), (2, 90)], [(0, 5), (
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("decode", [False, True])
-def test_steps(operator: Operator, decode: bool) -> None:
-    check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU, decode=decode)
+@pytest.mark.parametrize(("decode", "max_decode_seqs"), [(False, 1), (True, 1), (True, 1 << 10)])
+def test_steps(operator: Operator, decode: bool, max_decode_seqs: int) -> None:
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU, decode=decode, max_decode_seqs=max_decode_seqs)
+
+
+@pytest.mark.parametrize("taken_back", [0, 1, 4])
+@pytest.mark.parametrize("max_decode_seqs", [1, 1 << 10])
+def test_every_token_of_a_chunk(taken_back: int, max_decode_seqs: int) -> None:
+    operator, steps = gated_delta_rule(16, 32, 128, 128, taken_back=taken_back), [[(0, 14)], *[[(0, 1)]] * 20, [(0, 3)]]
+    check_state_steps(operator, [37], steps, torch.float16, GPU, decode=True, max_decode_seqs=max_decode_seqs)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

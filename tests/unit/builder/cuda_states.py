@@ -102,7 +102,11 @@ def _store_results(macros: Macros, y: Pointer, results: np.ndarray, counts: np.n
     at(y, half_type(macros), *results.shape)[wanted] = results[wanted]
 
 
-def _check_grid_of_tokens(macros: Macros, grid: Grid, heads: int) -> None:
+def _check_grid_of_tokens(macros: Macros, grid: Grid, heads: int, num_seqs: int) -> None:
+    if macros["TL_PREFETCHES"]:
+        assert macros["TL_COLUMNS"] == macros["TL_VALUE_DIM"]
+        return
+    assert grid[1] == num_seqs
     assert grid[0] * macros["TL_COLUMNS"] >= heads * macros["TL_VALUE_DIM"]
     assert grid[0] % heads == 0
 
@@ -132,8 +136,9 @@ def _delta_rule(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> 
 
 @kernel
 def gated_delta_rule(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
-    _check_grid_of_tokens(macros, grid, macros["TL_VALUE_HEADS"])
-    cache, (results, after, counts) = _delta_rule(macros, grid[1], states, *given)
+    *operands, num_seqs = given
+    _check_grid_of_tokens(macros, grid, macros["TL_VALUE_HEADS"], num_seqs)
+    cache, (results, after, counts) = _delta_rule(macros, num_seqs, states, *operands)
     cache.store(after)
     _store_results(macros, y, results, counts, are_long=False)
 
@@ -163,8 +168,9 @@ def _mamba2(macros: Macros, num_seqs: int, states: Pointer, *given: Any) -> tupl
 
 @kernel
 def mamba2(macros: Macros, grid: Grid, y: Pointer, states: Pointer, *given: Any) -> None:
-    _check_grid_of_tokens(macros, grid, macros["TL_HEADS"])
-    cache, (results, after, counts) = _mamba2(macros, grid[1], states, *given)
+    *operands, num_seqs = given
+    _check_grid_of_tokens(macros, grid, macros["TL_HEADS"], num_seqs)
+    cache, (results, after, counts) = _mamba2(macros, num_seqs, states, *operands)
     cache.store(after)
     _store_results(macros, y, results, counts, are_long=False)
 

@@ -15,7 +15,7 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
-from trtllm_lite.plugins.cuda.replay import chunk_bytes
+from trtllm_lite.plugins.cuda.replay import STATE_FORMS, chunk_bytes, prefetched_bytes
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split_k import SplitKConfig
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
@@ -86,6 +86,7 @@ WORDS = {  # of a head's state, by the elements of keys, of values, and decays
     sizes: ReplayState(*sizes, 16, 5).size for sizes in ((128, 128, 1), (256, 256, 1), (128, 128, 128))
 }
 REPLAY |= {"TL_COLUMNS": 128, "TL_STATE_WORDS": WORDS[128, 128, 1]}
+TOKENS: dict[str, int | str] = {"TL_PREFETCHES": 0, "TL_THREADS": 512, "TL_BLOCKS_AT_ONCE": 1}
 CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 32, "TL_SHARED_BYTES": chunk_bytes(128, 32, 4, 4)}
 WIDE_CHUNKS = {"TL_CHUNK_SLOTS": 4, "TL_COLUMNS": 64, "TL_SHARED_BYTES": chunk_bytes(128, 64, 8, 4)}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32, "TL_BLOCK_BYTES": 32 * 131_072}
@@ -103,7 +104,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_delta_rule/chunks.cuh": {**RULE, **REPLAY, **CHUNKS, **STATES},
-    "gated_delta_rule/cuda.cuh": {**RULE, **REPLAY, **STATES},
+    "gated_delta_rule/cuda.cuh": {**RULE, **REPLAY, **STATES, **TOKENS},
     "gated_rms_norm/cuda.cuh": {
         **{"TL_FEATURES": 4096, "TL_GATE_PITCH": 12352, "TL_GROUP": 128, "TL_THREADS": 256, "TL_SIGMOID": 0},
     },
@@ -135,7 +136,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "mamba2/chunks.cuh": {**SPACE, **REPLAY, **WIDE_CHUNKS, **STATES},
-    "mamba2/cuda.cuh": {**SPACE, **REPLAY, **STATES},
+    "mamba2/cuda.cuh": {**SPACE, **REPLAY, **STATES, **TOKENS},
     "paged_attention/decode.cuh": HEADS
     | SCORES
     | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
@@ -269,9 +270,12 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
         ),
         (
             "gated_delta_rule/cuda.cuh",
-            {"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256, "TL_COLUMNS": 32, "TL_STATE_WORDS": WORDS[256, 256, 1]},
+            {
+                **{"TL_KEY_DIM": 256, "TL_VALUE_DIM": 256, "TL_STATE_WORDS": WORDS[256, 256, 1]},
+                **{"TL_COLUMNS": 32, "TL_THREADS": 128},
+            },
         ),
-        ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1, "TL_COLUMNS": 32}),
+        ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1, "TL_COLUMNS": 32, "TL_THREADS": 128}),
         ("mamba2/cuda.cuh", {"TL_STATE_FORM": 2}),
         ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1}),
     ],
@@ -279,6 +283,21 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
 def test_other_forms_of_recurrent_layers_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
     root = Path(__file__).parents[3] / "plugins"
     cubin = compile_kernel(root / source, KERNELS[source] | form, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(("source", "sizes"), [("gated_delta_rule", (128, 128, 1)), ("mamba2", (128, 64, 1))])
+@pytest.mark.parametrize("form", [0, 1])
+def test_kernels_that_copy_states_ahead_compile(
+    source: str, sizes: tuple[int, int, int], form: int, tmp_path: Path
+) -> None:
+    root, name = Path(__file__).parents[3] / "plugins", f"{source}/cuda.cuh"
+    layout = ReplayState(*sizes, 16, 5, STATE_FORMS[form])
+    shared_bytes = prefetched_bytes(layout)
+    defines = {"TL_VALUE_DIM": sizes[1], "TL_COLUMNS": sizes[1], "TL_STATE_FORM": form, "TL_SHARED_BYTES": shared_bytes}
+    defines |= {"TL_STATE_WORDS": layout.size // (1 if form == 0 else 2), "TL_PREFETCHES": 1}
+    defines["TL_THREADS"] = 4 * sizes[1] + 128
+    cubin = compile_kernel(root / name, KERNELS[name] | defines, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 
