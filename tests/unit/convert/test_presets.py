@@ -55,6 +55,7 @@ PARAMETERS = {
     "qwen3-next-80b-a3b": 79_674_391_296,  # without the draft layer
     "qwen3.6-27b": 26_895_998_464,  # without the vision model and the draft layer
     "qwen3.5-0.8b": 752_393_024,  # without the vision model and the draft layer
+    "qwen3.5-4b": 4_205_751_296,  # without the vision model and the draft layer
     "qwen3.5-35b-a3b": 34_660_610_688,  # without the vision model and the draft layer
     "kimi-linear-48b-a3b": 49_122_681_728,
     "lfm2-1.2b": 1_170_340_608,
