@@ -92,11 +92,11 @@ def _launch_tokens(
 ) -> Launch:
     """Launch the kernel that takes a token after the other.
 
-    If a step of decoding may have many heads of sequences, blocks that stay on the GPU take one after the other and
-    copy the state of the next meanwhile.
+    If a step may have many heads of sequences, blocks that stay on the GPU take one after the other and copy the state
+    of the next meanwhile.
     """
     source, blocks = f"{name}/cuda.cuh", 0
-    if op.decode and heads * op.max_decode_seqs >= _MANY_HEADS and _copies_whole(layout):
+    if heads * min(op.max_tokens, op.max_decode_seqs) >= _MANY_HEADS and _copies_whole(layout):
         threads, shared_bytes = _token_threads(layout.value_dim), prefetched_bytes(layout)
         blocks = min(op.device.shared_bytes // shared_bytes, _MOST_THREADS // threads)
         threads += _TOKEN_THREADS

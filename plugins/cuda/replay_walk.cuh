@@ -19,14 +19,17 @@ struct Item {
   StateSpan span;
   int head;
 
-  __device__ __forceinline__ bool is_stored() const { return span.count > 0 && span.past > 0; }
+  // Whether its tokens are computed here, unless another kernel has computed them in chunks.
+  __device__ __forceinline__ bool is_computed() const { return span.count > 0 && !has_chunks(span); }
+  __device__ __forceinline__ bool is_stored() const { return is_computed() && span.past > 0; }
   __device__ __forceinline__ float* state(const StatePlaces& places) const {
     return places.state(span.block) + head * kStateSize;
   }
   __device__ __forceinline__ int likely_length() const { return ReplayState::likely_length(span); }
-  // The chunk that likely is the first.
+  // The chunk that likely is the first, of the tokens that are computed.
   __device__ __forceinline__ ChunkSpan first_tokens() const {
-    return ChunkSpan(ReplayState(nullptr, span, 0.0f), span, likely_length());
+    const StateSpan computed = is_computed() ? span : StateSpan{0, 0, 0, -1};
+    return ChunkSpan(ReplayState(nullptr, computed, 0.0f), computed, ReplayState::likely_length(computed));
   }
 };
 
@@ -184,12 +187,16 @@ __device__ __forceinline__ void compute_items(const Walk& walk, const MakeOperan
       load_quad(matrix + row * TL_VALUE_DIM + Columns::of_thread(), elements);
     });
     matrix_is_read();
-    if (item.span.count > 0) {
+    if (item.is_computed()) {
       const auto from = operands_of(item.head);
       ReplayState state(item.state(walk.places), item.span, item.is_stored() ? own.chunk.length_in_tail() : 0.0f);
       state.settle(item.span);
       const int base = run_columns(own.chunk, columns, from, state, item.span, 0, item.likely_length(), true);
       store_tokens(own.chunk, from, state, item.span, base);
+    } else if (item.span.count > 0) {
+      ReplayState state(item.state(walk.places), item.span);
+      state.settle(item.span);
+      store_tokens(own.chunk, operands_of(item.head), state, item.span, state.end);
     }
     Walk::end_turn();
   }

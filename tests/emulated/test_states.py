@@ -76,8 +76,9 @@ def test_every_token_of_a_chunk(taken_back: int, max_decode_seqs: int) -> None:
         mamba2(2, 1, 128, 64, state_dtype="float16"),
     ],
 )
-def test_blocks_that_copy_states_ahead(operator: Operator) -> None:
-    check_state_steps(operator, LENGTHS, STEPS, torch.float16, Emulator(), decode=True, max_decode_seqs=1 << 10)
+@pytest.mark.parametrize("decode", [False, True])
+def test_blocks_that_copy_states_ahead(operator: Operator, decode: bool) -> None:
+    check_state_steps(operator, LENGTHS, STEPS, torch.float16, Emulator(), decode=decode, max_decode_seqs=1 << 10)
 
 
 @pytest.mark.parametrize("operator", [gated_delta_rule(1, 128, 16, 48), mamba2(128, 1, 16, 64)])

@@ -38,7 +38,7 @@ class StateKernel:
         deterministic: bool = False,
         max_decode_seqs: int = 1,
     ) -> None:
-        """Take the kernels of a program; ``decode``: that of one token for each of ``max_decode_seqs`` sequences."""
+        """Take the kernels of a program; ``decode``: that of one token for each sequence."""
         self.operator, self.dtype, self.machine = operator, dtype, machine
         self.decode, self.deterministic, self.max_decode_seqs = decode, deterministic, max_decode_seqs
 
@@ -72,7 +72,7 @@ class StateLowering:
         self.arrays = {i.name: a for i, a in zip(schema.inputs, inputs, strict=True) if a is not None}
         self.rows_names = [argument.name for argument in schema.inputs[: len(kernel.operator.widths)]]
         (self.state_name,) = (argument.name for argument in schema.caches)
-        self.max_tokens = len(self.arrays[self.rows_names[0]])
+        self.max_tokens = max(len(self.arrays[self.rows_names[0]]), self.max_decode_seqs)
 
     def launches(self) -> list[Launch]:
         """What the operator is lowered to."""

@@ -46,7 +46,7 @@ STEPS_OF_FEW = [[(0, 7), (1, 33), (2, 1)], [(0, 1), (1, 0), (2, 90)], [(0, 5), (
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize(("decode", "max_decode_seqs"), [(False, 1), (True, 1), (True, 1 << 10)])
+@pytest.mark.parametrize(("decode", "max_decode_seqs"), [(False, 1), (False, 1 << 10), (True, 1), (True, 1 << 10)])
 def test_steps(operator: Operator, decode: bool, max_decode_seqs: int) -> None:
     check_state_steps(operator, LENGTHS, STEPS, torch.float16, GPU, decode=decode, max_decode_seqs=max_decode_seqs)
 
