@@ -74,6 +74,18 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #endif
 }
 
+// Whether barrier_wait() would return at once. What a thread does with the answer may come much later.
+__device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // A cache policy for weights: they are read once per step, so they are evicted from L2 before activations and the KV
 // cache.
 __device__ __forceinline__ u64 evict_first_policy() {

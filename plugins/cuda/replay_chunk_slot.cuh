@@ -53,21 +53,37 @@ struct ChunkPreparer {
   int first_row, first_column, lane;
 
   __device__ __forceinline__ u64 row(int position) const { return static_cast<u64>(first_row + position - state.past); }
-  // Requests the rows of the chunk's tokens from `first` to `count`; others are zero.
-  template <int kSize, int kPitch, typename RowOf>
+  // Requests the rows of the chunk's tokens from `first` to `count`, or kAll; others are zero.
+  template <bool kAll, int kSize, int kPitch, typename RowOf>
   __device__ __forceinline__ void copy_rows(u16 (&to)[kChunk][kPitch], int base, int first, int count,
                                             const RowOf& row_of) const {
     constexpr int kPieces = kSize / 8;
+    const u64 pitch = row_of(1) - row_of(0);
+    if constexpr (32 % kPieces == 0) {
+      // A lane's pieces lie at constant distances.
+      constexpr int kTokens = min_of(kChunk, 32 / kPieces);  // at a time
+      const int token = lane / kPieces;
+      if (kTokens * kPieces < 32 && token >= kTokens) return;
+      const u16* const x = row_of(row(base) + token) + lane % kPieces * 8;
+      const u32 target = shared_address(&to[token][lane % kPieces * 8]);
 #pragma unroll
-    for (int i = 0; i < ceil_div(kChunk * kPieces, 32); ++i) {
-      // Where pieces of a row divide a warp, a lane's addresses have constant distances.
-      const int number = i * 32 + lane;
-      const int token = 32 % kPieces == 0 ? lane / kPieces + i * (32 / kPieces) : number / kPieces;
-      const int piece = 32 % kPieces == 0 ? lane % kPieces : number % kPieces;
-      if (number >= kChunk * kPieces) break;
-      const u16* const x = row_of(row(base) + token) + piece * 8;
-      copy16(shared_address(&to[token][piece * 8]), x, token >= first && token < count);
+      for (int i = 0; i < kChunk; i += kTokens) {
+        copy16(target + i * sizeof(to[0]), x + i * pitch, kAll || (token + i >= first && token + i < count));
+      }
+    } else {
+      for (int i = lane; i < kChunk * kPieces; i += 32) {
+        const int token = i / kPieces, at = i % kPieces * 8;
+        copy16(shared_address(&to[token][at]), row_of(row(base) + token) + at, token >= first && token < count);
+      }
     }
+  }
+  template <bool kAll>
+  __device__ __forceinline__ void copy_chunk(int base, int first, int count) const {
+    copy_rows<kAll, TL_KEY_DIM>(slot.keys[0], base, first, count, [&](u64 at) { return from.key(at); });
+    copy_rows<kAll, TL_KEY_DIM>(slot.queries, base, first, count, [&](u64 at) { return from.query(at); });
+    copy_rows<kAll, TL_COLUMNS>(slot.values, base, first, count,
+                                [&](u64 at) { return from.values(at) + first_column; });
+    copy_commit();
   }
   // Divides the keys that are in the state into parts of 16 bits.
   __device__ __forceinline__ void split_keys(int base, int first) const {
@@ -250,10 +266,11 @@ struct ChunkPreparer {
   }
   // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
   __device__ __forceinline__ void prepare(int base, int first, int count, GivenFactors given) const {
-    copy_rows<TL_KEY_DIM>(slot.keys[0], base, first, count, [&](u64 at) { return from.key(at); });
-    copy_rows<TL_KEY_DIM>(slot.queries, base, first, count, [&](u64 at) { return from.query(at); });
-    copy_rows<TL_COLUMNS>(slot.values, base, first, count, [&](u64 at) { return from.values(at) + first_column; });
-    copy_commit();
+    if (first == 0 && count == kChunk) {
+      copy_chunk<true>(base, first, count);
+    } else {
+      copy_chunk<false>(base, first, count);
+    }
     const bool is_new = lane / 2 >= first && lane / 2 < count;
     const float factor = is_new ? from.factor(given.of_factor) : 0.0f;
     const float log_decay = is_new ? from.log_decay(given.of_decay, 0) : lane / 2 < first ? given.stored_decay : 0.0f;

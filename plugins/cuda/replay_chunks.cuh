@@ -22,39 +22,44 @@
 
 namespace tl {
 
-// A pair of successive elements of a float32 right operand, and what TF32 has of them.
-struct Tf32Pair {
-  u32 upper[2], rest[2];
+// What TF32 leaves of a float32.
+__device__ __forceinline__ u32 tf32_rest(u32 bits) {
+  return __float_as_uint(__uint_as_float(bits) - __uint_as_float(bits & kTf32Bits));
+}
 
-  __device__ __forceinline__ explicit Tf32Pair(float2 elements) {
-    const float given[2] = {elements.x, elements.y};
+// A pair of successive elements of a float32 right operand, and what TF32 leaves of them: tensor cores take the upper
+// bits of the elements themselves.
+struct Tf32Pair {
+  u32 elements[2], rest[2];
+
+  Tf32Pair() = default;
+  __device__ __forceinline__ explicit Tf32Pair(float2 given) {
+    elements[0] = __float_as_uint(given.x), elements[1] = __float_as_uint(given.y);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      upper[i] = __float_as_uint(given[i]) & kTf32Bits;
-      rest[i] = __float_as_uint(given[i] - __uint_as_float(upper[i]));
-    }
+    for (int i = 0; i < 2; ++i) rest[i] = tf32_rest(elements[i]);
   }
 };
 
-// A float32 left operand of m16n8k8, which was the accumulators `sums`: its upper bits, which are TF32, and the rest.
+// A float32 left operand of m16n8k8, which was the accumulators `sums`, and what TF32 leaves of it.
 struct Tf32Operand {
   static constexpr int kProducts = 3;  // with a float32 right operand
 
-  u32 upper[4], rest[4];
+  u32 elements[4], rest[4];
 
+  Tf32Operand() = default;
   __device__ __forceinline__ explicit Tf32Operand(const float (&sums)[4]) {
     const float ordered[4] = {sums[0], sums[2], sums[1], sums[3]};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      upper[i] = __float_as_uint(ordered[i]) & kTf32Bits;
-      rest[i] = __float_as_uint(ordered[i] - __uint_as_float(upper[i]));
+      elements[i] = __float_as_uint(ordered[i]);
+      rest[i] = tf32_rest(elements[i]);
     }
   }
   // Adds product number `product` of those with b, whose rows 2i and 2i + 1 follow each other, to c. Successive
   // products should have different sums: tensor cores take long for each.
   __device__ __forceinline__ void multiply(float (&c)[4], const Tf32Pair& b, int product) const {
-    const u32(&right)[2] = product == 1 ? b.rest : b.upper;
-    mma_tf32(c, product == 0 ? rest : upper, right[0], right[1]);
+    const u32(&right)[2] = product == 1 ? b.rest : b.elements;
+    mma_tf32(c, product == 0 ? rest : elements, right[0], right[1]);
   }
 };
 
@@ -65,11 +70,12 @@ struct LeftOperand {
 
   Tf32Operand low, high;
 
+  LeftOperand() = default;
   __device__ __forceinline__ LeftOperand(const float (&low)[4], const float (&high)[4]) : low(low), high(high) {}
   __device__ __forceinline__ void multiply(float (&c)[4], u32 b0, u32 b1, int product) const {
     const float2 b = unpack2(product % 2 == 0 ? b0 : b1);
     const Tf32Operand& left = product % 2 == 0 ? low : high;
-    mma_tf32(c, product < 2 ? left.upper : left.rest, __float_as_uint(b.x), __float_as_uint(b.y));
+    mma_tf32(c, product < 2 ? left.elements : left.rest, __float_as_uint(b.x), __float_as_uint(b.y));
   }
 };
 #else
@@ -78,6 +84,7 @@ struct LeftOperand {
 
   u32 parts[kProducts][4];
 
+  LeftOperand() = default;
   __device__ __forceinline__ LeftOperand(const float (&low)[4], const float (&high)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -102,20 +109,46 @@ struct LeftOperand {
 struct FoundParts {
   float4 parts[2][kColumnWarps][3][32];
 };
+constexpr int kTurn = kColumnWarps * 3 * 32;  // numbers of a lane, from one turn to the other
 
 // A warp's part of the matrix: 16 columns and half the rows. A lane has columns lane / 4 and + 8, and of the tokens of
 // a chunk 2 * (lane % 4) and + 1, and 8 more. Both warps compute the chunk's updates; each computes results of 8
 // tokens.
+//
+// A warp issues its instructions in order, and products of tensor cores follow each other in the order of the source.
+// So whatever a step needs that does not depend on the step before it is loaded or computed while that is under way.
 template <typename Operands>
 struct ChunkColumns {
   static constexpr int kTokenTiles = 2 / kHalves;  // of 8 tokens whose results the warp computes
+  static constexpr int kPairs = kKeyTiles / 2;
+  static constexpr bool kRounds = TL_STATE_FORM != 0;  // the matrix, after each chunk
 
   const Operands& from;
   const ReplayState& state;
-  FoundParts& found_parts;
-  int first_row, column, group, half, lane;  // `column`: the lane's first
+  int group, column, half, lane;  // `column`: the lane's first
+  // Where the lane reads in the first slot: rows of fragments, and numbers of tokens and of pairs of tokens.
+  u32 found_keys, found_queries, values, added_keys;
+  const float *decay, *of_tokens, *of_pairs, *of_query, *seen;  // the latter two of the warp's results
+  float4 *given, *taken;                                        // by the lane, in turns of even chunks
   float tiles[kKeyTiles][4];
+  // What finding begins with, and then its next pair of tiles.
+  LeftOperand left;
+  u32 key[4], query[4];
 
+  __device__ __forceinline__ ChunkColumns(const Operands& from, const ReplayState& state, FoundParts& found_parts,
+                                          const ChunkSlot& slot, int first_column, int warp, int lane)
+      : from(from), state(state), group(warp / kHalves), half(warp % kHalves), lane(lane) {
+    const int token = lane % 8 + lane / 16 * 8, piece = lane / 8 % 2 * 8, pair = lane % 4 * 2;
+    column = first_column + group * 16 + lane / 4;
+    found_keys = shared_address(&slot.keys[0][token][first_key() + piece]);
+    // The warp's own results come first.
+    found_queries = shared_address(&slot.queries[token ^ token_tile(0) * 8][first_key() + piece]);
+    values = shared_address(&slot.values[token][group * 16 + piece]);
+    added_keys = shared_address(&slot.keys[0][lane % 8 + piece][first_key() + lane / 16 * 8]);
+    decay = &slot.decay, of_tokens = &slot.of_value[pair], of_query = &slot.of_query[token_tile(0) * 8 + pair];
+    of_pairs = &slot.inverse[lane / 4][pair], seen = &slot.seen[token_tile(0) * 8 + lane / 4][pair];
+    given = &found_parts.parts[0][warp][0][lane], taken = &found_parts.parts[0][warp ^ kHalves - 1][0][lane];
+  }
   __device__ __forceinline__ int first_key() const { return half * kKeyTiles * 8; }
   __device__ __forceinline__ int token_tile(int n) const { return half * kTokenTiles + n; }
   // Calls use(i, element) for each element that the lane has, number i of the matrix.
@@ -131,132 +164,80 @@ struct ChunkColumns {
   __device__ __forceinline__ void load() {
     const bool stored = state.length > 0;
     for_each([&](u64 i, float& x) { x = stored ? state.element(i) : 0.0f; });
+    left = LeftOperand(tiles[0], tiles[1]);
   }
   __device__ __forceinline__ void store() {
     for_each([&](u64 i, float& x) { state.store_element(i, x); });
   }
-  // What keys and queries find in the warp's part of the matrix.
-  __device__ __forceinline__ void find(const ChunkSlot& slot, float (&keys)[2][4], float (&queries)[2][4]) const {
-    const int token = lane % 8 + lane / 16 * 8;
-    LeftOperand next(tiles[0], tiles[1]);  // is made while products with the one before it are under way
+  // Loads the keys and queries that a pair of tiles is multiplied by.
+  __device__ __forceinline__ void load_pair(u32 slot, int pair) {
+    if constexpr (Operands::kCorrects) load_matrix_x4(key, found_keys + slot + pair * 32);
+    load_matrix_x4(query, found_queries + slot + pair * 32);
+  }
+  // What keys and queries find in the warp's part of the matrix. `left` is the first pair of tiles.
+  __device__ __forceinline__ void find(u32 slot, float (&keys)[2][4], float (&queries)[2][4]) {
 #pragma unroll
-    for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
-      const int at = first_key() + pair * 16 + lane / 8 % 2 * 8;
-      u32 key[4], query[4];
-      if constexpr (Operands::kCorrects) load_matrix_x4(key, shared_address(&slot.keys[0][token][at]));
-      load_matrix_x4(query, shared_address(&slot.queries[token][at]));
-      const LeftOperand left = next;
-      if (pair + 1 < kKeyTiles / 2) next = LeftOperand(tiles[pair * 2 + 2], tiles[pair * 2 + 3]);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const LeftOperand now = left;
+      const u32 key_now[4] = {key[0], key[1], key[2], key[3]};
+      const u32 query_now[4] = {query[0], query[1], query[2], query[3]};
+      if (pair + 1 < kPairs) {
+        load_pair(slot, pair + 1);
+        left = LeftOperand(tiles[pair * 2 + 2], tiles[pair * 2 + 3]);
+      }
 #pragma unroll
       for (int product = 0; product < LeftOperand::kProducts; ++product) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          if constexpr (Operands::kCorrects) left.multiply(keys[n], key[n * 2], key[n * 2 + 1], product);
-          left.multiply(queries[n], query[n * 2], query[n * 2 + 1], product);
+          if constexpr (Operands::kCorrects) now.multiply(keys[n], key_now[n * 2], key_now[n * 2 + 1], product);
+          now.multiply(queries[n], query_now[n * 2], query_now[n * 2 + 1], product);
         }
       }
     }
   }
   // Shares what is found in the warp's half: for all keys, and for the queries whose results the other warp computes.
-  __device__ __forceinline__ void give(int number, const float (&keys)[2][4], const float (&queries)[2][4]) const {
+  __device__ __forceinline__ void give(int turn, const float (&keys)[2][4], const float (&queries)[2][4]) const {
     if constexpr (kHalves == 2) {
-      float4(&mine)[3][32] = found_parts.parts[number % 2][group * 2 + half];
+      float4* const to = given + turn;
       if constexpr (Operands::kCorrects) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) mine[n][lane] = make_float4(keys[n][0], keys[n][1], keys[n][2], keys[n][3]);
+        for (int n = 0; n < 2; ++n) to[n * 32] = make_float4(keys[n][0], keys[n][1], keys[n][2], keys[n][3]);
       }
-      float others[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) others[i] = half == 0 ? queries[1][i] : queries[0][i];
-      mine[2][lane] = make_float4(others[0], others[1], others[2], others[3]);
+      to[2 * 32] = make_float4(queries[1][0], queries[1][1], queries[1][2], queries[1][3]);
     }
   }
   // Adds what is found in the other half.
-  __device__ __forceinline__ void take(int number, float (&keys)[2][4], const float (&queries)[2][4],
-                                       float (&results)[kTokenTiles][4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      results[0][i] = half == 0 ? queries[0][i] : queries[1][i];
-      if constexpr (kHalves == 1) results[1][i] = queries[1][i];
-    }
+  __device__ __forceinline__ void take(int turn, float (&keys)[2][4], float (&queries)[2][4]) const {
     if constexpr (kHalves == 2) {
       asm volatile("bar.sync %0, 64;" ::"r"(1 + group) : "memory");
       // The order of a sum of two numbers does not matter: both warps get the same bits.
-      const float4(&others)[3][32] = found_parts.parts[number % 2][group * 2 + (half ^ 1)];
+      const float4* const other = taken + turn;
       if constexpr (Operands::kCorrects) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) add(keys[n], others[n][lane]);
+        for (int n = 0; n < 2; ++n) add(keys[n], other[n * 32]);
       }
-      add(results[0], others[2][lane]);
+      add(queries[0], other[2 * 32]);
     }
   }
   static __device__ __forceinline__ void add(float (&sums)[4], float4 b) {
     sums[0] += b.x, sums[1] += b.y, sums[2] += b.z, sums[3] += b.w;
   }
   // Multiplies by a number for each token.
-  __device__ __forceinline__ void scale(float (&of_tile)[4], float2 factors) const {
+  static __device__ __forceinline__ void scale(float (&of_tile)[4], float2 factors) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) of_tile[i] *= i % 2 == 0 ? factors.x : factors.y;
   }
-  // Loads the values of the chunk's tokens, and what is the tokens' own of them.
-  __device__ __forceinline__ void load_values(const ChunkSlot& slot, float2 (&values)[2][2], float (&own)[2][4]) const {
-    u32 pairs[4];
-    load_matrix_x4_transposed(pairs,
-                              shared_address(&slot.values[lane % 8 + lane / 16 * 8][group * 16 + lane / 8 % 2 * 8]));
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        values[n][part] = unpack2(pairs[n * 2 + part]);
-        own[n][part * 2] = values[n][part].x, own[n][part * 2 + 1] = values[n][part].y;
-      }
-      scale(own[n], of_tokens(slot.of_value, n));
-    }
+  // Two numbers that follow each other in a slot, at a distance from a place in the first slot.
+  static __device__ __forceinline__ float2 two_of(const float* place, u32 slot, int distance) {
+    return *reinterpret_cast<const float2*>(reinterpret_cast<const char*>(place + distance) + slot);
   }
-  __device__ __forceinline__ void subtract_found(const ChunkSlot& slot, float (&keys)[2][4], float (&own)[2][4]) const {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      scale(keys[n], of_tokens(slot.of_found, n));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own[n][i] -= keys[n][i];
-    }
-  }
-  // Computes the updates of the chunk from what is the tokens' own. Completes the results by what tokens see of that.
-  __device__ __forceinline__ void solve(const ChunkSlot& slot, const float (&own)[2][4], float (&updates)[2][4],
-                                        float (&results)[kTokenTiles][4]) const {
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) scale(results[n], of_tokens(slot.of_query, token_tile(n)));
-    const Tf32Operand left[2] = {Tf32Operand(own[0]), Tf32Operand(own[1])};
-    float late_update[4] = {}, late_results[kTokenTiles][4] = {};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) updates[i / 4][i % 4] = own[i / 4][i % 4];
-#pragma unroll
-    for (int product = 0; product < Tf32Operand::kProducts; ++product) {
-      if constexpr (Operands::kCorrects) {
-        left[0].multiply(updates[0], weights(slot.inverse, 0, 0), product);
-        left[0].multiply(updates[1], weights(slot.inverse, 1, 0), product);
-        left[1].multiply(late_update, weights(slot.inverse, 1, 1), product);
-      }
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
-        left[0].multiply(results[n], weights(slot.seen, token_tile(n), 0), product);
-        left[1].multiply(late_results[n], weights(slot.seen, token_tile(n), 1), product);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      updates[1][i] += late_update[i];
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) results[n][i] += late_results[n][i];
-    }
-  }
-  // The numbers of the lane's two tokens of tile n.
-  __device__ __forceinline__ float2 of_tokens(const float (&numbers)[kChunk], int n) const {
-    return *reinterpret_cast<const float2*>(&numbers[n * 8 + lane % 4 * 2]);
+  // One of the arrays of numbers of tokens, number `array` from of_value on: what the lane's two tokens of tile n have.
+  __device__ __forceinline__ float2 of_tile(int array, u32 slot, int n) const {
+    return two_of(of_tokens, slot, array * kChunk + n * 8);
   }
   // The elements of a right operand that are weights of the tokens of tile k for those of tile n.
-  __device__ __forceinline__ Tf32Pair weights(const float (&of_pairs)[kChunk][kWeightPitch], int n, int k) const {
-    return Tf32Pair(*reinterpret_cast<const float2*>(&of_pairs[n * 8 + lane / 4][k * 8 + lane % 4 * 2]));
+  static __device__ __forceinline__ Tf32Pair weights(const float* place, u32 slot, int n, int k) {
+    return Tf32Pair(two_of(place, slot, n * 8 * kWeightPitch + k * 8));
   }
   // Calls use(n, i, token, column) for each update that the lane has.
   template <typename Use>
@@ -267,82 +248,177 @@ struct ChunkColumns {
       for (int i = 0; i < 4; ++i) use(n, i, n * 8 + lane % 4 * 2 + i % 2, column + i / 2 * 8);
     }
   }
-  __device__ __forceinline__ void load_updates(int base, int first, float (&updates)[2][4]) const {
+  __device__ __forceinline__ void load_updates(int base, float (&updates)[2][4]) const {
     for_each_update([&](int n, int i, int token, int at) {
-      if (token < first) updates[n][i] = state.update(base + token)[at];
+      if (base + token < state.past) updates[n][i] = state.update(base + token)[at];
     });
   }
   // Stores the updates that stay behind the matrix.
-  __device__ __forceinline__ void store_updates(int base, int first, int count, const float (&updates)[2][4]) const {
+  __device__ __forceinline__ void store_updates(int base, const float (&updates)[2][4]) const {
     for_each_update([&](int n, int i, int token, int at) {
-      const bool is_new = token >= first && token < count;
-      if (is_new && state.keeps(base + token)) state.update(base + token)[at] = updates[n][i];
+      const int position = base + token;
+      if (position < state.end && state.keeps(position)) state.update(position)[at] = updates[n][i];
     });
   }
-  // Stores the results of new tokens.
-  __device__ __forceinline__ void store_results(const float2 (&values)[2][2], int base, int first, int count,
-                                                const float (&results)[kTokenTiles][4]) const {
+  // Stores results of new tokens, from `base` on; `to` is where the first token's first column of the block goes.
+  __device__ __forceinline__ void store_results(u16* to, int base, const float (&results)[kTokenTiles][4],
+                                                const u32 (&own)[kTokenTiles][2]) const {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      // A lane gets two columns of a token, instead of two tokens of a column.
-      const int tile = token_tile(n), token = tile * 8 + lane / 4;
-      const u64 row = static_cast<u64>(first_row + base + token - state.past);
+      const int position = base + token_tile(n) * 8 + lane / 4;
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         float2 sums = make_float2(results[n][part * 2], results[n][part * 2 + 1]);
         if constexpr (Operands::kAddsValue) {
-          const float2 value = tile == 0 ? values[0][part] : values[1][part];
+          const float2 value = unpack2(own[n][part]);
           sums.x = fmaf(from.of_value(), value.x, sums.x), sums.y = fmaf(from.of_value(), value.y, sums.y);
         }
+        // A lane gets two columns of a token, instead of two tokens of a column.
         const u32 pair = transpose_matrix(pack2(sums.x, sums.y));
-        if (token < first || token >= count) continue;
-        *reinterpret_cast<u32*>(from.result(row, column - lane / 4 + part * 8 + lane % 4 * 2)) = pair;
+        if (position < state.past || position >= state.end) continue;
+        *reinterpret_cast<u32*>(to + n * 8 * result_pitch() + part * 8) = pair;
       }
     }
   }
-  // Adds all tokens of the chunk to the matrix, which has decayed.
-  __device__ __forceinline__ void advance(const ChunkSlot& slot, float (&updates)[2][4], int parts) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) scale(updates[n], of_tokens(slot.of_update, n));
-    const LeftOperand left(updates[0], updates[1]);
-    add_products(left, slot.keys[0]);
-    for (int part = 1; part < parts; ++part) add_products(left, slot.keys[part]);
+  // The results from a row to the next.
+  __device__ __forceinline__ u64 result_pitch() const { return from.result(1, 0) - from.result(0, 0); }
+  // Where the lane's first result of the chunk from position `base` on goes.
+  __device__ __forceinline__ u16* first_result(int first_row, int base) const {
+    const u64 row = static_cast<u64>(first_row + base + token_tile(0) * 8 + lane / 4 - state.past);
+    return from.result(row, column - lane / 4 + lane % 4 * 2);
   }
-  __device__ __forceinline__ void add_products(const LeftOperand& left, const u16 (&of_tokens)[kChunk][kKeyPitch]) {
-    const int token = lane % 8 + lane / 8 % 2 * 8;
-    u32 keys[kKeyTiles / 2][4];
-#pragma unroll
-    for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
-      const int at = first_key() + pair * 16 + lane / 16 * 8;
-      load_matrix_x4_transposed(keys[pair], shared_address(&of_tokens[token][at]));
-    }
+  // Adds `updates`, multiplied by keys, to the matrix, which has decayed.
+  __device__ __forceinline__ void add_products(const LeftOperand& updates, const u32 (&keys)[kPairs][4]) {
 #pragma unroll
     for (int product = 0; product < LeftOperand::kProducts; ++product) {
 #pragma unroll
       for (int tile = 0; tile < kKeyTiles; ++tile) {
-        const u32(&key)[4] = keys[tile / 2];
-        left.multiply(tiles[tile], key[tile % 2 * 2], key[tile % 2 * 2 + 1], product);
+        const u32(&pair)[4] = keys[tile / 2];
+        updates.multiply(tiles[tile], pair[tile % 2 * 2], pair[tile % 2 * 2 + 1], product);
       }
     }
   }
-  // Computes the `count` tokens from position `base` on, of which the `first` are in the state.
-  __device__ __forceinline__ void run(const ChunkSlot& slot, int number, int base, int first, int count) {
-    float keys[2][4] = {}, queries[2][4] = {}, results[kTokenTiles][4], own[2][4], updates[2][4];
+  __device__ __forceinline__ void load_added(u32 slot, int part, u32 (&keys)[kPairs][4]) const {
+    constexpr u32 kPart = sizeof(ChunkSlot::keys) / kParts;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      load_matrix_x4_transposed(keys[pair], added_keys + slot + part * kPart + pair * 32);
+    }
+  }
+  // Computes the tokens from position `base` on, whose results go to `to`, from what lies in a slot, and begins with
+  // the slot `next`, once `full` has completed the phase of that parity.
+  __device__ __forceinline__ void run(u32 slot, int turn, int base, u16* to, u32 next, u32 full, u32 parity) {
+    // What is the tokens' own of their values, and weights.
+    u32 pairs[4];
+    load_matrix_x4_transposed(pairs, values + slot);
+    const float of_matrix = *reinterpret_cast<const float*>(reinterpret_cast<const char*>(decay) + slot);
+    float own[2][4];
+    float2 of_found[2], of_update[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const float2 value = unpack2(pairs[n * 2 + part]);
+        own[n][part * 2] = value.x, own[n][part * 2 + 1] = value.y;
+      }
+      scale(own[n], of_tile(0, slot, n));
+      of_found[n] = of_tile(1, slot, n), of_update[n] = of_tile(3, slot, n);
+    }
+    const Tf32Pair inverse[3] = {weights(of_pairs, slot, 0, 0), weights(of_pairs, slot, 1, 0),
+                                 weights(of_pairs, slot, 1, 1)};
+
+    float keys[2][4] = {}, queries[2][4] = {};
     find(slot, keys, queries);
-    give(number, keys, queries);
-    float2 values[2][2];
-    load_values(slot, values, own);
-    const float decay = slot.decay;
-    for_each([&](u64, float& x) { x *= decay; });
-    take(number, keys, queries, results);
-    if constexpr (Operands::kCorrects) subtract_found(slot, keys, own);
-    if (first > 0) load_updates(base, first, own);
-    solve(slot, own, updates, results);
-    if (half == 0 && base + kChunk > state.next_length) store_updates(base, first, count, updates);
-    store_results(values, base, first, count, results);
-    advance(slot, updates, first > 0 ? kParts : 1);
-    for_each([&](u64, float& x) { x = kept_element(x); });
-    if (base + kChunk == state.next_length) store();
+    const bool is_ready = barrier_test(full, parity);
+    give(turn, keys, queries);
+    for_each([&](u64, float& x) { x *= of_matrix; });
+    take(turn, keys, queries);
+    if constexpr (Operands::kCorrects) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          own[n][i] = fmaf(i % 2 == 0 ? -of_found[n].x : -of_found[n].y, keys[n][i], own[n][i]);
+      }
+    }
+    if (!is_ready || base < state.past) {
+      if (base < state.past) load_updates(base, own);
+      barrier_wait(full, parity);
+    }
+
+    // The updates, and then what the results have of them.
+    const Tf32Operand left_own[2] = {Tf32Operand(own[0]), Tf32Operand(own[1])};
+    float corrections[3][4] = {};
+    if constexpr (Operands::kCorrects) {
+#pragma unroll
+      for (int product = 0; product < Tf32Operand::kProducts; ++product) {
+        left_own[0].multiply(corrections[1], inverse[1], product);
+        left_own[1].multiply(corrections[2], inverse[2], product);
+        left_own[0].multiply(corrections[0], inverse[0], product);
+      }
+    }
+    u32 added[kPairs][4];
+    load_added(slot, 0, added);
+    float results[kTokenTiles][4], late_results[kTokenTiles][4] = {};
+    Tf32Pair of_results[kTokenTiles][2];
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+      const float2 factors = two_of(of_query, slot, n * 8);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) results[n][i] = queries[n][i] * (i % 2 == 0 ? factors.x : factors.y);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) of_results[n][k] = weights(seen, slot, n, k);
+    }
+#pragma unroll
+    for (int product = 0; product < Tf32Operand::kProducts; ++product) {
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+        left_own[0].multiply(results[n], of_results[n][0], product);
+        left_own[1].multiply(late_results[n], of_results[n][1], product);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      own[1][i] += corrections[1][i] + corrections[2][i];
+      own[0][i] += corrections[0][i];
+    }
+    load_pair(next, 0);
+
+    // The matrix.
+    float scaled[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scaled[n][i] = own[n][i];
+      scale(scaled[n], of_update[n]);
+    }
+    const LeftOperand updates(scaled[0], scaled[1]);
+    add_products(updates, added);
+    if constexpr (!kRounds) left = LeftOperand(tiles[0], tiles[1]);
+    u32 own_values[kTokenTiles][2];
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) results[n][i] += late_results[n][i];
+#pragma unroll
+      for (int part = 0; part < 2; ++part) own_values[n][part] = half == 0 ? pairs[n * 2 + part] : pairs[2 + part];
+    }
+    store_results(to, base, results, own_values);
+    if (base < state.past || base + kChunk >= state.next_length) {
+      if (base < state.past) {
+        for (int part = 1; part < kParts; ++part) {
+          load_added(slot, part, added);
+          add_products(updates, added);
+        }
+      }
+      if (half == 0) store_updates(base, own);
+      if (base + kChunk == state.next_length) store();
+      if constexpr (!kRounds) left = LeftOperand(tiles[0], tiles[1]);
+    }
+    if constexpr (kRounds) {
+      for_each([&](u64, float& x) { x = kept_element(x); });
+      left = LeftOperand(tiles[0], tiles[1]);
+    }
   }
 };
 
@@ -398,15 +474,19 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
       release_stage(barriers + slot * 16, lane);
     }
   } else {
-    const int group = warp / kHalves, column = first_column + group * 16 + lane / 4;
-    ChunkColumns<Operands> columns{from, state, found_parts, span.first, column, group, warp % kHalves, lane};
+    ChunkColumns<Operands> columns(from, state, found_parts, slots[0], first_column, warp, lane);
     columns.load();
     RingPlace<kChunkSlots> place{barriers};
-    for (int number = 0; number < num_chunks; ++number, place.advance()) {
-      const int base = state.length + number * kChunk;
-      barrier_wait(barriers + place.stage * 16, place.parity);
-      columns.run(slots[place.stage], number, base, first_of(base), min_of(kChunk, state.end - base));
-      release_stage(barriers + place.stage * 16 + 8, lane);
+    barrier_wait(barriers, 0);
+    columns.load_pair(0, 0);
+    u16* to = columns.first_result(span.first, state.length);
+    int base = state.length, turn = 0;
+    for (int number = 0; number < num_chunks; ++number) {
+      const u32 slot = place.stage * sizeof(ChunkSlot), empty = barriers + place.stage * 16 + 8;
+      if (number + 1 < num_chunks) place.advance();
+      columns.run(slot, turn, base, to, place.stage * sizeof(ChunkSlot), barriers + place.stage * 16, place.parity);
+      release_stage(empty, lane);
+      base += kChunk, to += kChunk * columns.result_pitch(), turn = kTurn - turn;
     }
   }
 }
