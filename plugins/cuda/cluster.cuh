@@ -62,6 +62,11 @@ __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// Signals that copies into a buffer may begin. The signal does not order this thread's writes: that would take long.
+__device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");
+}
+
 // Sends numbers to shared memory of block `rank` at `local`, where they count as bytes that its `barrier` waits for.
 // The alternative, an arrival with release semantics, would wait for all of this thread's pending writes, including
 // those to global memory (1 us on an H200).

@@ -2,6 +2,7 @@
 // later tokens of the chunk find (arXiv 2412.06464, section 3.3). Nothing of it depends on the matrix.
 #pragma once
 
+#include "cuda/cluster.cuh"
 #include "cuda/replay_rule.cuh"
 
 namespace tl {
@@ -13,10 +14,16 @@ constexpr int kColumnWarps = kGroups * kHalves, kReplayThreads = (kColumnWarps +
 constexpr int kBlocksAtOnce = 512 / kReplayThreads;  // of a multiprocessor: so threads have 128 registers or more
 constexpr int kBlocks = TL_VALUE_DIM / TL_COLUMNS;   // of a head
 constexpr int kKeyTiles = TL_KEY_DIM / 8 / kHalves;  // fragments of a warp's part of the matrix
-constexpr int kParts = 3;                            // of 16 bits, of a float32 key
+constexpr int kSharers = TL_HAS_CLUSTERS && kBlocks % 2 == 0 ? 2 : 1;  // blocks that prepare chunks for each other
+constexpr int kParts = 3;                                              // of 16 bits, of a float32 key
 constexpr int kKeyPitch = TL_KEY_DIM + 8, kValuePitch = TL_COLUMNS + 8, kWeightPitch = kChunk + 8;
 static_assert(kChunk == 16 && TL_DECAY_DIM == 1);
 static_assert(TL_KEY_DIM % 16 == 0 && TL_KEY_DIM <= 128 && TL_COLUMNS % 16 == 0 && TL_VALUE_DIM % TL_COLUMNS == 0);
+
+static_assert(kChunkSlots % kSharers == 0);
+
+// The block of a cluster that prepares what is in a slot.
+__device__ __forceinline__ int owner_of(int slot) { return slot * kSharers / kChunkSlots; }
 
 // What is prepared of a chunk. The updates u of its tokens and their results y are, with those s before a token t:
 //   own[t] = of_value[t] * value[t] - of_found[t] * (matrix^T key[t]), or the update itself of a token in the state
@@ -264,22 +271,28 @@ struct ChunkPreparer {
     return {unpack1(from.decay_bits(at, 0)), unpack1(from.factor_bits(at)),
             position < state.past ? *state.decay(position) : 0.0f};
   }
-  // Prepares the `count` tokens from position `base` on, of which the `first` are in the state.
-  __device__ __forceinline__ void prepare(int base, int first, int count, GivenFactors given) const {
+  // Loads the rows of the `count` tokens from position `base` on, of which the `first` are in the state.
+  __device__ __forceinline__ void request_rows(int base, int first, int count) const {
     if (first == 0 && count == kChunk) {
       copy_chunk<true>(base, first, count);
     } else {
       copy_chunk<false>(base, first, count);
     }
-    const bool is_new = lane / 2 >= first && lane / 2 < count;
-    const float factor = is_new ? from.factor(given.of_factor) : 0.0f;
-    const float log_decay = is_new ? from.log_decay(given.of_decay, 0) : lane / 2 < first ? given.stored_decay : 0.0f;
+  }
+  __device__ __forceinline__ void receive_rows(int base, int first) const {
     copy_wait<0>();
     __syncwarp();
     if (first > 0) {
       split_keys(base, first);
       __syncwarp();
     }
+  }
+  // Computes what depends on these rows.
+  __device__ __forceinline__ void prepare(int base, int first, int count, GivenFactors given) const {
+    const bool is_new = lane / 2 >= first && lane / 2 < count;
+    const float factor = is_new ? from.factor(given.of_factor) : 0.0f;
+    const float log_decay = is_new ? from.log_decay(given.of_decay, 0) : lane / 2 < first ? given.stored_decay : 0.0f;
+    receive_rows(base, first);
     float keys[2][4] = {}, queries[2][4] = {}, squares[2][4] = {};
     multiply(keys, queries, squares, first > 0 ? kParts : 1);
     float key_scale = 1.0f, query_scale = 1.0f;
@@ -296,6 +309,24 @@ struct ChunkPreparer {
       __syncwarp();
       substitute(found);
     }
+  }
+  // What is prepared besides rows, in bytes.
+  static constexpr u32 kPreparedBytes = (Operands::kCorrects ? 2 : 1) * 4 * kChunk * kChunk + 4 * (4 * kChunk + 1);
+  // Sends that to the slot of another block, whose barrier `full` waits for the bytes.
+  __device__ __forceinline__ void send(u32 full, int rank) const {
+#if TL_HAS_CLUSTERS
+    const auto send_two = [&](const float* x) {
+      send_to_block(shared_address(x), full, rank, *reinterpret_cast<const float2*>(x));
+    };
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kChunk; i += 4) {
+      if constexpr (Operands::kCorrects) send_two(&slot.inverse[i + lane / 8][lane % 8 * 2]);
+      send_two(&slot.seen[i + lane / 8][lane % 8 * 2]);
+    }
+    send_two(&slot.of_value[lane * 2]);
+    if (lane == 0) send_to_block(shared_address(&slot.decay), full, rank, slot.decay);
+#endif
   }
 };
 

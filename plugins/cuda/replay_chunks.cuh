@@ -450,28 +450,43 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
   ReplayState state(of_head, span);
   state.settle(span);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_column = block * TL_COLUMNS;
+  const int rank = kSharers > 1 ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kChunkSlots; ++slot) {
       barrier_init(barriers + slot * 16, kWarpReleases);
-      barrier_init(barriers + slot * 16 + 8, kColumnWarps * kWarpReleases);
+      barrier_init(barriers + slot * 16 + 8, (rank == owner_of(slot) ? kSharers : 1) * kColumnWarps * kWarpReleases);
     }
     barrier_init_fence();
   }
-  __syncthreads();
+  cluster_sync();
   const int num_chunks = ceil_div(state.end - state.length, kChunk);
   const auto first_of = [&](int base) { return min_of(kChunk, max_of(0, state.past - base)); };
   if (warp >= kColumnWarps) {
     const int slot = warp - kColumnWarps;
     const ChunkPreparer<Operands> preparer{from, state, slots[slot], span.first, first_column, lane};
+    const u32 full = barriers + slot * 16;
+    const bool is_own = rank == owner_of(slot);
     u32 parity = 1;
     GivenFactors next = preparer.load_factors(state.length + slot * kChunk);
     for (int number = slot; number < num_chunks; number += kChunkSlots, parity ^= 1) {
       const int base = state.length + number * kChunk;
+      const int first = first_of(base), count = min_of(kChunk, state.end - base);
       const GivenFactors given = next;
-      next = preparer.load_factors(base + kChunkSlots * kChunk);
-      barrier_wait(barriers + slot * 16 + 8, parity);
-      preparer.prepare(base, first_of(base), min_of(kChunk, state.end - base), given);
-      release_stage(barriers + slot * 16, lane);
+      if (is_own) next = preparer.load_factors(base + kChunkSlots * kChunk);
+      barrier_wait(full + 8, parity);
+      preparer.request_rows(base, first, count);
+      if (is_own) {
+        preparer.prepare(base, first, count, given);
+        if constexpr (kSharers > 1) preparer.send(full, rank ^ 1);
+        release_stage(full, lane);
+      } else {
+        preparer.receive_rows(base, first);
+        if (lane == 0) {
+          expect_bytes(full, preparer.kPreparedBytes);
+        } else if (releasing_lane(lane)) {
+          barrier_arrive(full);
+        }
+      }
     }
   } else {
     ChunkColumns<Operands> columns(from, state, found_parts, slots[0], first_column, warp, lane);
@@ -483,12 +498,18 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
     int base = state.length, turn = 0;
     for (int number = 0; number < num_chunks; ++number) {
       const u32 slot = place.stage * sizeof(ChunkSlot), empty = barriers + place.stage * 16 + 8;
+      const bool is_own = rank == owner_of(place.stage);
       if (number + 1 < num_chunks) place.advance();
       columns.run(slot, turn, base, to, place.stage * sizeof(ChunkSlot), barriers + place.stage * 16, place.parity);
       release_stage(empty, lane);
+#if TL_HAS_CLUSTERS
+      if (!is_own && releasing_lane(lane)) barrier_arrive_of_block(empty, rank ^ 1);
+#endif
       base += kChunk, to += kChunk * columns.result_pitch(), turn = kTurn - turn;
     }
   }
+  // Another block may still signal that it has read a slot.
+  if constexpr (kSharers > 1) cluster_sync();
 }
 
 }  // namespace tl

@@ -43,11 +43,6 @@ __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int r
   }
 }
 
-// Signals that copies into a buffer may begin. The signal does not order this thread's writes: that would take long.
-__device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");
-}
-
 __device__ __forceinline__ void store_of_block(u32 address, const float (&values)[4]) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(values[0]), "f"(values[1]),
                "f"(values[2]), "f"(values[3])

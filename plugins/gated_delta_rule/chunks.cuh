@@ -5,7 +5,7 @@
 #include "cuda/replay_chunks.cuh"
 #include "gated_delta_rule/rule.cuh"
 
-extern "C" __global__ void __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
+extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSharers) __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
     gated_delta_rule_chunks(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables,
                             int table_stride, const tl::u16* qkv, const tl::u16* a, const tl::u16* b,
                             const float* a_log, const float* dt_bias, float scale, float epsilon, int num_seqs) {

@@ -5,7 +5,7 @@
 #include "cuda/replay_chunks.cuh"
 #include "mamba2/rule.cuh"
 
-extern "C" __global__ void __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
+extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSharers) __launch_bounds__(tl::kReplayThreads, tl::kBlocksAtOnce)
     mamba2_chunks(tl::u16* y, float* states, const int* cu_seqlens, const int* past_lens, const int* tables,
                   int table_stride, const tl::u16* xbc, const tl::u16* dt, const float* a_log, const float* dt_bias,
                   const float* d, float min_step, float max_step, int num_seqs) {
