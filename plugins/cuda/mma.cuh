@@ -20,6 +20,30 @@ __device__ __forceinline__ float load_shared_float(u32 address) {
   return value;
 }
 
+__device__ __forceinline__ float2 load_shared_two(u32 address) {
+  float2 values;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(values.x), "=f"(values.y) : "r"(address) : "memory");
+  return values;
+}
+
+__device__ __forceinline__ void load_shared(float (&values)[4], u32 address) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_shared(u32 (&words)[4], u32 address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(u32 address, const float (&values)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(values[0]), "f"(values[1]),
+               "f"(values[2]), "f"(values[3])
+               : "memory");
+}
+
 // Loads four 8x8 matrices. Each lane passes the address of one 16-byte row: lanes 0-7 of the first matrix, lanes
 // 8-15 of the second, and so on.
 __device__ __forceinline__ void load_matrix_x4(u32 (&r)[4], u32 address) {

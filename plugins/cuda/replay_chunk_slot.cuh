@@ -14,24 +14,26 @@ constexpr int kColumnWarps = kGroups * kHalves, kReplayThreads = (kColumnWarps +
 constexpr int kBlocksAtOnce = 512 / kReplayThreads;  // of a multiprocessor: so threads have 128 registers or more
 constexpr int kBlocks = TL_VALUE_DIM / TL_COLUMNS;   // of a head
 constexpr int kKeyTiles = TL_KEY_DIM / 8 / kHalves;  // fragments of a warp's part of the matrix
+constexpr int kParts = 3;                            // of 16 bits, of a float32 key
 constexpr int kSharers = TL_HAS_CLUSTERS && kBlocks % 2 == 0 ? 2 : 1;  // blocks that prepare chunks for each other
-constexpr int kParts = 3;                                              // of 16 bits, of a float32 key
 constexpr int kKeyPitch = TL_KEY_DIM + 8, kValuePitch = TL_COLUMNS + 8, kWeightPitch = kChunk + 8;
 static_assert(kChunk == 16 && TL_DECAY_DIM == 1);
 static_assert(TL_KEY_DIM % 16 == 0 && TL_KEY_DIM <= 128 && TL_COLUMNS % 16 == 0 && TL_VALUE_DIM % TL_COLUMNS == 0);
-
 static_assert(kChunkSlots % kSharers == 0);
 
-// The block of a cluster that prepares what is in a slot.
+// The block of a cluster that prepares what is in a slot: each has some of the warps that share a scheduler.
 __device__ __forceinline__ int owner_of(int slot) { return slot * kSharers / kChunkSlots; }
+
+// Numbers of a token.
+enum { kOfValue, kOfFound, kOfQuery, kOfUpdate, kTokenNumbers };
 
 // What is prepared of a chunk. The updates u of its tokens and their results y are, with those s before a token t:
 //   own[t] = of_value[t] * value[t] - of_found[t] * (matrix^T key[t]), or the update itself of a token in the state
 //   u[t] = own[t] + sum of inverse[t][s] * own[s]
 //   y[t] = of_query[t] * (matrix^T query[t]) + sum of seen[t][s] * own[s], that of t included
-// and then the matrix is matrix * decay + sum of of_update[t] * key[t] u[t]^T. If what the key of t finds of u[s] is
-// found[t][s] * u[s], then I + inverse is the inverse of I + found; both are zero on the diagonal and above. What the
-// query of t finds of updates, times I + inverse, is seen.
+// and then the matrix is matrix * decay + sum of of_update[t] * key[t] u[t]^T; of_value and so on are numbers of
+// tokens. If what the key of t finds of u[s] is found[t][s] * u[s], then I + inverse is the inverse of I + found; both
+// are zero on the diagonal and above. What the query of t finds of updates, times I + inverse, is seen.
 struct alignas(16) ChunkSlot {
   u16 keys[kParts][kChunk][kKeyPitch];  // the first part of all tokens, and the others of those in the state
   u16 queries[kChunk][kKeyPitch];
@@ -39,7 +41,7 @@ struct alignas(16) ChunkSlot {
   float inverse[kChunk][kWeightPitch], seen[kChunk][kWeightPitch];
   float log_decays[kChunk];
   float half_sums[kChunk];  // of log_decays: behind the token in the first half of the chunk, up to it in the second
-  float of_value[kChunk], of_found[kChunk], of_query[kChunk], of_update[kChunk];
+  float of_tokens[kTokenNumbers][kChunk];
   float decay, padding[3];
 };
 
@@ -165,10 +167,10 @@ struct ChunkPreparer {
     if (lane % 2 == 0) {
       slot.log_decays[token] = log_decay;
       slot.half_sums[token] = half_sum;
-      slot.of_value[token] = is_new ? factor : 0.0f;
-      slot.of_found[token] = is_new ? factor * key_scale * total : 0.0f;
-      slot.of_query[token] = query_scale * total;
-      slot.of_update[token] = key_scale * decay;
+      slot.of_tokens[kOfValue][token] = is_new ? factor : 0.0f;
+      slot.of_tokens[kOfFound][token] = is_new ? factor * key_scale * total : 0.0f;
+      slot.of_tokens[kOfQuery][token] = query_scale * total;
+      slot.of_tokens[kOfUpdate][token] = key_scale * decay;
       if (token == kChunk - 1) slot.decay = total;
     }
   }
@@ -311,10 +313,12 @@ struct ChunkPreparer {
     }
   }
   // What is prepared besides rows, in bytes.
-  static constexpr u32 kPreparedBytes = (Operands::kCorrects ? 2 : 1) * 4 * kChunk * kChunk + 4 * (4 * kChunk + 1);
+  static constexpr u32 kPreparedBytes =
+      (Operands::kCorrects ? 2 : 1) * 4 * kChunk * kChunk + 4 * (kTokenNumbers * kChunk + 1);
   // Sends that to the slot of another block, whose barrier `full` waits for the bytes.
   __device__ __forceinline__ void send(u32 full, int rank) const {
 #if TL_HAS_CLUSTERS
+    static_assert(kTokenNumbers * kChunk == 64 && kChunk == 16);
     const auto send_two = [&](const float* x) {
       send_to_block(shared_address(x), full, rank, *reinterpret_cast<const float2*>(x));
     };
@@ -324,7 +328,7 @@ struct ChunkPreparer {
       if constexpr (Operands::kCorrects) send_two(&slot.inverse[i + lane / 8][lane % 8 * 2]);
       send_two(&slot.seen[i + lane / 8][lane % 8 * 2]);
     }
-    send_two(&slot.of_value[lane * 2]);
+    send_two(&slot.of_tokens[lane / 8][lane % 8 * 2]);
     if (lane == 0) send_to_block(shared_address(&slot.decay), full, rank, slot.decay);
 #endif
   }

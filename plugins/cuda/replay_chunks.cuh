@@ -15,7 +15,9 @@
 // both rests is left out.
 //
 // What does not depend on the matrix is prepared by warps of their own, each of which has a slot in shared memory and
-// prepares every kChunkSlots-th chunk; so the updates of a chunk are a product, too. The other warps multiply.
+// prepares every kChunkSlots-th chunk; so the updates of a chunk are a product, too. The other warps multiply. All
+// warps compete for the same schedulers, so two blocks of a head form a cluster: each loads the rows of all chunks, but
+// prepares only half of them, and sends what it has prepared to the other block's slot.
 #pragma once
 
 #include "cuda/replay_chunk_slot.cuh"
@@ -58,8 +60,8 @@ struct Tf32Operand {
   // Adds product number `product` of those with b, whose rows 2i and 2i + 1 follow each other, to c. Successive
   // products should have different sums: tensor cores take long for each.
   __device__ __forceinline__ void multiply(float (&c)[4], const Tf32Pair& b, int product) const {
-    const u32(&right)[2] = product == 1 ? b.rest : b.elements;
-    mma_tf32(c, product == 0 ? rest : elements, right[0], right[1]);
+    const u32(&right)[2] = product == 2 ? b.rest : b.elements;
+    mma_tf32(c, product == 1 ? rest : elements, right[0], right[1]);
   }
 };
 
@@ -109,7 +111,7 @@ struct LeftOperand {
 struct FoundParts {
   float4 parts[2][kColumnWarps][3][32];
 };
-constexpr int kTurn = kColumnWarps * 3 * 32;  // numbers of a lane, from one turn to the other
+constexpr int kFoundBytes = 32 * 16, kTurn = kColumnWarps * 3 * kFoundBytes;  // from one turn to the other
 
 // A warp's part of the matrix: 16 columns and half the rows. A lane has columns lane / 4 and + 8, and of the tokens of
 // a chunk 2 * (lane % 4) and + 1, and 8 more. Both warps compute the chunk's updates; each computes results of 8
@@ -126,12 +128,13 @@ struct ChunkColumns {
   const Operands& from;
   const ReplayState& state;
   int group, column, half, lane;  // `column`: the lane's first
-  // Where the lane reads in the first slot: rows of fragments, and numbers of tokens and of pairs of tokens.
-  u32 found_keys, found_queries, values, added_keys;
-  const float *decay, *of_tokens, *of_pairs, *of_query, *seen;  // the latter two of the warp's results
-  float4 *given, *taken;                                        // by the lane, in turns of even chunks
+  // Addresses of what the lane reads in the first slot: rows of fragments, and numbers of tokens and of pairs of
+  // tokens.
+  u32 found_keys, found_queries, values, added_keys, decay, of_tokens, of_pairs;
+  u32 of_query, seen;  // of the tokens whose results the warp computes
+  u32 given, taken;    // in turns of even chunks
   float tiles[kKeyTiles][4];
-  // What finding begins with, and then its next pair of tiles.
+  // A pair of tiles, of the rows that find() multiplies next, and the keys and queries that these are multiplied by.
   LeftOperand left;
   u32 key[4], query[4];
 
@@ -140,14 +143,21 @@ struct ChunkColumns {
       : from(from), state(state), group(warp / kHalves), half(warp % kHalves), lane(lane) {
     const int token = lane % 8 + lane / 16 * 8, piece = lane / 8 % 2 * 8, pair = lane % 4 * 2;
     column = first_column + group * 16 + lane / 4;
-    found_keys = shared_address(&slot.keys[0][token][first_key() + piece]);
+    found_keys = place(&slot.keys[0][token][first_key() + piece]);
     // The warp's own results come first.
-    found_queries = shared_address(&slot.queries[token ^ token_tile(0) * 8][first_key() + piece]);
-    values = shared_address(&slot.values[token][group * 16 + piece]);
-    added_keys = shared_address(&slot.keys[0][lane % 8 + piece][first_key() + lane / 16 * 8]);
-    decay = &slot.decay, of_tokens = &slot.of_value[pair], of_query = &slot.of_query[token_tile(0) * 8 + pair];
-    of_pairs = &slot.inverse[lane / 4][pair], seen = &slot.seen[token_tile(0) * 8 + lane / 4][pair];
-    given = &found_parts.parts[0][warp][0][lane], taken = &found_parts.parts[0][warp ^ kHalves - 1][0][lane];
+    found_queries = place(&slot.queries[token ^ token_tile(0) * 8][first_key() + piece]);
+    values = place(&slot.values[token][group * 16 + piece]);
+    added_keys = place(&slot.keys[0][lane % 8 + piece][first_key() + lane / 16 * 8]);
+    of_tokens = place(&slot.of_tokens[0][pair]);
+    of_query = place(&slot.of_tokens[kOfQuery][token_tile(0) * 8 + pair]);
+    of_pairs = place(&slot.inverse[lane / 4][pair]);
+    seen = place(&slot.seen[token_tile(0) * 8 + lane / 4][pair]);
+    decay = place(&slot.decay), given = place(&found_parts.parts[0][warp][0][lane]);
+    taken = place(&found_parts.parts[0][warp ^ kHalves - 1][0][lane]);
+  }
+  // An address, in a way that does not tell the compiler how it is computed: it would compute it for each chunk.
+  __device__ __forceinline__ u32 place(const void* x) const {
+    return __shfl_sync(0xffffffffu, shared_address(x), lane);
   }
   __device__ __forceinline__ int first_key() const { return half * kKeyTiles * 8; }
   __device__ __forceinline__ int token_tile(int n) const { return half * kTokenTiles + n; }
@@ -198,12 +208,11 @@ struct ChunkColumns {
   // Shares what is found in the warp's half: for all keys, and for the queries whose results the other warp computes.
   __device__ __forceinline__ void give(int turn, const float (&keys)[2][4], const float (&queries)[2][4]) const {
     if constexpr (kHalves == 2) {
-      float4* const to = given + turn;
       if constexpr (Operands::kCorrects) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) to[n * 32] = make_float4(keys[n][0], keys[n][1], keys[n][2], keys[n][3]);
+        for (int n = 0; n < 2; ++n) store_shared(given + turn + n * kFoundBytes, keys[n]);
       }
-      to[2 * 32] = make_float4(queries[1][0], queries[1][1], queries[1][2], queries[1][3]);
+      store_shared(given + turn + 2 * kFoundBytes, queries[1]);
     }
   }
   // Adds what is found in the other half.
@@ -211,33 +220,31 @@ struct ChunkColumns {
     if constexpr (kHalves == 2) {
       asm volatile("bar.sync %0, 64;" ::"r"(1 + group) : "memory");
       // The order of a sum of two numbers does not matter: both warps get the same bits.
-      const float4* const other = taken + turn;
       if constexpr (Operands::kCorrects) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) add(keys[n], other[n * 32]);
+        for (int n = 0; n < 2; ++n) add(keys[n], taken + turn + n * kFoundBytes);
       }
-      add(queries[0], other[2 * 32]);
+      add(queries[0], taken + turn + 2 * kFoundBytes);
     }
   }
-  static __device__ __forceinline__ void add(float (&sums)[4], float4 b) {
-    sums[0] += b.x, sums[1] += b.y, sums[2] += b.z, sums[3] += b.w;
+  static __device__ __forceinline__ void add(float (&sums)[4], u32 address) {
+    float others[4];
+    load_shared(others, address);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += others[i];
   }
   // Multiplies by a number for each token.
   static __device__ __forceinline__ void scale(float (&of_tile)[4], float2 factors) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) of_tile[i] *= i % 2 == 0 ? factors.x : factors.y;
   }
-  // Two numbers that follow each other in a slot, at a distance from a place in the first slot.
-  static __device__ __forceinline__ float2 two_of(const float* place, u32 slot, int distance) {
-    return *reinterpret_cast<const float2*>(reinterpret_cast<const char*>(place + distance) + slot);
-  }
-  // One of the arrays of numbers of tokens, number `array` from of_value on: what the lane's two tokens of tile n have.
-  __device__ __forceinline__ float2 of_tile(int array, u32 slot, int n) const {
-    return two_of(of_tokens, slot, array * kChunk + n * 8);
+  // A number of the lane's two tokens of tile n.
+  __device__ __forceinline__ float2 of_tile(int number, u32 slot, int n) const {
+    return load_shared_two(of_tokens + slot + (number * kChunk + n * 8) * 4);
   }
   // The elements of a right operand that are weights of the tokens of tile k for those of tile n.
-  static __device__ __forceinline__ Tf32Pair weights(const float* place, u32 slot, int n, int k) {
-    return Tf32Pair(two_of(place, slot, n * 8 * kWeightPitch + k * 8));
+  static __device__ __forceinline__ Tf32Pair weights(u32 place, u32 slot, int n, int k) {
+    return Tf32Pair(load_shared_two(place + slot + (n * 8 * kWeightPitch + k * 8) * 4));
   }
   // Calls use(n, i, token, column) for each update that the lane has.
   template <typename Use>
@@ -260,23 +267,23 @@ struct ChunkColumns {
       if (position < state.end && state.keeps(position)) state.update(position)[at] = updates[n][i];
     });
   }
-  // Stores results of new tokens, from `base` on; `to` is where the first token's first column of the block goes.
+  // Stores results of new tokens from position `base` on, which are sums of two parts; the lane's first goes to `to`.
   __device__ __forceinline__ void store_results(u16* to, int base, const float (&results)[kTokenTiles][4],
-                                                const u32 (&own)[kTokenTiles][2]) const {
+                                                const float (&late)[kTokenTiles][4], const u32 (&values)[4]) const {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       const int position = base + token_tile(n) * 8 + lane / 4;
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        float2 sums = make_float2(results[n][part * 2], results[n][part * 2 + 1]);
+      for (int i = 0; i < 2; ++i) {
+        float2 sums = make_float2(results[n][i * 2] + late[n][i * 2], results[n][i * 2 + 1] + late[n][i * 2 + 1]);
         if constexpr (Operands::kAddsValue) {
-          const float2 value = unpack2(own[n][part]);
+          const float2 value = unpack2(token_tile(n) == 0 ? values[i] : values[2 + i]);
           sums.x = fmaf(from.of_value(), value.x, sums.x), sums.y = fmaf(from.of_value(), value.y, sums.y);
         }
         // A lane gets two columns of a token, instead of two tokens of a column.
         const u32 pair = transpose_matrix(pack2(sums.x, sums.y));
         if (position < state.past || position >= state.end) continue;
-        *reinterpret_cast<u32*>(to + n * 8 * result_pitch() + part * 8) = pair;
+        *reinterpret_cast<u32*>(to + n * 8 * result_pitch() + i * 8) = pair;
       }
     }
   }
@@ -305,119 +312,157 @@ struct ChunkColumns {
       load_matrix_x4_transposed(keys[pair], added_keys + slot + part * kPart + pair * 32);
     }
   }
-  // Computes the tokens from position `base` on, whose results go to `to`, from what lies in a slot, and begins with
-  // the slot `next`, once `full` has completed the phase of that parity.
-  __device__ __forceinline__ void run(u32 slot, int turn, int base, u16* to, u32 next, u32 full, u32 parity) {
-    // What is the tokens' own of their values, and weights.
-    u32 pairs[4];
-    load_matrix_x4_transposed(pairs, values + slot);
-    const float of_matrix = *reinterpret_cast<const float*>(reinterpret_cast<const char*>(decay) + slot);
-    float own[2][4];
+  // What is loaded for the updates of a chunk, before what the keys find is known.
+  struct OwnParts {
+    u32 values[4];    // pairs of tokens
+    float own[2][4];  // what the updates have of the values
     float2 of_found[2], of_update[2];
+    Tf32Pair inverse[3];  // of the pairs of tiles (0, 0), (1, 0) and (1, 1)
+    float decay;
+  };
+  __device__ __forceinline__ OwnParts load_own(u32 slot) const {
+    OwnParts parts;
+    load_matrix_x4_transposed(parts.values, values + slot);
+    parts.decay = load_shared_float(decay + slot);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const float2 value = unpack2(pairs[n * 2 + part]);
-        own[n][part * 2] = value.x, own[n][part * 2 + 1] = value.y;
+      for (int i = 0; i < 2; ++i) {
+        const float2 value = unpack2(parts.values[n * 2 + i]);
+        parts.own[n][i * 2] = value.x, parts.own[n][i * 2 + 1] = value.y;
       }
-      scale(own[n], of_tile(0, slot, n));
-      of_found[n] = of_tile(1, slot, n), of_update[n] = of_tile(3, slot, n);
+      scale(parts.own[n], of_tile(kOfValue, slot, n));
+      parts.of_found[n] = of_tile(kOfFound, slot, n), parts.of_update[n] = of_tile(kOfUpdate, slot, n);
     }
-    const Tf32Pair inverse[3] = {weights(of_pairs, slot, 0, 0), weights(of_pairs, slot, 1, 0),
-                                 weights(of_pairs, slot, 1, 1)};
-
-    float keys[2][4] = {}, queries[2][4] = {};
-    find(slot, keys, queries);
-    const bool is_ready = barrier_test(full, parity);
-    give(turn, keys, queries);
-    for_each([&](u64, float& x) { x *= of_matrix; });
-    take(turn, keys, queries);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) parts.inverse[i] = weights(of_pairs, slot, (i + 1) / 2, i / 2);
+    return parts;
+  }
+  // Subtracts what the keys find.
+  __device__ __forceinline__ void subtract_found(const float (&keys)[2][4], OwnParts& parts) const {
     if constexpr (Operands::kCorrects) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
+        const float2 factors = parts.of_found[n];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          own[n][i] = fmaf(i % 2 == 0 ? -of_found[n].x : -of_found[n].y, keys[n][i], own[n][i]);
+        for (int i = 0; i < 4; ++i) {
+          parts.own[n][i] = fmaf(i % 2 == 0 ? -factors.x : -factors.y, keys[n][i], parts.own[n][i]);
+        }
       }
     }
-    if (!is_ready || base < state.past) {
-      if (base < state.past) load_updates(base, own);
-      barrier_wait(full, parity);
-    }
-
-    // The updates, and then what the results have of them.
-    const Tf32Operand left_own[2] = {Tf32Operand(own[0]), Tf32Operand(own[1])};
-    float corrections[3][4] = {};
+  }
+  // Computes the updates of the chunk from what is the tokens' own, which is also `left_own`.
+  __device__ __forceinline__ void correct(const Tf32Operand (&left_own)[2], const OwnParts& parts,
+                                          float (&updates)[2][4]) const {
+    float sums[3][4] = {};
     if constexpr (Operands::kCorrects) {
 #pragma unroll
       for (int product = 0; product < Tf32Operand::kProducts; ++product) {
-        left_own[0].multiply(corrections[1], inverse[1], product);
-        left_own[1].multiply(corrections[2], inverse[2], product);
-        left_own[0].multiply(corrections[0], inverse[0], product);
+        left_own[0].multiply(sums[1], parts.inverse[1], product);
+        left_own[1].multiply(sums[2], parts.inverse[2], product);
+        left_own[0].multiply(sums[0], parts.inverse[0], product);
       }
     }
-    u32 added[kPairs][4];
-    load_added(slot, 0, added);
-    float results[kTokenTiles][4], late_results[kTokenTiles][4] = {};
-    Tf32Pair of_results[kTokenTiles][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      updates[0][i] = parts.own[0][i] + sums[0][i];
+      updates[1][i] = parts.own[1][i] + (sums[1][i] + sums[2][i]);
+    }
+  }
+  // Computes results from what queries find and what they see of updates; `late` is a part to be added.
+  __device__ __forceinline__ void see(u32 slot, const Tf32Operand (&left_own)[2], const float (&queries)[2][4],
+                                      float (&results)[kTokenTiles][4], float (&late)[kTokenTiles][4]) const {
+    Tf32Pair of_own[kTokenTiles][2];
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      const float2 factors = two_of(of_query, slot, n * 8);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) results[n][i] = queries[n][i] * (i % 2 == 0 ? factors.x : factors.y);
+      for (int i = 0; i < 4; ++i) results[n][i] = queries[n][i];
+      scale(results[n], load_shared_two(of_query + slot + n * 8 * 4));
 #pragma unroll
-      for (int k = 0; k < 2; ++k) of_results[n][k] = weights(seen, slot, n, k);
+      for (int k = 0; k < 2; ++k) of_own[n][k] = weights(seen, slot, n, k);
     }
 #pragma unroll
     for (int product = 0; product < Tf32Operand::kProducts; ++product) {
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
-        left_own[0].multiply(results[n], of_results[n][0], product);
-        left_own[1].multiply(late_results[n], of_results[n][1], product);
+        left_own[0].multiply(results[n], of_own[n][0], product);
+        left_own[1].multiply(late[n], of_own[n][1], product);
       }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      own[1][i] += corrections[1][i] + corrections[2][i];
-      own[0][i] += corrections[0][i];
-    }
-    load_pair(next, 0);
-
-    // The matrix.
+  }
+  // Adds all tokens of the chunk, whose keys are `added`, to the matrix, which has decayed.
+  __device__ __forceinline__ LeftOperand advance(const float (&updates)[2][4], const OwnParts& parts,
+                                                 const u32 (&added)[kPairs][4]) {
     float scaled[2][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scaled[n][i] = own[n][i];
-      scale(scaled[n], of_update[n]);
+      for (int i = 0; i < 4; ++i) scaled[n][i] = updates[n][i];
+      scale(scaled[n], parts.of_update[n]);
     }
-    const LeftOperand updates(scaled[0], scaled[1]);
-    add_products(updates, added);
+    const LeftOperand operand(scaled[0], scaled[1]);
+    add_products(operand, added);
+    return operand;
+  }
+  // Computes the tokens from position `base` on, whose results go to `to`, from what lies in a slot, and begins with
+  // the next slot, of which there is one unless it is_last. Calls release(stage) once the slot has been read. kStored:
+  // whether some of the tokens are in the state.
+  template <bool kStored, typename Release>
+  __device__ __forceinline__ void run(RingPlace<kChunkSlots>& place, int turn, int base, u16* to, bool is_last,
+                                      const Release& release) {
+    const int stage = place.stage;
+    const u32 slot = stage * sizeof(ChunkSlot);
+    OwnParts parts = load_own(slot);
+    float keys[2][4] = {}, queries[2][4] = {};
+    find(slot, keys, queries);
+    if (!is_last) place.advance();
+    const u32 next = place.base + place.stage * 16, parity = place.parity;
+    const bool is_ready = __ballot_sync(0xffffffffu, barrier_test(next, parity)) == 0xffffffffu;
+    give(turn, keys, queries);
+    for_each([&](u64, float& x) { x *= parts.decay; });
+    take(turn, keys, queries);
+    subtract_found(keys, parts);
+    if constexpr (kStored) load_updates(base, parts.own);
+    if (!is_ready) barrier_wait(next, parity);
+
+    const Tf32Operand left_own[2] = {Tf32Operand(parts.own[0]), Tf32Operand(parts.own[1])};
+    float updates[2][4], results[kTokenTiles][4], late_results[kTokenTiles][4] = {};
+    correct(left_own, parts, updates);
+    u32 added[kPairs][4];
+    load_added(slot, 0, added);
+    see(slot, left_own, queries, results, late_results);
+    load_pair(place.stage * sizeof(ChunkSlot), 0);
+    if constexpr (!kStored) release(stage);
+    const LeftOperand operand = advance(updates, parts, added);
     if constexpr (!kRounds) left = LeftOperand(tiles[0], tiles[1]);
-    u32 own_values[kTokenTiles][2];
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) results[n][i] += late_results[n][i];
-#pragma unroll
-      for (int part = 0; part < 2; ++part) own_values[n][part] = half == 0 ? pairs[n * 2 + part] : pairs[2 + part];
-    }
-    store_results(to, base, results, own_values);
-    if (base < state.past || base + kChunk >= state.next_length) {
-      if (base < state.past) {
-        for (int part = 1; part < kParts; ++part) {
-          load_added(slot, part, added);
-          add_products(updates, added);
-        }
+    store_results(to, base, results, late_results, parts.values);
+
+    if constexpr (kStored) {
+      for (int part = 1; part < kParts; ++part) {
+        load_added(slot, part, added);
+        add_products(operand, added);
       }
-      if (half == 0) store_updates(base, own);
-      if (base + kChunk == state.next_length) store();
+      release(stage);
       if constexpr (!kRounds) left = LeftOperand(tiles[0], tiles[1]);
+    }
+    if (base + kChunk >= state.next_length) {
+      if (half == 0) store_updates(base, updates);
+      if (base + kChunk == state.next_length) store();
     }
     if constexpr (kRounds) {
       for_each([&](u64, float& x) { x = kept_element(x); });
       left = LeftOperand(tiles[0], tiles[1]);
+    }
+  }
+  // Computes the chunks from number `begin` to `end` of all.
+  template <bool kStored, typename Release>
+  __device__ __forceinline__ void run_chunks(RingPlace<kChunkSlots>& place, int begin, int end, int num_chunks,
+                                             int first_row, const Release& release) {
+    int base = state.length + begin * kChunk, turn = begin % 2 * kTurn;
+    u16* to = first_result(first_row, base);
+    for (int number = begin; number < end; ++number) {
+      run<kStored>(place, turn, base, to, number + 1 == num_chunks, release);
+      base += kChunk, to += kChunk * result_pitch(), turn = kTurn - turn;
     }
   }
 };
@@ -449,6 +494,8 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
   const u32 barriers = shared_address(slots + kChunkSlots);
   ReplayState state(of_head, span);
   state.settle(span);
+  state.past = uniform(state.past), state.end = uniform(state.end);
+  state.length = uniform(state.length), state.next_length = uniform(state.next_length);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_column = block * TL_COLUMNS;
   const int rank = kSharers > 1 ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
@@ -494,19 +541,16 @@ __device__ __forceinline__ void replay_chunks(const Operands& from, float* of_he
     RingPlace<kChunkSlots> place{barriers};
     barrier_wait(barriers, 0);
     columns.load_pair(0, 0);
-    u16* to = columns.first_result(span.first, state.length);
-    int base = state.length, turn = 0;
-    for (int number = 0; number < num_chunks; ++number) {
-      const u32 slot = place.stage * sizeof(ChunkSlot), empty = barriers + place.stage * 16 + 8;
-      const bool is_own = rank == owner_of(place.stage);
-      if (number + 1 < num_chunks) place.advance();
-      columns.run(slot, turn, base, to, place.stage * sizeof(ChunkSlot), barriers + place.stage * 16, place.parity);
+    const auto release = [&](int stage) {
+      const u32 empty = barriers + stage * 16 + 8;
       release_stage(empty, lane);
 #if TL_HAS_CLUSTERS
-      if (!is_own && releasing_lane(lane)) barrier_arrive_of_block(empty, rank ^ 1);
+      if (rank != owner_of(stage) && releasing_lane(lane)) barrier_arrive_of_block(empty, rank ^ 1);
 #endif
-      base += kChunk, to += kChunk * columns.result_pitch(), turn = kTurn - turn;
-    }
+    };
+    const int num_stored = min_of(num_chunks, ceil_div(state.past - state.length, kChunk));
+    columns.template run_chunks<true>(place, 0, num_stored, num_chunks, span.first, release);
+    columns.template run_chunks<false>(place, num_stored, num_chunks, num_chunks, span.first, release);
   }
   // Another block may still signal that it has read a slot.
   if constexpr (kSharers > 1) cluster_sync();

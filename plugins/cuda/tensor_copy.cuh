@@ -49,17 +49,4 @@ __device__ __forceinline__ void store_of_block(u32 address, const float (&values
                : "memory");
 }
 
-__device__ __forceinline__ void load_shared(float (&values)[4], u32 address) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_shared(u32 (&words)[4], u32 address) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-
 }  // namespace tl

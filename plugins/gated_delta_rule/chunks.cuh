@@ -1,7 +1,7 @@
 // GatedDeltaRule of long sequences; see cuda/replay_rule.cuh.
 //
-// Launch: grid = (value heads * kBlocks, sequences with chunks), kReplayThreads threads, TL_SHARED_BYTES of dynamic
-// shared memory.
+// Launch: grid = (value heads * kBlocks, sequences with chunks) in clusters of kSharers blocks, kReplayThreads threads,
+// TL_SHARED_BYTES of dynamic shared memory.
 #include "cuda/replay_chunks.cuh"
 #include "gated_delta_rule/rule.cuh"
 

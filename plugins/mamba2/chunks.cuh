@@ -1,7 +1,7 @@
 // Mamba2 of long sequences; see cuda/replay_rule.cuh.
 //
-// Launch: grid = (heads * kBlocks, sequences with chunks), kReplayThreads threads, TL_SHARED_BYTES of dynamic shared
-// memory.
+// Launch: grid = (heads * kBlocks, sequences with chunks) in clusters of kSharers blocks, kReplayThreads threads,
+// TL_SHARED_BYTES of dynamic shared memory.
 #include "cuda/replay_chunks.cuh"
 #include "mamba2/rule.cuh"
 

@@ -174,10 +174,12 @@ inline void st_async_shared_cluster_mbarrier_complete_tx_bytes_v2_f32(u32 target
   store_async(target, values, 8, barrier);
 }
 inline void st_shared_v4_b32(u32 address, Group<4, const u32> from) { store_shared(address, from); }
+inline void st_shared_v4_f32(u32 address, Group<4, const float> from) { store_shared(address, from); }
 inline void st_shared_v2_b32(u32 address, Group<2, const u32> from) { store_shared(address, from); }
 inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, address); }
 inline void st_shared_cluster_v4_f32(u32 address, Group<4, const float> from) { store_shared(address, from); }
 inline void ld_shared_v4_f32(Group<4, float> to, u32 address) { load_shared(to, address); }
+inline void ld_shared_v2_f32(Group<2, float> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
 inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }

@@ -92,6 +92,20 @@ def test_matrices_of_many_columns() -> None:
     check_state_steps(gated_delta_rule(1, 1, 8, 1100), [20], [[(0, 9)], [(0, 11)]], torch.bfloat16, Emulator())
 
 
+@pytest.mark.parametrize(
+    "operator",
+    [
+        gated_delta_rule(1, 1, 32, 32),
+        gated_delta_rule(1, 1, 16, 16),
+        gated_delta_rule(1, 1, 32, 64, state_dtype="bfloat16"),
+        mamba2(1, 1, 32, 32, state_dtype="bfloat16"),
+    ],
+)
+def test_more_chunks_than_slots(operator: Operator) -> None:
+    """Slots of chunks are used again, and by both blocks of a cluster, if a head has several."""
+    check_state_steps(operator, [240], [[(0, 200)], [(0, 37)]], torch.bfloat16, Emulator())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_token_that_repeats(dtype: torch.dtype) -> None:
     check_a_token_that_repeats(gated_delta_rule(1, 2, 32, 32), 60, dtype, Emulator())
