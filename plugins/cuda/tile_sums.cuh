@@ -174,6 +174,9 @@ struct TileSums {
   // piece is loaded before the current one is multiplied; a piece of 4-bit weights is long enough without that.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
     constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, Ring::kTeamWarps);
+    // Whether every warp has kTurns pieces of every stage, which then overlap. With more tokens, registers would spill.
+    constexpr bool kEven = Ring::kTokenTiles == 1 && Product::kLastK == Ring::kStageK &&
+                           Ring::kStageK % (Ring::kPieceK * Ring::kTeamWarps) == 0;
     constexpr int kAhead = kBlock == 0 || Ring::kForm == WeightForm::kE2m1 ? 0 : 1;
     const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.present, lane);
     Loaded loaded[1 + kAhead];
@@ -181,8 +184,8 @@ struct TileSums {
     for (int i = 0; i < kTurns + kAhead; ++i) {
       const int k = (warp + i * Ring::kTeamWarps) * Ring::kPieceK,
                 before = k - kAhead * Ring::kTeamWarps * Ring::kPieceK;
-      if (before >= k_size) break;
-      if (i < kTurns && k < k_size) loaded[i % (1 + kAhead)].load(data, k, rows, lane);
+      if (!kEven && before >= k_size) break;
+      if (i < kTurns && (kEven || k < k_size)) loaded[i % (1 + kAhead)].load(data, k, rows, lane);
       if (i >= kAhead) add(loaded[(i - kAhead) % (1 + kAhead)]);
     }
   }
