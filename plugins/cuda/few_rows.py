@@ -49,16 +49,11 @@ class GemvConfig:
     splits: ClassVar[int] = 1
 
     @property
-    def takes_long(self) -> bool:
-        """Whether multiplying takes longer than copying: E2M1 takes the most instructions for its bytes."""
-        return self.form.is_dequantized_in_blocks and self.form.weight_bits == 4
-
-    @property
     def consumer_warps(self) -> int:
         """The number of warps that multiply."""
         if self.teams > 1:
             return self.teams * _TEAM_WARPS[self.form.weight_bits]
-        return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
+        return _MANY_CONSUMER_WARPS if self.form.takes_long else CONSUMER_WARPS
 
     def in_teams(self, in_features: int, tokens: int, device: Device) -> GemvConfig:
         """This configuration, with several teams if weights are dequantized in blocks and the ring has room.

@@ -54,7 +54,7 @@ struct Consumer {
   }
 
   template <class Product, bool kNorm, class Op>
-  __device__ __forceinline__ void run(const Op& op, const StreamedRows& x, const float* norm_weight, float epsilon) {
+  __device__ __forceinline__ void run(Op op, const StreamedRows& x, const float* norm_weight, float epsilon) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
     if constexpr (kNorm) warm<Product::kIn>(norm_weight);
     if constexpr (!WalkOf<Op>::kWaits) wait_for_previous_kernel();
@@ -64,8 +64,11 @@ struct Consumer {
       load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
           to, sums(0), x.rows, norm_weight, epsilon, rows);
     }
-    if constexpr (WalkOf<Op>::kWaits) wait_for_previous_kernel();
-    if constexpr (WalkOf<Op>::kWaits) allow_next_kernel();
+    if constexpr (WalkOf<Op>::kWaits) {
+      wait_for_previous_kernel();
+      allow_next_kernel();
+      op.take_list();
+    }
     products<Product>(op);
   }
 

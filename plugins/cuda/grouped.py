@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from trtllm_lite.common.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import Buffer, Device, Extent, Kernel, Launch, TensorMap, WeightBuffers, kernel, launch
 from .clusters import RESIDENT, resident_grid
-from .few_rows import RING_SHARE, ROWS_PER_TILE, GemvConfig, gemv_config
+from .few_rows import RING_SHARE, ROWS_PER_TILE, FewRows, GemvConfig, gemv_config
 from .tiles import MOST_SWAP_AB_ROWS, SWAP_AB_COLUMNS, TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
 
@@ -25,8 +26,11 @@ _FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for 
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # ints: of a list's header, a ChosenExpert, an ExpertRows
 ROW_THREADS = 128  # threads per block of kernels that move rows; a thread has eight features
 _MOST_STAGE_BYTES = 2048  # bytes of a weight row in a stage
-_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # with one tile per stage, and with two
+# Kernels of GroupedLinear have so many bytes in flight with one tile per stage, and with two. Those of
+# GroupedGatedLinear, some of whose stages are not full, have the last number.
+_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS, _IN_FLIGHT_BYTES_OF_GATED = 150 * 1024, 100 * 1024, 100 * 1024
 _STEP_BYTES = 128
+_MOST_IMBALANCE = 1.05  # of what the busiest block reads, by the average
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
 _X_WEIGHT = 0.25  # the cost of a byte of x relative to a byte of the weight, for one tile of swap-AB
@@ -93,10 +97,11 @@ def gated_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, dev
     if config is None or config.stream_x or tokens > most_gemv_rows(form, device):
         return None
     stage_k = _equal_stage(in_features, form, ceil(in_features / config.stage_k))
-    config = replace(config, stage_k=stage_k).in_teams(in_features, tokens, device)
-    if config.teams > 1 or not config.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:
+    config = replace(config, stage_k=stage_k, in_flight_bytes=_IN_FLIGHT_BYTES_OF_GATED)
+    config = config.in_teams(in_features, tokens, device)
+    if config.teams > 1 or not form.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:
         return config  # tiles of a stage are of one expert
-    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS)
+    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE)
     room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
     return pairs if room >= 3 * pairs.stage_bytes(tokens) else config
 
@@ -110,7 +115,7 @@ def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
 def summed_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> GemvConfig | None:
     """How GroupedLinear streams its weight and rows of x: in stages of equal depth, if three of them fit.
 
-    The weight's rows are divided among blocks in eights. With 4-bit weights, up to two tiles share rows of x.
+    Blocks share out the weight's rows. With 4-bit weights, up to two tiles share rows of x.
     """
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % EIGHT:
@@ -122,8 +127,8 @@ def summed_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, de
         stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
         config = GemvConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
-        tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if config.takes_long else (1, _IN_FLIGHT_BYTES)
-        rows = _stage_rows(out_features // EIGHT, tiles)
+        tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if form.takes_long else (1, _IN_FLIGHT_BYTES)
+        rows = _stage_rows(out_features, tiles, feature_grain(out_features, form))
         config = replace(config, stage_rows=rows, in_flight_bytes=in_flight)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
         if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
@@ -131,10 +136,31 @@ def summed_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, de
     return None
 
 
-def _stage_rows(eights: int, tiles: int) -> int:
-    """Rows of a stage of up to ``tiles`` tiles, if blocks share ``eights`` groups of eight rows in equal stages."""
-    of_block = ceil(eights / min(eights, RESIDENT[1]))
-    return EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
+def _stage_rows(features: int, tiles: int, grain: int) -> int:
+    """Rows of a stage of up to ``tiles`` tiles, if blocks share out ``features`` rows and have equal stages."""
+    blocks = min(features // EIGHT, RESIDENT[1])
+    ends = [block * (features // grain) // blocks * grain for block in range(blocks + 1)]
+    eights = max(ceil(end / EIGHT) - first // EIGHT for first, end in pairwise(ends))
+    return EIGHT * ceil(eights / ceil(eights / (2 * tiles)))
+
+
+def feature_grain(features: int, form: WeightForm) -> int:
+    """How many neighbouring ``features`` blocks do not part when they share out features (TL_GRAIN).
+
+    The fewer they are, the less the busiest block has to read, but the more of its tiles lack rows. This is the largest
+    number with which that block has at most 5 % more than the average; if multiplying takes long, tiles are whole.
+    """
+    blocks = RESIDENT[1]
+    if features // EIGHT <= blocks or form.takes_long:
+        return EIGHT
+    most = _MOST_IMBALANCE * features / blocks
+    return next((grain for grain in (8, 4, 2) if grain * ceil(features / (grain * blocks)) <= most), 1)
+
+
+def in_list_room(how: FewRows, choice: ExpertChoice) -> FewRows:
+    """``how`` in a kernel that has a list of ChosenExpert in shared memory."""
+    room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
+    return replace(how, device=replace(how.device, shared_bytes=room))
 
 
 def stream_grid(tiles: int) -> tuple[Extent]:

@@ -82,6 +82,11 @@ class WeightForm:
         return self.in_blocks and not self.whole_rows
 
     @property
+    def takes_long(self) -> bool:
+        """Whether multiplying a few rows takes longer than copying: E2M1 takes the most instructions for its bytes."""
+        return self.is_dequantized_in_blocks and self.weight_bits == 4
+
+    @property
     def is_dequantized(self) -> bool:
         """Whether tiled kernels dequantize the weight to x's type before they multiply."""
         return self.weight_bits < 8 * self.x_bytes

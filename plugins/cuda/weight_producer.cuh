@@ -58,7 +58,8 @@ struct Producer {
     barrier_wait(at.empty(), at.parity ^ 1);
   }
 
-  // Copies the contiguous rows of a half tile. Past the last feature there is nothing to copy.
+  // Copies the contiguous rows of a half tile to the places that they have among eight. Past the last feature there is
+  // nothing to copy.
   template <class Product, class Op>
   __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step, const Halves& mine) {
     using Walk = WalkOf<Op>;
@@ -79,7 +80,8 @@ struct Producer {
       const int half = share + i * Ring::kSharers;
       const char* from =
           static_cast<const char*>(op.weight) + (mine.first[i] * Product::kIn + first_k) * Ring::kWeightBits / 8;
-      stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
+      const u32 place = half * 8 + static_cast<u32>(mine.first[i]) % 8;
+      stage_copy_rows<8>(at.data() + place * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
                          mine.present[i], bytes, at.full(), lane, policy);
       if constexpr (kBlock != 0) {
         const u64 run = (mine.first[i] / 8 * (Product::kIn / kBlock) + first_k / kBlock) * kBlockBytes;
@@ -122,11 +124,9 @@ struct Producer {
   // Copies weights without waiting for the previous kernel, unless that lists them; copies x only after that kernel has
   // ended. `warp`: number of the producer warp.
   template <class Product, class Op>
-  __device__ __forceinline__ void run(const Op& op, const u16* x, int warp) {
+  __device__ __forceinline__ void run(Op op, const u16* x, int warp) {
     using Walk = WalkOf<Op>;
-    if constexpr (Walk::kWaits) wait_for_previous_kernel();
-    const int parts = Walk::parts(op), total = groups.groups(op) * parts * Product::kChunks;
-    const int turn = warp / Ring::kSharers;
+    const int parts = Walk::parts(op), turn = warp / Ring::kSharers;
     share = warp % Ring::kSharers;
     Step<Product, Op> step;
     at.advance(turn);
@@ -144,6 +144,15 @@ struct Producer {
       step.advance(Ring::kTurns, parts);
     };
     int i = turn, early = 0;
+    if constexpr (Walk::kWaits) {
+      static_assert(Walk::kOnePart && !Product::kStreamX);
+      // No more than the ring has room for: consumers empty no stage before they have the list, too.
+      const int known = min_of(Walk::known_tiles(op) / Ring::kTilesPerStage * Product::kChunks, Ring::kStages);
+      for (; i < known; i += Ring::kTurns, next()) ask();
+      wait_for_previous_kernel();
+      op.take_list();
+    }
+    const int total = groups.groups(op) * parts * Product::kChunks;
     for (; i < total && (!Product::kStreamX || early < kInFlight); i += Ring::kTurns, ++early, next()) ask();
     if constexpr (Product::kStreamX) {
       wait_for_previous_kernel();

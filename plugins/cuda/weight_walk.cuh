@@ -10,7 +10,9 @@ namespace tl {
 // specialise this.
 template <class Op>
 struct WalkOf {
-  static constexpr bool kWaits = false;   // whether the previous kernel lists the weights; an earlier one wrote x
+  // Whether the previous kernel lists the weights; an earlier one wrote x. Such Ops have one part. known_tiles() are
+  // known before that; take_list() of the Op then reads the list.
+  static constexpr bool kWaits = false;
   static constexpr bool kListed = false;  // whether streamed rows of x are not contiguous
   static constexpr bool kOwn = false;     // whether the Op assigns tiles to blocks itself
   static constexpr bool kOnePart = true;  // whether parts() is 1

@@ -4,56 +4,91 @@
 //
 // The weights of every chosen expert are read once and multiplied by all rows; the results of rows that did not choose
 // the expert are dropped. Bytes: 4*I*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8
-// experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the list of experts, so
-// weights cannot be prefetched before its end. Launch and macros: see linear/cuda.cuh and cuda/chosen_experts.cuh;
-// TL_OUT is the number of gated features I, TL_BIAS and TL_SCALES_INPUTS are 0 or 1, TL_ACTIVATION is as in
-// cuda/activation.cuh.
+// experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the list of experts, so only
+// weights of shared experts, which every step reads, are prefetched before its end. Launch and macros: see
+// linear/cuda.cuh, cuda/chosen_experts.cuh and cuda/feature_range.cuh; TL_OUT is the number of gated features I,
+// TL_SHARED the number of shared experts, TL_LIST_INTS the size of the list, TL_BIAS and TL_SCALES_INPUTS are 0 or 1,
+// TL_ACTIVATION is as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
+#include "cuda/feature_range.cuh"
 #include "cuda/gemv_linear.cuh"
 
 namespace tl {
 
-// A tile is eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in]. begin() and
-// store() count tiles among those of the chosen experts, first_row() among those of all experts.
+constexpr int kSharedExperts = TL_SHARED, kListVectors = ceil_div(TL_LIST_INTS, 4);
+
+// A tile is a run of eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in].
+//
+// The features of all experts that are read are shared out among blocks: a block has some of the shared experts, which
+// it reads first, and some of the others. Of both together, blocks have equally many. (Where the others are only a few
+// hundred features, two blocks may have the same one, and store the same result.)
 struct GroupedGatedOp {
-  static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   const void* weight;
   BlockNumbers numbers;
-  const float* scale;  // [experts, 2, TL_OUT]
-  const float* bias;   // [experts, 2, TL_OUT]
-  ChosenExperts chosen;
+  const float* scale;   // [experts, 2, TL_OUT]
+  const float* bias;    // [experts, 2, TL_OUT]
+  const uint4* listed;  // the list in global memory
+  uint4* list;          // its copy in shared memory
   const float* shares;  // [rows, kTopK]
   u16* y;               // [rows, kTopK, TL_OUT]
+  FeatureRange of_shared = FeatureRange::of_block(kSharedExperts * TL_OUT, blockIdx.x, gridDim.x);
+  FeatureRange of_others = {};
 
-  __device__ __forceinline__ u64 first_row(int tile, int half) const {
-    return static_cast<u64>(tile / kTiles * 2 + half) * TL_OUT + tile % kTiles * 8;
+  __device__ __forceinline__ ChosenExperts chosen() const { return {reinterpret_cast<const int*>(list)}; }
+  // Copies the list to shared memory, where looking up a tile's expert takes no time. All threads of the block call
+  // this.
+  __device__ __forceinline__ void take_list() {
+    for (int i = threadIdx.x; i < kListVectors; i += kFewRowsThreads) list[i] = __ldcg(listed + i);
+    asm volatile("bar.sync 0, %0;" ::"n"(kFewRowsThreads) : "memory");
+    const int all = max_of(chosen().count(), kSharedExperts) * TL_OUT, block = blockIdx.x;
+    const FeatureRange both = FeatureRange::of_block(all, block, gridDim.x);
+    of_others = {both.first - of_shared.first, both.end - of_shared.end};
   }
-  __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + chosen[tile / kTiles].slots[m]; }
-  // The tile's number among the tiles of all experts.
-  __device__ __forceinline__ u64 first_number(int tile) const {
-    return first_row(chosen[tile / kTiles].expert * kTiles + tile % kTiles, 0);
+
+  __device__ __forceinline__ bool is_shared(int tile) const { return tile < of_shared.runs(); }
+  // The tile's features, counted over the shared experts or over the others.
+  __device__ __forceinline__ FeatureRange features(int tile) const {
+    return is_shared(tile) ? of_shared.run(tile) : of_others.run(tile - of_shared.runs());
   }
+  __device__ __forceinline__ static int number(const FeatureRange& features) { return (features.end - 1) / TL_OUT; }
+  __device__ __forceinline__ int expert(int tile) const {
+    const int at = number(features(tile));
+    return is_shared(tile) ? kExperts - kSharedExperts + at : chosen()[at].expert;
+  }
+  // The tile's expert in the list, at whose end are the shared ones, if there are rows.
+  __device__ __forceinline__ const ChosenExpert& record(int tile) const {
+    const int at = number(features(tile));
+    return chosen()[is_shared(tile) ? max_of(chosen().count() - kSharedExperts, 0) + at : at];
+  }
+  __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + record(tile).slots[m]; }
+  // The first row of the tile's run of eight, gate rows or up rows.
+  __device__ __forceinline__ u64 run_row(int tile, int half) const {
+    return static_cast<u64>(expert(tile) * 2 + half) * TL_OUT + first_feature(tile);
+  }
+  __device__ __forceinline__ int first_feature(int tile) const { return features(tile).first % TL_OUT / 8 * 8; }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     Begun begun{shares[slot(tile, m)], 0.0f, 1.0f, 1.0f};
     if constexpr (kScaledRows) {
-      const float* of_tile = scale + first_number(tile) + f;
+      const float* of_tile = scale + run_row(tile, 0) + f;
       begun.scale_a = of_tile[0];
       begun.scale_b = of_tile[TL_OUT];
     }
     return begun;
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
+    const FeatureRange own = features(tile);
+    if (!own.has(own.first / 8 * 8 + f)) return;
     const float before = TL_SCALES_INPUTS != 0 ? begun.x : 1.0f, behind = TL_SCALES_INPUTS != 0 ? 1.0f : begun.x;
     gate *= before;
     up *= before;
     if constexpr (TL_BIAS != 0) {
-      const float* of_tile = bias + first_number(tile) + f;
+      const float* of_tile = bias + run_row(tile, 0) + f;
       gate += of_tile[0];
       up += of_tile[TL_OUT];
     }
-    y[static_cast<u64>(slot(tile, m)) * TL_OUT + tile % kTiles * 8 + f] =
+    y[static_cast<u64>(slot(tile, m)) * TL_OUT + first_feature(tile) + f] =
         pack1(gated<TL_ACTIVATION>(gate, up) * behind);
   }
 };
@@ -61,17 +96,18 @@ struct GroupedGatedOp {
 template <>
 struct WalkOf<GroupedGatedOp> {
   using Op = GroupedGatedOp;
-  static constexpr bool kWaits = true, kListed = false, kOwn = false, kOnePart = true;
-  __device__ __forceinline__ static int tiles(const Op& op) { return op.chosen.count() * Op::kTiles; }
+  static constexpr bool kWaits = true, kListed = false, kOwn = true, kOnePart = true;
+  __device__ __forceinline__ static int tiles(const Op& op) { return op.of_shared.runs() + op.of_others.runs(); }
+  __device__ __forceinline__ static int known_tiles(const Op& op) { return op.of_shared.runs(); }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {
-    return op.first_row(op.chosen[tile / Op::kTiles].expert * Op::kTiles + tile % Op::kTiles, half);
+    return op.run_row(tile, half) + op.features(tile).first % 8;
   }
-  __device__ __forceinline__ static constexpr int num_rows(const Op&, int, int) { return 8; }
+  __device__ __forceinline__ static int num_rows(const Op& op, int tile, int) { return op.features(tile).count(); }
   __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
   __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
   __device__ __forceinline__ static bool stores(const Op& op, int tile, int row, int) {
-    return op.chosen[tile / Op::kTiles].rows >> row & 1;
+    return op.chosen().count() > 0 && (op.record(tile).rows >> row & 1) != 0;
   }
 };
 
@@ -81,8 +117,10 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
                          const void* weight_offset, const float* bias, const float* norm_weight, const int* chosen,
                          const float* shares, int rows, float epsilon, float x_scale) {
+  __shared__ uint4 list[tl::kListVectors];
   const float* scale = static_cast<const float*>(weight_scale);
+  const uint4* listed = reinterpret_cast<const uint4*>(chosen);
   tl::few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
-      tl::GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, {chosen}, shares, y});
+      tl::GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, listed, list, shares, y});
 }

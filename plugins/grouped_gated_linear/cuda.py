@@ -5,12 +5,15 @@ from __future__ import annotations
 from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.few_rows import FewRows
 from ..cuda.grouped import (
+    EIGHT,
     ROW_THREADS,
     ExpertChoice,
     GroupTiling,
     check_sorted,
     check_vectors,
     choice_of,
+    feature_grain,
+    in_list_room,
     row_grid,
     stream_grid,
 )
@@ -41,11 +44,15 @@ def stream(
     assert isinstance(out_features, int)
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **choice.defines}
     flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_SCALES_INPUTS": int(scales_inputs)}
-    specialised = how.kernel("grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags)
-    most = min(choice.experts, how.tokens * choice.top_k)
+    gated = min(choice.experts, how.tokens * choice.top_k) * out_features
+    flags |= {"TL_SHARED": choice.shared, "TL_LIST_INTS": choice.chosen_ints(how.tokens)}
+    flags["TL_GRAIN"] = feature_grain(gated, how.config.form)
+    specialised = in_list_room(how, choice).kernel(
+        "grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags
+    )
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, *weight.numbers, bias, norm_weight, chosen, shares, rows, epsilon, how.x_scale)
-    return launch(specialised, stream_grid(most * out_features // 8), y, x, *operands)
+    return launch(specialised, stream_grid(gated // EIGHT), y, x, *operands)
 
 
 def sort_rows(

@@ -5,25 +5,18 @@
 // weights; rows that did not choose it are zeros, so that a row's sum does not depend on the other rows. The list of
 // experts was written before the previous kernel (GroupedGatedLinear), so weights are prefetched before that kernel's
 // end. Bytes: 2*N*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8 experts of N = 2048, K
-// = 768: 25 MB, 5.6 us at 4.47 TB/s). Launch and macros: see linear/cuda.cuh and cuda/chosen_experts.cuh; TL_BIAS and
-// TL_RESIDUAL (0 or 1), TL_LIST_INTS (the size of the list).
+// = 768: 25 MB, 5.6 us at 4.47 TB/s). Launch and macros: see linear/cuda.cuh, cuda/chosen_experts.cuh and
+// cuda/feature_range.cuh; TL_BIAS and TL_RESIDUAL (0 or 1), TL_LIST_INTS (the size of the list).
 #include "cuda/chosen_experts.cuh"
+#include "cuda/feature_range.cuh"
 #include "cuda/gemv_linear.cuh"
 
 namespace tl {
 
-// Divides the features of y among blocks in eights: two blocks differ by at most eight features. With whole tiles, some
-// blocks would have two tiles and others one.
-struct Eights {
-  int first, count;
-
-  __device__ __forceinline__ Eights(int all, int block, int blocks)
-      : first(block * all / blocks), count((block + 1) * all / blocks - first) {}
-};
-
-// weight is [experts, TL_OUT, in]. Tiles are counted within the block, stage by stage.
+// weight is [experts, TL_OUT, in]. Blocks share out the features of y; tiles are counted within the block, stage by
+// stage.
 struct GroupedOp {
-  static constexpr int kEights = TL_OUT / 8, kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
+  static constexpr int kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   static_assert(!kScaledRows, "row scales of several experts cannot be applied to one sum");
   const void* weight;
@@ -34,12 +27,18 @@ struct GroupedOp {
   const float* shares;  // [rows, kTopK]
   const u16* residual;
   u16* y;
-  Eights eights;
+  FeatureRange own;
 
-  // The first feature of half a tile; negative if it does not exist.
-  __device__ __forceinline__ int feature(int tile, int half) const {
-    const int of_stage = tile % kStageTiles * 2 + half, eight = tile / kStageTiles * kStageEights + of_stage;
-    return of_stage < kStageEights && eight < eights.count ? (eights.first + eight) * 8 : -1;
+  // The features of half a tile, if there are any.
+  __device__ __forceinline__ FeatureRange features(int tile, int half) const {
+    const int of_stage = tile % kStageTiles * 2 + half;
+    return of_stage < kStageEights ? own.run(tile / kStageTiles * kStageEights + of_stage) : FeatureRange{};
+  }
+  // Feature `f` of the run of eight; negative if the half tile does not have it.
+  __device__ __forceinline__ int feature(int tile, int half, int f) const {
+    const FeatureRange of_half = features(tile, half);
+    const int at = of_half.first / 8 * 8 + f;
+    return of_half.has(at) ? at : -1;
   }
   __device__ __forceinline__ float added(int feature, int m) const {
     float sum = TL_RESIDUAL ? unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature)) : 0.0f;
@@ -53,12 +52,12 @@ struct GroupedOp {
     return sum;
   }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
-    const int first = feature(tile, 0), second = feature(tile, 1);
-    return {first < 0 ? 0.0f : added(first + f, m), second < 0 ? 0.0f : added(second + f, m), 1.0f, 1.0f};
+    const int first = feature(tile, 0, f), second = feature(tile, 1, f);
+    return {first < 0 ? 0.0f : added(first, m), second < 0 ? 0.0f : added(second, m), 1.0f, 1.0f};
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun begun) const {
-    const int first = feature(tile, 0), second = feature(tile, 1);
-    u16* to = y + static_cast<u64>(m) * TL_OUT + f;
+    const int first = feature(tile, 0, f), second = feature(tile, 1, f);
+    u16* to = y + static_cast<u64>(m) * TL_OUT;
     if (first >= 0) to[first] = pack1(a + begun.x);
     if (second >= 0) to[second] = pack1(b + begun.y);
   }
@@ -70,14 +69,14 @@ struct WalkOf<GroupedOp> {
   // A kernel earlier than the previous one wrote the list of chosen experts, so that none waits for it.
   static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;
   __device__ __forceinline__ static int tiles(const Op& op) {
-    return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;
+    return ceil_div(op.own.runs(), Op::kStageEights) * Op::kStageTiles;
   }
   __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
   __device__ __forceinline__ static u64 first_row(const Op& op, int part, int tile, int half) {
-    return static_cast<u64>(op.chosen[part].expert) * TL_OUT + op.feature(tile, half);
+    return static_cast<u64>(op.chosen[part].expert) * TL_OUT + op.features(tile, half).first;
   }
   __device__ __forceinline__ static int num_rows(const Op& op, int tile, int half) {
-    return op.feature(tile, half) < 0 ? 0 : 8;
+    return op.features(tile, half).count();
   }
   __device__ __forceinline__ static u32 present(const Op& op, int part, int, int) { return op.chosen[part].rows; }
   __device__ __forceinline__ static int x_row(const Op& op, int part, int row) {
@@ -99,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     list[i] = reinterpret_cast<const uint4*>(chosen)[i];
   }
   const tl::ChosenExperts listed{reinterpret_cast<const int*>(list)};
-  const tl::Eights eights(tl::GroupedOp::kEights, blockIdx.x, gridDim.x);
+  const tl::FeatureRange own = tl::FeatureRange::of_block(TL_OUT, blockIdx.x, gridDim.x);
   tl::few_rows_linear<TL_IN, 0>(
       {x, 0.0f}, nullptr, 0.0f, rows,
-      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y, eights});
+      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y, own});
 }

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from ..cuda.few_rows import FewRows
-from ..cuda.grouped import EIGHT, ROW_THREADS, ExpertChoice, GroupTiling, choice_of, row_grid, stream_grid
+from ..cuda.grouped import (
+    EIGHT,
+    ROW_THREADS,
+    ExpertChoice,
+    GroupTiling,
+    choice_of,
+    feature_grain,
+    in_list_room,
+    row_grid,
+    stream_grid,
+)
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
@@ -36,10 +46,8 @@ def stream(
 ) -> Launch:
     """y [rows, out] = the sum over each row's experts, listed by ``chosen`` [+ residual]; x includes the shares."""
     flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
-    flags["TL_LIST_INTS"] = choice.chosen_ints(how.tokens)
-    room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
-    how = replace(how, device=replace(how.device, shared_bytes=room))
-    specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
+    flags |= {"TL_LIST_INTS": choice.chosen_ints(how.tokens), "TL_GRAIN": feature_grain(features(y), how.config.form)}
+    specialised = in_list_room(how, choice).kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
     operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
     return launch(specialised, stream_grid(features(y) // EIGHT), y, x, *operands)

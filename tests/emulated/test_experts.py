@@ -21,7 +21,8 @@ from tests.gpu.expert_checks import (
 from tests.gpu.launches import H200
 from tests.gpu.memory import Memory
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import ExpertChoice
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice, feature_grain
+from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
@@ -90,6 +91,12 @@ def test_shared_experts_are_computed(max_rows: int, rows: int, scales_inputs: bo
     gemv, machine = max_rows <= 16, Emulator(num_sms=3)
     device = SMALL if gemv else H200
     check_experts(mixture, rows, torch.bfloat16, gemv=gemv, residual=rows != 3, device=device, machine=machine)
+
+
+def test_a_block_has_more_tiles_of_shared_experts_than_stages() -> None:
+    """The block's first stages are full before its list of experts is there."""
+    mixture = Mixture(9, 3, 128, 176, 2, "softmax", shared=2)
+    check_experts(mixture, 2, torch.bfloat16, gemv=True, device=SMALL, machine=Emulator(num_sms=1))
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "llama4", "qwen"])
@@ -167,6 +174,17 @@ def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
     """A stage has 16, 24 or 32 rows of the weight; a few blocks have many stages each, the last of which is smaller."""
     mixture, machine = Mixture(4, 2, hidden, 128, 4), Emulator(num_sms=3)
     check_experts(mixture, 3, torch.bfloat16, gemv=True, residual=True, form=form, machine=machine)
+
+
+@pytest.mark.parametrize("form", [Form("bfloat16"), FP8, FORMS[1]], ids=str)
+@pytest.mark.parametrize("shared", [0, 1])
+def test_blocks_share_out_features_one_by_one(form: Form, shared: int) -> None:
+    """Blocks begin and end within runs of eight features, whose rows and numbers they copy to their places."""
+    mixture = Mixture(9, 3, 1152, 448, 1, "normalized_softmax", shared=shared)
+    for features in (3 * mixture.inner, mixture.hidden):
+        assert feature_grain(features, weight_form("bfloat16")) == 1
+    how = {"norm": True, "residual": True, "form": form, "machine": Emulator(num_sms=17)}
+    check_experts(mixture, 1, torch.bfloat16, gemv=True, **how)
 
 
 @pytest.mark.each_value
