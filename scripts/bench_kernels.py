@@ -136,7 +136,7 @@ def mixture_cases(mixture: Mixture, rows: int, dtype: str) -> Iterator[Case]:
     outputs: list[np.ndarray | None] = [activations(rows, top_k, inner), activations(rows, hidden), room]
     layouts = [*["row_major"] * 2, *["gated_panel64"] * 2, "row_major", "gated_panel64", "row_major"]
     how: dict[str, float] = {"moe_tp_size": 1}
-    gated = {**how, "activation": "silu"}
+    gated = {**how, "activation": "silu", "self_gated": 0}
     yield Case("GroupedGatedLinear", "gate_up", rows, inputs, outputs, gated, layouts, 2 * flops, dtype, share)
     shape = (experts, hidden, inner)
     packed, scale, bias, _, offset, _ = weight(shape, "panel64", dtype)

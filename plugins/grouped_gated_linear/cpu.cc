@@ -11,7 +11,7 @@ void grouped_gated_linear(const KernelArgs& args) {
   const Tensor& x = args.inputs[grouped_gated_linear::kX];
   const Tensor& weight = args.inputs[grouped_gated_linear::kWeight];
   const Tensor& ids = args.inputs[grouped_gated_linear::kIds];
-  const auto [activation, moe_tp_size] = grouped_gated_linear::attributes_of(args);
+  const auto [activation, moe_tp_size, self_gated] = grouped_gated_linear::attributes_of(args);
   const std::int64_t first = args.rank / moe_tp_size * weight.shape[0];
   const std::int64_t features = weight.shape[2], top_k = ids.shape[1];
   float* y = args.outputs[grouped_gated_linear::kY].as<float>();
@@ -26,7 +26,7 @@ void grouped_gated_linear(const KernelArgs& args) {
                         args.outputs[grouped_gated_linear::kMembers],
                         first};
   const auto finish = [&](const float* sums, std::int64_t member, std::int64_t panel) {
-    float* to = y + member * features;
+    float* to = y + member * features * (1 + self_gated);
     const float* bias = biases ? biases + experts.expert_of(member) * 2 * features : nullptr;
     const Vec share = broadcast(shares ? shares[member] : 1.0f);
     const std::int64_t begin = panel * kHalf, last = min(begin + kHalf, features);
@@ -36,7 +36,12 @@ void grouped_gated_linear(const KernelArgs& args) {
         gate = gate + load_first(bias + n, last - n);
         up = up + load_first(bias + features + n, last - n);
       }
-      store_first(to + n, gated(activation, gate, up), last - n);
+      if (self_gated) {
+        store_first(to + n, gated(activation, gate, gate), last - n);
+        store_first(to + features + n, gated(activation, up, up), last - n);
+      } else {
+        store_first(to + n, gated(activation, gate, up), last - n);
+      }
     }
   };
   experts.multiply_each(

@@ -1,14 +1,15 @@
 // GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T [+
 // b[0]], w[1].T [+ b[1]]. Here w and b belong to the expert that row m has chosen in slot s, and share is its share.
-// With TL_SCALES_INPUTS, not the result but both products are multiplied by the share.
+// With TL_SCALES_INPUTS, not the result but both products are multiplied by the share. With TL_SELF_GATED, y[m, s] has
+// share * activation(g) * g and, behind these features, share * activation(u) * u.
 //
 // The weights of every chosen expert are read once and multiplied by all rows; the results of rows that did not choose
 // the expert are dropped. Bytes: 4*I*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8
 // experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the list of experts, so only
 // weights of shared experts, which every step reads, are prefetched before its end. Launch and macros: see
 // linear/cuda.cuh, cuda/chosen_experts.cuh and cuda/feature_range.cuh; TL_OUT is the number of gated features I,
-// TL_SHARED the number of shared experts, TL_LIST_INTS the size of the list, TL_BIAS and TL_SCALES_INPUTS are 0 or 1,
-// TL_ACTIVATION is as in cuda/activation.cuh.
+// TL_SHARED the number of shared experts, TL_LIST_INTS the size of the list, TL_BIAS, TL_SCALES_INPUTS and
+// TL_SELF_GATED are 0 or 1, TL_ACTIVATION is as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
 #include "cuda/feature_range.cuh"
@@ -16,6 +17,7 @@
 
 namespace tl {
 
+constexpr int kResults = 1 + TL_SELF_GATED;
 constexpr int kSharedExperts = TL_SHARED, kListVectors = ceil_div(TL_LIST_INTS, 4);
 
 // A tile is a run of eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in].
@@ -32,7 +34,7 @@ struct GroupedGatedOp {
   const uint4* listed;  // the list in global memory
   uint4* list;          // its copy in shared memory
   const float* shares;  // [rows, kTopK]
-  u16* y;               // [rows, kTopK, TL_OUT]
+  u16* y;               // [rows, kTopK, kResults * TL_OUT]
   FeatureRange of_shared = FeatureRange::of_block(kSharedExperts * TL_OUT, blockIdx.x, gridDim.x);
   FeatureRange of_others = {};
 
@@ -88,8 +90,13 @@ struct GroupedGatedOp {
       gate += of_tile[0];
       up += of_tile[TL_OUT];
     }
-    y[static_cast<u64>(slot(tile, m)) * TL_OUT + first_feature(tile) + f] =
-        pack1(gated<TL_ACTIVATION>(gate, up) * behind);
+    u16* to = y + static_cast<u64>(slot(tile, m)) * kResults * TL_OUT + first_feature(tile) + f;
+    if constexpr (TL_SELF_GATED != 0) {
+      to[0] = pack1(gated<TL_ACTIVATION>(gate, gate) * behind);
+      to[TL_OUT] = pack1(gated<TL_ACTIVATION>(up, up) * behind);
+    } else {
+      to[0] = pack1(gated<TL_ACTIVATION>(gate, up) * behind);
+    }
   }
 };
 

@@ -21,6 +21,11 @@ from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 
+def _self_gated(y: Buffer, weight: WeightBuffers) -> int:
+    """Whether y has features of both matrices of ``weight``, which then are the halves of one without a gate."""
+    return int(y.shape[-1] != weight.values.shape[-2])
+
+
 def stream(
     y: Buffer,
     x: Buffer,
@@ -38,15 +43,16 @@ def stream(
 ) -> Launch:
     """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists.
 
-    If shares scale inputs (``scales_inputs``), the products g and u are multiplied by them instead.
+    If shares scale inputs (``scales_inputs``), the products g and u are multiplied by them instead. If y has twice as
+    many features, they are activation(g) * g and activation(u) * u.
     """
     out_features = weight.values.shape[-2]
     assert isinstance(out_features, int)
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **choice.defines}
     flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_SCALES_INPUTS": int(scales_inputs)}
     gated = min(choice.experts, how.tokens * choice.top_k) * out_features
+    flags |= {"TL_SELF_GATED": _self_gated(y, weight), "TL_GRAIN": feature_grain(gated, how.config.form)}
     flags |= {"TL_SHARED": choice.shared, "TL_LIST_INTS": choice.chosen_ints(how.tokens)}
-    flags["TL_GRAIN"] = feature_grain(gated, how.config.form)
     specialised = in_list_room(how, choice).kernel(
         "grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags
     )
@@ -75,8 +81,9 @@ def tiled(
     activation: str,
     bias: Buffer | None = None,
 ) -> Launch:
-    """y = activation(g) * u for rows that are sorted by expert."""
+    """y = activation(g) * u, or activation(g) * g and activation(u) * u, for rows that are sorted by expert."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_BIAS": int(bias is not None)}
+    flags["TL_SELF_GATED"] = _self_gated(y, weight)
     specialised = how.kernel("grouped_gated_linear", weight, flags)
     return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, bias, groups)
 

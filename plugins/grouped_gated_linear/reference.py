@@ -18,5 +18,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.
     if shares is not None:
         both = both * shares[..., None, None]
     gate, up = np.moveaxis(both if bias is None else both + bias[found], 2, 0)
+    if attributes["self_gated"]:
+        gate = up = np.concatenate([gate, up], axis=-1)
     y = np.where(own[..., None], gated(attributes["activation"], gate, up), 0).astype(np.float32)
     return y, np.zeros_like(x), np.zeros(len(x), np.int32)

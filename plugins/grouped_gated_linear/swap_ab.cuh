@@ -7,6 +7,7 @@
 namespace tl {
 
 struct SwapAbGatedOp {
+  static constexpr int kResults = 1 + TL_SELF_GATED;
   static constexpr int kParts = 2, kRun = kTileColumns / 2, kHalfRun = kRun;
   u16* y;
   BlockNumbers numbers;
@@ -28,8 +29,15 @@ struct SwapAbGatedOp {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = row + f * 8 + i;
-        if (r < rows)
-          y[static_cast<u64>(r) * TL_OUT + at] = pack1(gated<TL_ACTIVATION>(sums[f][i] + gate, sums[f][2 + i] + up));
+        if (r >= rows) continue;
+        const float g = sums[f][i] + gate, u = sums[f][2 + i] + up;
+        u16* to = y + static_cast<u64>(r) * kResults * TL_OUT + at;
+        if constexpr (TL_SELF_GATED != 0) {
+          to[0] = pack1(gated<TL_ACTIVATION>(g, g));
+          to[TL_OUT] = pack1(gated<TL_ACTIVATION>(u, u));
+        } else {
+          to[0] = pack1(gated<TL_ACTIVATION>(g, u));
+        }
       }
     }
   }

@@ -1,10 +1,11 @@
 // GroupedGatedLinear for many rows on sm_90a, sorted by expert: y = activation(g) * u with g, u = x @ w[0].T [+ b[0]],
-// w[1].T [+ b[1]], where w and b belong to the row's expert.
+// w[1].T [+ b[1]], where w and b belong to the row's expert. With TL_SELF_GATED, y has activation(g) * g and, behind
+// these features, activation(u) * u.
 //
 // Bytes: 4*I*K for each chosen expert, 2*(K + I) per row. FLOPs: 4*I*K per row. Floor: bytes / bandwidth up to about
 // 180 rows per expert (128 experts of I = 768, K = 2048: 805 MB, 180 us at 4.47 TB/s), FLOPs / rate above. Launch and
-// macros: see cuda/tiled_linear.cuh and cuda/chosen_experts.cuh; TL_ACTIVATION as in cuda/activation.cuh, TL_BIAS (0 or
-// 1).
+// macros: see cuda/tiled_linear.cuh and cuda/chosen_experts.cuh; TL_ACTIVATION as in cuda/activation.cuh, TL_BIAS and
+// TL_SELF_GATED (0 or 1).
 #define TL_Y_TYPE 0
 #define TL_ADDED 0
 #include "cuda/grouped_tiles.cuh"
@@ -32,7 +33,30 @@ struct BiasedGatedOp : TiledGatedOp {
         for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
       }
     }
-    TiledGatedOp::finish(sums, row, column, rows, columns, row_scales);
+    if constexpr (TL_SELF_GATED != 0) {
+      store_each(sums, row, column, rows, columns);
+    } else {
+      TiledGatedOp::finish(sums, row, column, rows, columns, row_scales);
+    }
+  }
+  // Stores the features of both halves of a matrix, each gated by itself.
+  template <int kBoth>
+  __device__ __forceinline__ void store_each(const float (&sums)[kBoth][4], int row, int column, int rows,
+                                             int columns) const {
+    static_assert(!kScaledRows, "rows have no scales");
+    constexpr int kCount = kBoth / 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int half = i / 2, part = i % 2, r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
+      u16* to = static_cast<u16*>(y) + (static_cast<u64>(r) * 2 + part) * TL_OUT + column;
+      u32 pieces[kCount];
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+        const float a = sums[part * kCount + f][half * 2], b = sums[part * kCount + f][half * 2 + 1];
+        pieces[f] = pack2(gated(a, a), gated(b, b));
+      }
+      RowPart<kCount>{to, present, static_cast<int>(threadIdx.x) % 32}.store(pieces);
+    }
   }
 };
 

@@ -62,6 +62,14 @@ def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size:
     _check(_mixture(family, tmp_path, **heads), tmp_path, tp_size, moe_ep_size)
 
 
+@pytest.mark.parametrize(("tp_size", "moe_ep_size"), [(2, 1), (2, 2), (4, 2)])
+def test_ranks_share_out_both_halves_of_experts_without_gates(tp_size: int, moe_ep_size: int, tmp_path: Path) -> None:
+    """Halves have 24 features, which two ranks take in eights."""
+    sizes = {"n_routed_experts": EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "mamba_num_heads": 8}
+    sizes |= {"n_groups": 4, "moe_intermediate_size": 48}
+    _check(checkpoint_of("nemotron_h", tmp_path, **sizes), tmp_path, tp_size, moe_ep_size)
+
+
 @pytest.mark.parametrize("pair", [(0, 3), (8, 11), (2, 9)], ids=["first rank", "last rank", "two ranks"])
 def test_experts_that_all_tokens_choose_may_be_anywhere(pair: tuple[int, int], tmp_path: Path) -> None:
     """Every token chooses one of two experts: ranks without these have nothing to compute."""

@@ -27,6 +27,10 @@ FAMILIES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "granitemoehybrid": ({"shared_intermediate_size": 74}, (2, 2, 2)),
     "kimi_linear": ({"num_shared_experts": 1}, (1, 1)),
     "llama4": ({}, (1, 1)),
+    "nemotron_h": (
+        {"moe_latent_size": None, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 96},
+        (2,),
+    ),
     "qwen2_moe": ({"shared_expert_intermediate_size": 74}, (2, 2)),
     "qwen3_5_moe": ({"shared_expert_intermediate_size": 37}, (1, 1, 1)),
     "qwen3_next": ({"shared_expert_intermediate_size": 111}, (3, 3, 3)),

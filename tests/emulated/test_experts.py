@@ -26,6 +26,8 @@ from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
+FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat16"), Form("int8", 32, offsets=True)
 
 
 @pytest.mark.each_value
@@ -123,6 +125,14 @@ def test_few_rows(dtype: torch.dtype, max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, dtype, gemv=True, **how)
 
 
+@pytest.mark.parametrize("form", [None, FP8], ids=str)
+@pytest.mark.parametrize(("gemv", "max_rows", "rows"), [(True, 2, 2), (False, 64, 37)])
+def test_experts_gate_themselves(gemv: bool, max_rows: int, rows: int, form: Form | None) -> None:
+    mixture = Mixture(9, 3, 128, 64, max_rows, "normalized_sigmoid", shared=1, self_gated=True)
+    machine = Emulator(num_sms=3)
+    check_experts(mixture, rows, torch.bfloat16, gemv=gemv, residual=True, form=form, machine=machine)
+
+
 @pytest.mark.parametrize(("gemv", "max_rows", "rows"), [(True, 4, 3), (True, 16, 16), (False, 64, 37)])
 def test_biases(gemv: bool, max_rows: int, rows: int) -> None:
     """Biases of router scores and of experts; gate and up projections are clamped."""
@@ -154,10 +164,6 @@ def test_sums_are_normed(hidden: int, dtype: torch.dtype) -> None:
     """A row has fewer vectors than the block has threads, as many, or more."""
     mixture, is_long = Mixture(8, 3, hidden, 0, 4), hidden > 4096
     check_summed_norm(mixture, 3, dtype, residual=not is_long, shares=hidden != 72, machine=Emulator())
-
-
-FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
-FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat16"), Form("int8", 32, offsets=True)
 
 
 @pytest.mark.each_value

@@ -59,6 +59,7 @@ class Mixture:
     rank: int = 0
     shared: int = 0
     gate: bool = False
+    self_gated: bool = False
 
     @property
     def candidates(self) -> int:
@@ -81,7 +82,12 @@ class Mixture:
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of the weights of GroupedGatedLinear and of GroupedLinear."""
-        return (self.local, 2, self.inner, self.hidden), (self.local, self.hidden, self.inner)
+        return (self.local, 2, self.inner, self.hidden), (self.local, self.hidden, self.features)
+
+    @property
+    def features(self) -> int:
+        """The features of an expert: those of both matrices, if each gates itself."""
+        return self.inner * (1 + self.self_gated)
 
     @property
     def routing(self) -> router.Scoring:
@@ -275,7 +281,7 @@ def check_experts(
     added, of_bias = memory.optional("residual", stream), [memory.optional(f"bias{i}", b) for i, b in enumerate(biases)]
     memory.tensors |= gate_up.tensors | down.tensors
     first, second = gate_up.buffers, down.buffers
-    features = (mixture.max_rows, mixture.top_k, mixture.inner)
+    features = (mixture.max_rows, mixture.top_k, mixture.features)
     hidden = memory("hidden", torch.full(features, POISON, device=at, dtype=dtype))
     y = memory("y", torch.full((mixture.max_rows, mixture.hidden), POISON, device=at, dtype=dtype))
     of_x, num_rows = memory("x", x), symbol("rows")
@@ -344,7 +350,7 @@ def _run_sorted(
     memory.run(gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice, before), rows, machine)
     gating = {"activation": _ACTIVATIONS[biases[0] is not None], "bias": biases[0]}
     memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, of_gated, **gating), rows, machine)
-    flat = replace(hidden, shape=(count, mixture.inner))
+    flat = replace(hidden, shape=(count, mixture.features))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
     memory.run(summed.tiled(results, flat, second, lists.groups, of_summed, biases[1]), rows, machine)
     memory.run(summed.combine(y, summed.Results(results, lists.places, behind, added), num_rows, choice), rows, machine)
@@ -398,6 +404,9 @@ def _expected(
         if biases[0] is not None and biases[1] is not None:
             gate, up = (gate + biases[0][expert, 0]).clamp(max=7), (up + biases[0][expert, 1]).clamp(-7, 7)
             result = (gate * torch.sigmoid(1.702 * gate) * (up + 1)) @ down[expert].double().T + biases[1][expert]
+        elif mixture.self_gated:
+            result = torch.cat([torch.nn.functional.silu(part) * part for part in (gate, up)], -1)
+            result = result @ down[expert].double().T
         else:
             result = (torch.nn.functional.silu(gate) * up) @ down[expert].double().T
         y[rows] += behind * result

@@ -146,6 +146,8 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"]) + int(attributes["num_shared"])
         bound["tallied"] = int(attributes["local_experts"]) + 3
+    if op == "GroupedGatedLinear":
+        bound["out_features"] = bound["matrix_features"] * (1 + int(attributes["self_gated"]))
     if op == "RaggedAttention":
         bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])
     if "num_seqs_plus_1" in bound:

@@ -13,7 +13,7 @@ SCORINGS = (
 )
 NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
 NO_SHARED = {"num_shared": 0, "shared_gate": 0}
-SILU = {"activation": "silu", "moe_tp_size": 1}
+SILU = {"activation": "silu", "moe_tp_size": 1, "self_gated": 0}
 ONE_RANK = {"moe_tp_size": 1}
 BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 # Each routing is (rows, experts, top_k).
@@ -248,9 +248,10 @@ def test_activations_and_biases(isa: str, activation: str) -> None:
     rng, ids = np.random.default_rng(6), _choices(9, 5, 3)
     x, weight = 8 * rng.standard_normal((9, 70), np.float32), _weight((5, 2, 37, 70), "float32")
     inputs = [x, ids, weight, None, rng.standard_normal((5, 2, 37), np.float32)]
-    attributes = {"activation": activation, "moe_tp_size": 1}
-    actual = run("GroupedGatedLinear", inputs, attributes, isa=isa, layout="gated_panel64")["y"]
-    assert_close(actual, reference("GroupedGatedLinear", inputs, attributes)["y"])
+    for self_gated in (0, 1):
+        attributes = {"activation": activation, "moe_tp_size": 1, "self_gated": self_gated}
+        actual = run("GroupedGatedLinear", inputs, attributes, isa=isa, layout="gated_panel64")["y"]
+        assert_close(actual, reference("GroupedGatedLinear", inputs, attributes)["y"])
 
 
 def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_threads: int = 2) -> np.ndarray:

@@ -99,13 +99,15 @@ class Biases:
 class Experts:
     """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or with another gating.
 
+    If ``gate`` is None, the up projection gates itself.
+
     With ``scale_inputs`` (Llama 4), the share multiplies x instead, and there are no biases. Matrices hold the rows of
     all experts, one expert after the other: ``gate`` and ``up`` are [experts * inner, hidden], ``down`` is [experts *
     hidden, inner].
     """
 
     num_experts: int
-    gate: WeightExpression
+    gate: WeightExpression | None
     up: WeightExpression
     down: WeightExpression
     activation: Gating
@@ -115,8 +117,11 @@ class Experts:
     def __call__(self, context: DecoderContext, x: ir.Value, shares: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] and shares [batch, seq, experts] to the shape of the activations."""
         graph, biases = context.graph, self.biases
-        gate = self._inner_features(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
+        gate = None
+        if self.gate is not None:
+            gate = self._inner_features(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
         up = self._inner_features(graph, x, self.up, None if biases is None else biases.up, "up_proj")
+        gate = up if gate is None else gate
         features = context.expert_of_feature(self.num_experts, self.down.shape[1])
         spread = graph.op("Gather", [shares, features], "spread", {"axis": -1})
         if self.scale_inputs:  # an expert that is not chosen gets inputs of 0, and returns 0

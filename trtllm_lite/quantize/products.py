@@ -12,6 +12,7 @@ from trtllm_lite.quantize.formats import Plain, StoredMatrix
 from trtllm_lite.quantize.formats.format import initializer, made_by
 
 LM_HEAD = "lm_head"
+_PROJECTIONS = ("gate", "up", "down")
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,7 @@ class Product:
 
     ``node`` is the MatMul; its second operand is made from the float32 value ``weight``, which ``reader`` reads. With
     ``of_experts`` the matrix has the rows of all experts of a mixture (network/moe.py). With ``of_shared`` it is one of
-    a gated MLP that all rows of a mixture share and that is as wide as some experts: engines compute it as experts, if
+    an MLP that all rows of a mixture share and that is as wide as some experts: engines compute it as experts, if
     it is stored like theirs (builder/passes/shared_experts.py).
     """
 
@@ -76,16 +77,22 @@ def find_products(graph: ir.Graph) -> list[Product]:
 
 
 def _shared_like_experts(products: Sequence[Product]) -> set[Product]:
-    """The products of gated MLPs that all rows of a mixture share, each as wide as some of the mixture's experts."""
+    """The products of MLPs that all rows of a mixture share, each as wide as some of the mixture's experts.
+
+    The MLP has the same projections as an expert: gate, up and down, or up and down.
+    """
     by_name = {product.name: product for product in products}
     found: set[Product] = set()
     for name, down in by_name.items():
         mixture, is_shared, last = name.rpartition(f".{SHARED_EXPERT}.")
         of_experts = by_name.get(f"{mixture}.{EXPERTS}.{last}")
-        own = [by_name.get(f"{mixture}.{SHARED_EXPERT}.{part}_proj") for part in ("gate", "up", "down")]
-        if is_shared and of_experts is not None and down is own[-1] and all(own):
+        own, theirs = (
+            {part: by_name[path] for part in _PROJECTIONS if (path := f"{mixture}.{scope}.{part}_proj") in by_name}
+            for scope in (SHARED_EXPERT, EXPERTS)
+        )
+        if is_shared and of_experts is not None and down is own.get("down") and own.keys() == theirs.keys():
             fits = of_experts.of_experts and down.in_features % of_experts.in_features == 0
-            found |= {product for product in own if product is not None and fits}
+            found |= set(own.values()) if fits else set()
     return found
 
 

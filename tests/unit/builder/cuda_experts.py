@@ -215,6 +215,17 @@ def _bias(macros: Macros, bias: Pointer | None, rows_of_each: int) -> np.ndarray
     return at(bias, np.float32, *shape) if macros["TL_BIAS"] else np.zeros(shape)
 
 
+def _results(macros: Macros) -> int:
+    """How many of an expert's matrices each have features of their own in the result."""
+    return 1 + macros.get("TL_SELF_GATED", 0)
+
+
+def _gated(macros: Macros, sums: np.ndarray) -> np.ndarray:
+    """The features of sums [..., 2 * out], which gate each other or each itself."""
+    both = [sums, sums] if macros["TL_SELF_GATED"] else np.split(sums, 2, axis=-1)
+    return gated_sums(macros, *both)
+
+
 @kernel
 def grouped_gated_linear(
     macros: Macros,
@@ -241,14 +252,14 @@ def grouped_gated_linear(
     factors = at(shares, np.float32, rows, top_k)
     ones = np.ones_like(factors)
     before, behind = (factors, ones) if macros["TL_SCALES_INPUTS"] else (ones, factors)
-    result = at(y, half, rows, top_k, out)
+    result = at(y, half, rows, top_k, out * _results(macros))
     for record in _listed(chosen, _CHOSEN):
         for row in range(rows):
             if record["rows"] >> row & 1:
                 slot = record["slots"][row]
                 sums = weights[record["expert"]] @ source[row] * before[row, slot]
                 sums += _bias(macros, bias, 2 * out)[record["expert"]]
-                result[row, slot] = gated_sums(macros, *np.split(sums, 2)) * behind[row, slot]
+                result[row, slot] = _gated(macros, sums) * behind[row, slot]
 
 
 @kernel
@@ -364,7 +375,7 @@ def grouped_gated_linear_tiled(
 ) -> None:
     del grid
     for rows, result in _tiles(macros, x, (weight, weight_scale, weight_offset), bias, y, groups, parts=2):
-        rows[...] = gated_sums(macros, *np.split(result, 2, axis=1))
+        rows[...] = _gated(macros, result)
 
 
 @kernel
@@ -395,7 +406,7 @@ def _tiles(
     half, found = half_type(macros), _listed(groups, _GROUP)
     weights, last = _of_experts(macros, weight, parts * macros["TL_OUT"]), int(found["end"].max())
     source = at(x, half, last, macros["TL_IN"]).astype(np.float64)
-    result = at(y, half, last, macros["TL_OUT"])
+    result = at(y, half, last, macros["TL_OUT"] * _results(macros))
     biases = _bias(macros, bias, parts * macros["TL_OUT"])
     of_groups = [(slice(group["first"], group["end"]), group["expert"]) for group in found]
     assert all(rows.stop - rows.start <= macros["TL_X_BOX"] * macros["TL_X_BOXES"] for rows, _ in of_groups)

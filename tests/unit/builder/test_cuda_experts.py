@@ -189,6 +189,21 @@ def test_shared_experts_with_a_gate_take_no_kernels_of_their_own(
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
 
 
+def test_experts_without_gates_have_half_the_rows_twice(tmp_path: Path) -> None:
+    """The shared expert of Nemotron is two of its experts; sums over experts read all features."""
+    sizes = {"moe_latent_size": None, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 96}
+    of_states = {"mamba_num_heads": 8, "mamba_head_dim": 24, "n_groups": 2, "ssm_state_size": 24, "head_dim": 16}
+    lowered = lowered_model(network_of("nemotron_h", tmp_path, **sizes, **of_states), "bfloat16")
+    for program in lowered.programs:
+        found = {}
+        for command in program.commands:
+            if isinstance(command, Launch) and command.kernel.name.startswith("grouped_"):
+                found[command.kernel.name.split("_linear")[0]] = dict(command.kernel.defines)
+        gated, summed = found["grouped_gated"], found["grouped"]
+        assert (gated["TL_SELF_GATED"], gated["TL_OUT"], summed["TL_IN"]) == (1, 24, 48)
+        assert gated["TL_TOP_K"] == 3 + 2
+
+
 def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:
     lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
     for program in lowered.programs:

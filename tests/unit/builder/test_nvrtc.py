@@ -68,6 +68,7 @@ SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1, "TL_CHUNKED": 
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
 LISTED = {"TL_LIST_INTS": 68, "TL_GRAIN": 4}
+SHARED = LISTED | {"TL_SHARED": 1, "TL_SELF_GATED": 1}
 CHOICE = EXPERTS | {
     **{"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_BIAS": 1, "TL_CORRECTION": 1, "TL_SCORING": 0, "TL_SCORES": 256},
     **{"TL_SHARED": 0, "TL_SHARED_GATE": 0},
@@ -162,10 +163,10 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | LISTED | {"TL_SCALES_INPUTS": 1, "TL_SHARED": 1},
+    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | SHARED | {"TL_SCALES_INPUTS": 1},
     "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 128, "TL_SHARES": 1},
-    "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 1},
-    "grouped_gated_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 4},
+    "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 5, "TL_SELF_GATED": 1},
+    "grouped_gated_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 4, "TL_SELF_GATED": 0},
     "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 128, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/combine_norm.cuh": EXPERTS
     | NORM

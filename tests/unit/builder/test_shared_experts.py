@@ -87,6 +87,27 @@ def test_nothing_is_left_of_a_shared_expert(
         np.testing.assert_array_equal(array(down)[experts + number], stored["down"][:, rows])
 
 
+@pytest.mark.parametrize("scheme", [None, "int8_wo", "fp8_rowwise"])
+def test_experts_without_gates_are_stored_once(scheme: str | None, tmp_path: Path) -> None:
+    """The halves of an expert's matrix lie where gate and up projections do, and so do those of shared experts."""
+    sizes = {"moe_latent_size": None, "hidden_size": 64, "moe_intermediate_size": 32}
+    network = network_of("nemotron_h", tmp_path, moe_shared_expert_intermediate_size=64, **sizes)
+    up = network.graph.initializers["weights.layers.1.mlp.experts.up_proj.weight"].const_value
+    assert up is not None
+    if scheme is not None:
+        recipe = Recipe(scheme)
+        network, _ = quantize_network(network, recipe, made_up(network))
+    model, fusions = run_passes(network, UNTIL)
+    assert [one.fused for one in decisions_of(fusions)] == [True]
+    (gate_up,), (down,) = (nodes_of(model.graph, op_type, DOMAIN) for op_type in OF_EXPERTS[1:])
+    assert attribute(gate_up, "self_gated") == 1
+    assert dims(operands(gate_up)["weight"]) == (8 + 2, 2, 16, 64)
+    assert (dims(results(gate_up)["y"]) or ())[1:] == (3 + 2, 32)
+    assert dims(operands(down)["weight"]) == (8 + 2, 64, 32)
+    if scheme is None:
+        np.testing.assert_array_equal(array(gate_up)[:8].reshape(8 * 32, 64), up.numpy())
+
+
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gpt_oss"])
 def test_a_mixture_alone_is_no_candidate(family: str, tmp_path: Path) -> None:
     _, fusions = run_passes(network_of(family, tmp_path), UNTIL)
@@ -101,7 +122,7 @@ def test_a_mixture_alone_is_no_candidate(family: str, tmp_path: Path) -> None:
         (
             "nemotron_h",
             {"moe_latent_size": None, "moe_shared_expert_intermediate_size": 74},
-            "the shared expert has no gate projection, and an expert has two matrices",
+            "the shared expert has no gate projection, and an expert has two of the matrices that read rows",
         ),
     ],
 )

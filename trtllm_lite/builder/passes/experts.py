@@ -1,6 +1,6 @@
 """Recognises the experts of a mixture: one gated MLP (network/moe.py), weighted by the shares of a router."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,13 +20,15 @@ from trtllm_lite.builder.passes.attention_pattern import expect
 from trtllm_lite.network.tensors import extents, lazy, stack
 from trtllm_lite.quantize.formats import FORMATS, StoredMatrix, in_one_form
 
+_EIGHT = 8
+
 
 @dataclass(frozen=True)
 class Experts:
     """Operands of GroupedGatedLinear and GroupedLinear for ``num_experts`` experts of ``inner`` features.
 
     ``result`` is the sum over the experts' outputs for ``x``. With ``scale_inputs`` shares multiply ``x`` instead of
-    the outputs.
+    the outputs. If experts are ``self_gated``, ``gate_up`` has the halves of their one matrix.
     """
 
     x: ir.Value
@@ -36,6 +38,7 @@ class Experts:
     down: Mapping[str, ir.TensorProtocol]
     activation: str
     scale_inputs: bool
+    self_gated: bool
     result: ir.Value
 
 
@@ -55,15 +58,35 @@ def match_experts(scatter: ir.Node) -> Experts:
     expect(_is_expert_of_feature(spread, experts, inner), "the shares are not repeated for all features")
     expect((gate_bias is None) == (up_bias is None), "one of gate and up has a bias")
     parts = [_by_expert(matrix, experts) for matrix in in_one_form([gate, up])]
-    gate_up = {operand: stack([part[operand] for part in parts], axis=1) for operand in parts[0]}
-    if gate_bias is not None and up_bias is not None:
-        biases = [_reshaped(bias, (experts, inner)) for bias in (gate_bias, up_bias)]
-        gate_up["bias"] = stack(biases, axis=1)
+    for part, added in zip(parts, (gate_bias, up_bias), strict=True):
+        if added is not None:
+            part["bias"] = _reshaped(added, (experts, inner))
+    self_gated = both[0] is both[1] and has_halves(inner)
+    gate_up = halves(parts[1]) if self_gated else beside(parts)
     of_down = _by_expert(down, experts)
     result, bias = _match_down_bias(product, shares, (experts, hidden))
     if bias is not None:
         of_down["bias"] = bias
-    return Experts(x, experts, inner, gate_up, of_down, gating.activation, scale_inputs, result)
+    return Experts(x, experts, inner, gate_up, of_down, gating.activation, scale_inputs, self_gated, result)
+
+
+def has_halves(inner: int) -> bool:
+    """Whether the ``inner`` features of an expert without a gate are halves of whole eights, as GPU kernels need."""
+    return inner % (2 * _EIGHT) == 0
+
+
+def halves(matrices: Mapping[str, ir.TensorProtocol]) -> dict[str, ir.TensorProtocol]:
+    """Tensors [experts, rows, …] of matrices as those of their upper and lower halves: [experts, 2, rows / 2, …]."""
+    found = {}
+    for operand, tensor in matrices.items():
+        experts, rows, *others = extents(tensor)
+        found[operand] = _reshaped(tensor, (experts, 2, rows // 2, *others))
+    return found
+
+
+def beside(parts: Sequence[Mapping[str, ir.TensorProtocol]]) -> dict[str, ir.TensorProtocol]:
+    """Tensors [experts, rows, …] of gate and of up projections as [experts, 2, rows, …]."""
+    return {operand: stack([part[operand] for part in parts], axis=1) for operand in parts[0]}
 
 
 def _match_weighted(spread: ir.Value) -> tuple[ir.Value, bool]:

@@ -86,7 +86,7 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
                 **({before: chosen["shares"]} if before else {}),
             },
             {"y": gated, **room("gate_up_proj", features)},
-            {"activation": experts.activation, "moe_tp_size": 1},
+            {"activation": experts.activation, "moe_tp_size": 1, "self_gated": int(experts.self_gated)},
         ),
         fused_node(
             "GroupedLinear",

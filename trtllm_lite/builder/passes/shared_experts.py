@@ -33,9 +33,10 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.activations import match_gating
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.experts import beside, halves
 from trtllm_lite.builder.passes.linear import transposed_matrix
 from trtllm_lite.builder.passes.sigmoid_gate import gate_of
-from trtllm_lite.network.tensors import add_initializer, concatenate, extents, lazy, stack
+from trtllm_lite.network.tensors import add_initializer, concatenate, extents, lazy
 from trtllm_lite.plugins.cuda.grouped import MAX_EXPERTS, MAX_TOP_K
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 from trtllm_lite.quantize.activations import recognise
@@ -108,7 +109,10 @@ def _match(mixture: _Mixture, product: ir.Node, gate: ir.Node | None) -> _Shared
     experts, down = operands(mixture.gated), _matrix_of(product)
     expect(recognise(product.inputs[0]) is None, "the shared expert multiplies rounded activations, experts do not")
     gating, name = match_gating(product.inputs[0], "the shared expert"), attribute(mixture.gated, "activation")
-    expect(gating.gate is not gating.up, "the shared expert has no gate projection, and an expert has two matrices")
+    self_gated = gating.gate is gating.up
+    found, expected = ("no gate projection", "two") if self_gated else ("a gate projection", "one")
+    fits = attribute(mixture.gated, "self_gated") == self_gated
+    expect(fits, f"the shared expert has {found}, and an expert has {expected} of the matrices that read rows")
     expect(gating.activation == name, f"the shared expert has the activation {gating.activation}, experts have {name}")
     gate_product, up_product = (_product(value) for value in (gating.gate, gating.up))
     reads = all(one.inputs[0] is experts["x"] for one in (gate_product, up_product))
@@ -120,7 +124,7 @@ def _match(mixture: _Mixture, product: ir.Node, gate: ir.Node | None) -> _Shared
     expect(fits, f"the shared expert has {wide} inner features, no multiple of the {inner} of an expert")
     count = wide // inner
     parts = [_rows_by_expert(matrix, count) for matrix in in_one_form(matrices)]
-    gate_up = {operand: stack([part[operand] for part in parts], axis=1) for operand in parts[0]}
+    gate_up = halves(parts[1]) if self_gated else beside(parts)
     shared = _Shared(count, _gate_column(mixture, gate), gate_up, _columns_by_expert(down, count))
     alike = _is_alike(shared.gate_up, mixture.gated) and _is_alike(shared.down, mixture.summed)
     expect(alike, "the shared expert stores its weights in another form than the experts")

@@ -5,10 +5,9 @@ from math import lcm
 import onnx_ir as ir
 
 from trtllm_lite.builder.constraints import implied_extents
-from trtllm_lite.builder.graph import attribute, operands, results
-from trtllm_lite.builder.sharding.products import PADDED_TO, cut_outputs
-from trtllm_lite.builder.sharding.products import share_inputs as share_inputs_of_product
-from trtllm_lite.builder.sharding.rank import Range, Rank, even_part
+from trtllm_lite.builder.graph import attribute, features_of, operands, results
+from trtllm_lite.builder.sharding.products import PADDED_TO, cut_outputs, take_inputs
+from trtllm_lite.builder.sharding.rank import Range, Rank, even_part, shifted
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.quantize.formats import matrix_of
@@ -25,13 +24,18 @@ def tally_own(rank: Rank, router: ir.Node) -> None:
 def share_outputs(rank: Rank, node: ir.Node) -> None:
     """Give the rank its features of its experts in ``node``, whose result only GroupedLinear reads."""
     _take_own(rank, node)
-    cut_outputs(rank, node, [_part_of_expert(rank, node)])
+    part, y = _part_of_expert(rank, node), results(node)["y"]
+    features = features_of(y)
+    cut_outputs(rank, node, [part])
+    if attribute(node, "self_gated"):  # y has the features of both halves
+        whole = part == (0, features // 2)
+        rank.mark(y, [(0, features)] if whole else [part, *shifted([part], features // 2)])
 
 
 def share_inputs(rank: Rank, node: ir.Node) -> None:
     """Let ``node`` read the rank's features of its experts."""
     _take_own(rank, node)
-    share_inputs_of_product(rank, node, rank.moe_tp_size)
+    take_inputs(rank, node, rank.part_of_inputs(node), rank.number % rank.moe_tp_size)
 
 
 def _take_own(rank: Rank, node: ir.Node) -> None:
@@ -45,10 +49,11 @@ def _take_own(rank: Rank, node: ir.Node) -> None:
 
 
 def _part_of_expert(rank: Rank, node: ir.Node) -> Range:
-    """The features that the rank has of each expert: whole blocks of the matrix that multiplies them."""
+    """The features that the rank has of each expert, or of its halves: whole blocks of the matrix that reads them."""
     (reader,) = {use.node for use in node.outputs[0].uses()}
     matrix = matrix_of(operands(reader))
     features, numbers = matrix.shape[-1], matrix.operands.get("weight_scale")
     blocks = 1 if numbers is None else extents(rank.tensor(numbers))[-1]
     padded_to = PADDED_TO if blocks == 1 else lcm(PADDED_TO, features // blocks)
-    return even_part(features, rank.moe_tp_size, rank.number % rank.moe_tp_size, padded_to)
+    matrices = 1 + attribute(node, "self_gated")
+    return even_part(features // matrices, rank.moe_tp_size, rank.number % rank.moe_tp_size, padded_to)

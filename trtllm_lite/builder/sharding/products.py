@@ -109,17 +109,21 @@ def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
 
 def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
     """Let ``node`` read only the rank's input features, one of ``num_parts`` parts that ranks have in turn."""
-    given = operands(node)
     if attribute(node, "activation", "none") != "none":
         raise rank.refusal(node, "its activation would be applied before the ranks' parts are added")
-    features = (dims(given["x"]) or ())[-1]
+    features = (dims(operands(node)["x"]) or ())[-1]
     assert isinstance(features, int)
     number = rank.number % num_parts
-    part = number * features, (number + 1) * features  # the last features may be padding
-    matrix = matrix_of(given)
+    take_inputs(rank, node, [(number * features, (number + 1) * features)], number)  # the last may be padding
+
+
+def take_inputs(rank: Rank, node: ir.Node, parts: Sequence[Range], number: int) -> None:
+    """Let ``node`` read only the input features ``parts``, those of part ``number`` of all ranks' parts."""
+    given = operands(node)
+    matrix, features = matrix_of(given), sum(stop - first for first, stop in parts)
     in_features = matrix.shape[-1]
     for value in matrix.operands.values():
-        _cut_inputs(rank, node, value, in_features, part)
+        _cut_inputs(rank, node, value, in_features, parts)
     room = results(node).get("gathered")
     if room is not None:
         room.shape = ir.Shape([*(dims(room) or ())[:-1], features])
@@ -128,19 +132,20 @@ def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
     rank.meet(node, "AllReduce")
 
 
-def _cut_inputs(rank: Rank, node: ir.Node, value: ir.Value, in_features: int, part: Range) -> None:
-    """Keep the input features ``part`` of a weight, or of its scales, whose columns serve blocks of features."""
+def _cut_inputs(rank: Rank, node: ir.Node, value: ir.Value, in_features: int, parts: Sequence[Range]) -> None:
+    """Keep the input features ``parts`` of a weight, or of its scales, whose columns serve blocks of features."""
     columns = extents(rank.tensor(value))[-1]
     block = in_features // columns
     if columns == 1:
         return
-    if part[0] % block or part[1] % block:
-        raise rank.refusal(
-            node,
-            f"a rank would have the input features {part[0]} to {part[1] - 1}, and the weight has scales for "
-            f"blocks of {block}: quantize with a --group_size that divides {part[1] - part[0]}",
-        )
-    rank.cut(value, -1, [(part[0] // block, part[1] // block)])
+    for first, stop in parts:
+        if first % block or stop % block:
+            raise rank.refusal(
+                node,
+                f"a rank would have the input features {first} to {stop - 1}, and the weight has scales for "
+                f"blocks of {block}: quantize with a --group_size that divides {stop - first}",
+            )
+    rank.cut(value, -1, [(first // block, stop // block) for first, stop in parts])
 
 
 def follow(rank: Rank, node: ir.Node) -> None:

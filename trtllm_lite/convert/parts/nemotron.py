@@ -93,5 +93,5 @@ class NemotronMlps:
             features, latent = self.latent, Latent(into, tensors.linear("latent_out", hidden, self.latent, self.bias))
         up = experts.of_each(tensors, "expert_up_proj", experts.intermediate_size, features)
         down = experts.of_each(tensors, "expert_down_proj", features, experts.intermediate_size)
-        made = Experts(experts.num_experts, up, up, down, RELU)
+        made = Experts(experts.num_experts, None, up, down, RELU)
         return Moe(experts.router(tensors), made, SharedExpert(self.mlp(tensors, "shared_", self.shared)), latent)

@@ -30,6 +30,36 @@ DType dtype_of_array(const KernelArray& array, std::string_view name) {
       "uint8, also as the bits of float8_e4m3fn, int4, uint4 or float4_e2m1fn");
 }
 
+// The extents of a call's symbols, as far as its row-major operands have them.
+struct ExtentSearch {
+  std::span<const ConstraintSpec> constraints;
+  std::span<const AttributeValue> attributes;
+  std::map<int, std::int64_t> known = {};
+
+  // The extent of `symbol` if it fills the last of `panels` panels of `width` in part or in whole.
+  std::int64_t find(int symbol, std::int64_t panels, std::int64_t width) const {
+    if (const auto found = known.find(symbol); found != known.end()) return found->second;
+    for (std::int64_t extent = panels * width; extent > (panels - 1) * width; --extent) {
+      if (satisfies(symbol, extent)) return extent;
+    }
+    return panels * width;
+  }
+
+ private:
+  bool satisfies(int symbol, std::int64_t extent) const {
+    std::int64_t extents[kMaxSymbols] = {};
+    std::uint32_t present = 1u << symbol;
+    for (const auto& [number, value] : known) {
+      extents[number] = value;
+      present |= 1u << number;
+    }
+    extents[symbol] = extent;
+    return std::ranges::all_of(constraints, [&](const ConstraintSpec& constraint) {
+      return (constraint.symbol_mask & ~present) != 0 || constraint.holds(extents, attributes.data());
+    });
+  }
+};
+
 // The inputs or outputs of a call: logical descriptions for the schema check, pointers for the kernel.
 class Operands {
  public:
@@ -69,8 +99,9 @@ class Operands {
     }
   }
 
-  // A packed operand is padded, so its logical extent comes from other operands; otherwise its full extent counts.
-  void read_packed(std::span<const ArgumentSpec> specs, const std::map<int, std::int64_t>& extents) {
+  // A packed operand is padded, so its logical extent comes from other operands, or is the largest that satisfies the
+  // constraints.
+  void read_packed(std::span<const ArgumentSpec> specs, const ExtentSearch& extents) {
     for (std::size_t i = 0; i < std::min(arrays_.size(), specs.size()); ++i) {
       if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
       const bool gated = logical_[i].layout == Layout::kGatedPanel64;
@@ -80,9 +111,8 @@ class Operands {
       if (array.ndim() != 3 + front || std::cmp_not_equal(specs[i].rank, own_rank + front)) {
         throw EngineError("run_kernel: a packed input has shape [panels, in_features, 64]");
       }
-      const auto known = extents.find(specs[i].shape[specs[i].rank - 2].symbol);
       const auto panels = static_cast<std::int64_t>(array.shape(front));
-      const std::int64_t rows = known != extents.end() ? known->second : panels * (gated ? 32 : 64);
+      const std::int64_t rows = extents.find(specs[i].shape[specs[i].rank - 2].symbol, panels, gated ? 32 : 64);
       const std::int64_t per_word = elements_per_item(logical_[i].dtype) > 1 ? 8 : 1;
       const auto columns = static_cast<std::int64_t>(array.shape(front + 1)) * per_word;
       std::vector<std::int64_t> shape{rows, columns};
@@ -167,12 +197,12 @@ KernelCall prepare_call(std::string_view op, const KernelArrays& inputs, const K
   const Kernel kernel = find_kernel(op, resolve_isa(isa));
   Operands in(inputs, layouts, dtypes);
   Operands out(outputs, std::nullopt, std::nullopt);
-  std::map<int, std::int64_t> extents;
-  in.read_row_major(schema->inputs, &extents);
-  out.read_row_major(schema->outputs, &extents);
-  in.read_packed(schema->inputs, extents);
   AttributeTexts texts;
   const std::vector<AttributeValue> values = read_attributes(*schema, attributes, &texts);
+  ExtentSearch extents{schema->constraints, values};
+  in.read_row_major(schema->inputs, &extents.known);
+  out.read_row_major(schema->outputs, &extents.known);
+  in.read_packed(schema->inputs, extents);
   check_call(*schema, in.described(), out.described(), values, {});
   const auto product = std::ranges::find(kDTypeNames, product_dtype);
   if (product == std::end(kDTypeNames)) throw EngineError("run_kernel: unknown dtype " + std::string(product_dtype));

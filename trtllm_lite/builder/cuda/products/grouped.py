@@ -17,7 +17,8 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Operand,
 class GroupedSite:
     """A :class:`Site`: y = x @ weight.T [+ bias] with the weight and bias of each row's expert.
 
-    With two matrices per expert, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]). x has
+    With two matrices per expert, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]), or, with
+    twice as many features, activation(z) * z for both products z. x has
     each of a step's ``rows`` once for each of its experts, sorted by expert in ``groups``, up to ``max_sorted_rows``.
     """
 
