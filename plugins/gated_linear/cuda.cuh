@@ -40,7 +40,7 @@ struct GatedOp {
     gate += begun.x;
     up += begun.y;
     const u64 at = static_cast<u64>(m) * TL_OUT + tile * 8 + f;
-    const float value = TL_ORDERED ? gated_fast<TL_ACTIVATION>(gate, up) : activate<TL_ACTIVATION>(gate) * up;
+    const float value = gated<TL_ACTIVATION>(gate, up);
     if constexpr (kYType != RowType::k16Bits) {
       static_cast<unsigned char*>(y)[at] = static_cast<unsigned char>(pack4<kYType>(value * y_factor, 0, 0, 0));
     } else {

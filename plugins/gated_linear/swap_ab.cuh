@@ -34,8 +34,7 @@ struct SwapAbGatedOp {
         gate += unpack1(more[0]);
         up += unpack1(more[TL_OUT]);
       }
-      const float value = TL_ORDERED ? gated_fast<TL_ACTIVATION>(gate, up) : gated<TL_ACTIVATION>(gate, up);
-      y[static_cast<u64>(r) * TL_OUT + at] = pack1(value);
+      y[static_cast<u64>(r) * TL_OUT + at] = pack1(gated<TL_ACTIVATION>(gate, up));
     }
   }
 };

@@ -21,7 +21,6 @@ struct TiledGatedOp {
   __device__ __forceinline__ static int weight_row(int first, int column) {
     return column / kRun * TL_OUT + first + column % kRun;
   }
-  __device__ __forceinline__ static float gated(float gate, float up) { return gated_fast<TL_ACTIVATION>(gate, up); }
   __device__ __forceinline__ void warm(int column) const {
     scales.warm<kTileColumns / 2>(column, TL_OUT - column);
     scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);
@@ -61,7 +60,8 @@ struct TiledGatedOp {
 #pragma unroll
       for (int f = 0; f < kCount; ++f) {
         const float (&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
-        values[f] = make_float2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
+        values[f] = make_float2(gated<TL_ACTIVATION>(gate[half * 2], up[half * 2]),
+                                gated<TL_ACTIVATION>(gate[half * 2 + 1], up[half * 2 + 1]));
       }
       if constexpr (kYType != RowType::k16Bits) {
         ByteRowPart<kYType, kCount>{static_cast<unsigned char*>(y) + at, present, lane}.store(values, y_factor);
