@@ -6,7 +6,7 @@ from ..cuda.columns import Columns
 from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch
 
-_PAIRS_OF_THREAD = 8  # which stay in registers, if a block may have as many threads as that takes
+_PAIRS_OF_THREAD = 4  # which stay in registers, if a block may have as many threads as that takes
 _MAX_THREADS, _MAX_GROUP = 512, 16384
 
 
