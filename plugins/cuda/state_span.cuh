@@ -24,11 +24,11 @@ struct StatePlaces {
   int table_stride;
 
   __device__ __forceinline__ StateSpan of(int seq) const {
-    // All are requested at once, whether or not the sequence has new tokens.
+    // All are requested at once, whether or not the sequence has new tokens: a branch would put some after others.
     const int first = cu_seqlens[seq], end = cu_seqlens[seq + 1];
     const int past = past_lens[seq], block = tables[static_cast<u64>(seq) * table_stride];
-    if (end <= first) return {first, 0, 0, -1};
-    return {first, end - first, past, block};
+    const bool has_tokens = end > first;
+    return {first, has_tokens ? end - first : 0, has_tokens ? past : 0, has_tokens ? block : -1};
   }
   // The state that begins in `block`.
   __device__ __forceinline__ float* state(int block) const {

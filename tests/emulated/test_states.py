@@ -27,6 +27,7 @@ from tests.state_batch import (
     gated_delta_rule,
     mamba2,
 )
+from trtllm_lite.plugins.causal_conv import cuda as causal_conv_of_gpus
 
 LENGTHS = [13, 42, 70]
 STEPS = [[(0, 7), (1, 40), (2, 1)], [(0, 1), (2, 1), (1, 0)], [(2, 50), (1, 2), (0, 5)], [(2, 18)]]
@@ -40,6 +41,19 @@ def test_causal_conv(channels: int, width: int, decode: bool, dtype: torch.dtype
     activation = "none" if decode else "silu"
     operator = causal_conv(channels, width, bias=bias, activation=activation, dtype=weights)
     check_state_steps(operator, LENGTHS, STEPS, dtype, Emulator(), decode=decode)
+
+
+@pytest.mark.parametrize("channels", [8, 22])  # a thread has four of them, or two
+@pytest.mark.parametrize("many_blocks", [3, 256])
+@pytest.mark.parametrize("many", [False, True])
+def test_blocks_of_a_causal_conv(channels: int, many_blocks: int, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks have one token, or several of a sequence or of many, of which some have no new tokens."""
+    monkeypatch.setattr(causal_conv_of_gpus, "_MANY_BLOCKS", many_blocks)
+    lengths, steps = LENGTHS, STEPS
+    if many:
+        lengths = [9] * 70
+        steps = [[(sequence, (sequence * part + 1) % 4) for sequence in range(70)] for part in (1, 2, 3)]
+    check_state_steps(causal_conv(channels, 4), lengths, steps, torch.bfloat16, Emulator())
 
 
 @pytest.mark.parametrize("by_channel", [False, True])

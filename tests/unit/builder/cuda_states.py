@@ -80,7 +80,7 @@ def causal_conv(
     num_tokens: int,
 ) -> None:
     half, channels, width = half_type(macros), macros["TL_CHANNELS"], macros["TL_WIDTH"]
-    assert grid[0] * 256 >= channels
+    assert grid[0] * macros["TL_THREADS"] * macros["TL_OF_THREAD"] >= channels
     assert grid[1] * macros["TL_TOKENS"] >= num_tokens
     *places, blocks = _places((cu_seqlens, past_lens, tables), num_seqs, stride)
     cache = _States(macros, states, blocks, macros["TL_SLOTS"], channels)

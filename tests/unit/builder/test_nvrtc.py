@@ -100,8 +100,8 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "causal_conv/cuda.cuh": {
-        **{"TL_CHANNELS": 8192, "TL_X_PITCH": 12352, "TL_WIDTH": 4, "TL_SLOTS": 8, "TL_TOKENS": 32},
-        **{"TL_ACTIVATION": 1, **STATES},
+        **{"TL_CHANNELS": 8192, "TL_OF_THREAD": 4, "TL_X_PITCH": 12352, "TL_WIDTH": 4, "TL_SLOTS": 8},
+        **{"TL_TOKENS": 32, "TL_THREADS": 128, "TL_ACTIVATION": 1, **STATES},
     },
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
