@@ -175,9 +175,10 @@ def test_a_sequence_gets_the_same_bits_however_it_is_divided(operator: Operator,
 
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
-@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 8), (5, 3, 40), (3, 9, 128)])
-def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
-    check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator(), activation)
+@pytest.mark.parametrize("others", [6, 8])  # a lane reads two elements of the gate, or eight
+@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 8), (5, 3, 40), (3, 9, 128), (2, 17, 264)])
+def test_gated_rms_norm(rows: int, groups: int, size: int, others: int, activation: str) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, Emulator(), activation, others)
 
 
 @pytest.mark.parametrize("order", ["gate_first", "gate_last"])

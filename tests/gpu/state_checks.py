@@ -16,13 +16,14 @@ from tests.state_batch import NUM_GROUPS, Arrays, Operator, Sequences, check_sta
 from tests.tolerances import GPU_STATE_TOLERANCES, STATE_TOLERANCES, Tolerance
 from tests.tolerances import assert_close as assert_close_arrays
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.gated_rms_norm.cuda import lanes_of_group
 from trtllm_lite.plugins.gated_rms_norm.reference import reference as gated_rms_norm
 from trtllm_lite.plugins.grouped_rms_norm.reference import reference as grouped_rms_norm
 from trtllm_lite.plugins.launch import Buffer, Device, Launch
 from trtllm_lite.plugins.schema import all_schemas
 
 _FEW_SMS = 3  # so that each block computes several heads
-_OTHERS = 6  # columns on each side of a gate that its operator does not read
+_OTHERS = 6  # columns on each side of a gate that its operator does not read, where nothing else is said
 
 
 class StateKernel:
@@ -197,7 +198,13 @@ def check_divided(
 
 
 def check_gated_rms_norm(
-    rows: int, groups: int, size: int, dtype: torch.dtype, machine: Machine, activation: str = "silu"
+    rows: int,
+    groups: int,
+    size: int,
+    dtype: torch.dtype,
+    machine: Machine,
+    activation: str = "silu",
+    others: int = _OTHERS,
 ) -> None:
     """Check random rows, of which some are much larger than others."""
     device, features = machine.device, groups * size
@@ -206,9 +213,10 @@ def check_gated_rms_norm(
     y = torch.full_like(x, POISON)
     defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_GROUP": size, "TL_THREADS": 256}
     defines |= {"TL_FP16": dtype_flag(dtype), "TL_SIGMOID": int(activation == "sigmoid")}
-    defines["TL_GATE_PITCH"] = features + 2 * _OTHERS
-    kernel = machine.kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", 256, 0, defines)
-    kernel(y, x, _among_others(gate), weight, 1e-6, grid=(rows, -(-groups // 8), 1))
+    defines["TL_GATE_PITCH"] = pitch = features + 2 * others
+    lanes = lanes_of_group(size, pitch, others)
+    kernel = machine.kernel("gated_rms_norm/cuda.cuh", "gated_rms_norm", 256, 0, defines | lanes)
+    kernel(y, x, _among_others(gate, others), weight, 1e-6, grid=(rows, -(-groups * lanes["TL_LANES"] // 256), 1))
     arrays = [tensor.double().cpu().numpy() for tensor in (x, gate, weight)]
     (expected,) = gated_rms_norm(arrays, {"epsilon": 1e-6, "activation": activation, "gate_first": 0})
     assert_close(y.cpu(), torch.from_numpy(expected).double())
@@ -232,7 +240,7 @@ def check_grouped_rms_norm(
     assert_close(y.cpu(), torch.from_numpy(expected).double())
 
 
-def _among_others(rows: torch.Tensor) -> torch.Tensor:
+def _among_others(rows: torch.Tensor, others: int = _OTHERS) -> torch.Tensor:
     """The memory of wider rows with columns of NaN on both sides of ``rows``, from the first of these on."""
-    wide = torch.nn.functional.pad(rows, (_OTHERS, _OTHERS), value=float("nan"))
-    return wide.flatten()[_OTHERS:]
+    wide = torch.nn.functional.pad(rows, (others, others), value=float("nan"))
+    return wide.flatten()[others:]

@@ -82,9 +82,9 @@ def test_tokens_of_long_sequences_are_taken_back(operator: Operator, seed: int) 
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rows", [1, 3, 129])
-@pytest.mark.parametrize(("groups", "size"), [(32, 128), (3, 40)])
-def test_gated_rms_norm(rows: int, groups: int, size: int, activation: str) -> None:
-    check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU, activation)
+@pytest.mark.parametrize(("groups", "size", "others"), [(32, 128, 8), (32, 128, 6), (3, 40, 8)])
+def test_gated_rms_norm(rows: int, groups: int, size: int, others: int, activation: str) -> None:
+    check_gated_rms_norm(rows, groups, size, torch.bfloat16, GPU, activation, others)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 129])

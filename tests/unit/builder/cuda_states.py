@@ -188,7 +188,7 @@ def gated_rms_norm(
     macros: Macros, grid: Grid, y: Pointer, x: Pointer, gate: Pointer, weight: Pointer, epsilon: float
 ) -> None:
     half, shape, size = half_type(macros), (grid[0], macros["TL_FEATURES"]), macros["TL_GROUP"]
-    assert grid[1] * (macros["TL_THREADS"] // 32) * size >= shape[1]
+    assert grid[1] * (macros["TL_THREADS"] // macros["TL_LANES"]) * size >= shape[1]
     groups = at(x, half, *shape).astype(np.float64).reshape(grid[0], -1, size)
     normal = groups / np.sqrt(np.mean(groups**2, axis=-1, keepdims=True) + epsilon) * at(weight, np.float32, size)
     name = "sigmoid" if macros["TL_SIGMOID"] else "silu"

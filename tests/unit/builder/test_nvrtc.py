@@ -109,6 +109,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_delta_rule/cuda.cuh": {**RULE, **REPLAY, **STATES, **TOKENS},
     "gated_rms_norm/cuda.cuh": {
         **{"TL_FEATURES": 4096, "TL_GATE_PITCH": 12352, "TL_GROUP": 128, "TL_THREADS": 256, "TL_SIGMOID": 0},
+        **{"TL_VECTOR": 8, "TL_LANES": 16},
     },
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
@@ -279,7 +280,7 @@ def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path:
         ),
         ("gated_delta_rule/cuda.cuh", {"TL_STATE_FORM": 1, "TL_COLUMNS": 32, "TL_THREADS": 128}),
         ("mamba2/cuda.cuh", {"TL_STATE_FORM": 2}),
-        ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1}),
+        ("gated_rms_norm/cuda.cuh", {"TL_SIGMOID": 1, "TL_VECTOR": 2, "TL_LANES": 32}),
     ],
 )
 def test_other_forms_of_recurrent_layers_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
