@@ -22,8 +22,10 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   const Tally tally{counted};
   __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes for each expert
   __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
+  __shared__ int listed[TL_LOCAL_EXPERTS];  // the experts that some row has chosen
   __shared__ int of_ep_ranks[kEpSize];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const LaneTerms terms(bias, correction, lane);
   for (int e = threadIdx.x; e < kLocalExperts; e += TL_ROWS * 32) chosen_by[e] = 0;
   if (threadIdx.x < kEpSize) of_ep_ranks[threadIdx.x] = 0;
   __syncthreads();
@@ -31,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   allow_next_kernel();
   if (warp < rows) {
     const bool is_left_out = is_padding(cache_slots, spare, warp);
-    const Chosen chosen({scores + warp * TL_SCORES, bias, correction, scale}, lane);
+    const Chosen chosen({scores + warp * TL_SCORES, bias, scale}, terms, lane);
     for (int ep_rank = 0; ep_rank < kEpSize; ++ep_rank) {
       const int choices = choices_of_ep_rank(chosen.expert, ep_rank, lane);
       if (lane == 0 && !is_left_out) atomicAdd(&of_ep_ranks[ep_rank], choices);
@@ -49,17 +51,23 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   __syncthreads();
   if (warp > 0) return;
   int count = 0;
-  for (int first = 0; first < kLocalExperts; first += 32) {
-    const int e = first + lane;
-    const u32 by = e < kLocalExperts ? chosen_by[e] : 0;
-    const u32 present = __ballot_sync(0xffffffffu, by != 0);
-    if (by != 0) {
-      uint4* to = reinterpret_cast<uint4*>(list + 4) + (count + __popc(present & ((1u << lane) - 1))) * 2;
-      to[0] = make_uint4(e, by, 0, 0);
-      to[1] = slots[e];
-      tally.add_choices(e, __popc(by));
-    }
+#pragma unroll
+  for (int i = 0; i < ceil_div(kLocalExperts, 32); ++i) {
+    const int e = i * 32 + lane;
+    const bool is_chosen = e < kLocalExperts && chosen_by[e] != 0;
+    const u32 present = __ballot_sync(0xffffffffu, is_chosen);
+    if (is_chosen) listed[count + __popc(present & ((1u << lane) - 1))] = e;
     count += __popc(present);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < count; i += 32) {
+    const int e = listed[i];
+    const u32 by = chosen_by[e];
+    uint4* to = reinterpret_cast<uint4*>(list + 4) + 2 * i;
+    to[0] = make_uint4(e, by, 0, 0);
+    to[1] = slots[e];
+    tally.add_choices(e, __popc(by));
   }
   if (lane > 0) return;
   list[0] = count;

@@ -12,13 +12,14 @@ struct RowChoice {
   int* ids;       // [rows, kTopK]: index among the rank's experts, or -1
   float* shares;  // [rows, kTopK]
   ScoreRow first;
+  LaneTerms terms;
   const RankTable* ranks;
 
   // Lane i < kTopK gets choice i of the row, an index among all experts; -1 if the row is left out.
   __device__ __forceinline__ int of(int row, bool is_left_out, int lane) const {
     ScoreRow scores = first;
     scores.scores += static_cast<u64>(row) * TL_SCORES;
-    const Chosen chosen(scores, lane);
+    const Chosen chosen(scores, terms, lane);
     if (lane < kTopK) {
       ids[row * kTopK + lane] = is_left_out ? -1 : local_number(chosen.expert, ranks);
       shares[row * kTopK + lane] = chosen.share;

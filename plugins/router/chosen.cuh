@@ -92,18 +92,33 @@ struct Candidates {
   }
 };
 
+// What is added to the scores of a lane's experts, and to what they are chosen by. These are constants, which a kernel
+// loads before it waits for the scores.
+struct LaneTerms {
+  float bias[kOfLane] = {}, correction[kOfLane] = {};
+
+  __device__ __forceinline__ LaneTerms(const float* biases, const float* corrections, int lane) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int e = i * 32 + lane;
+      if (TL_BIAS != 0 && e < kCandidates) bias[i] = biases[e];
+      if (TL_CORRECTION != 0 && e < kCandidates) correction[i] = corrections[e];
+    }
+  }
+};
+
 // Lane i < kTopK has expert i of the row: first the chosen ones, then the shared ones.
 struct Chosen {
   int expert = 0;
   float share = 0.0f;
 
-  __device__ __forceinline__ Chosen(const ScoreRow& row, int lane) {
+  __device__ __forceinline__ Chosen(const ScoreRow& row, const LaneTerms& terms, int lane) {
     const float of_shared = row.shared();
     float scores[kOfLane], largest = kLeast, total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      scores[i] = e < kCandidates ? row[e] : kLeast;
+      scores[i] = e < kCandidates ? row.score(e, terms.bias[i]) : kLeast;
       largest = fmaxf(largest, scores[i]);
     }
     if constexpr (kNeedsTotal) {
@@ -118,7 +133,8 @@ struct Chosen {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      candidates.ranks[i] = e < kCandidates ? rank_of(row.chosen_by(e, scores[i], largest, total)) : 0;
+      const float by = ScoreRow::chosen_by(scores[i], terms.correction[i], largest, total);
+      candidates.ranks[i] = e < kCandidates ? rank_of(by) : 0;
     }
     if constexpr (TL_GROUPS > 1) candidates.keep_best_groups(lane);
 #pragma unroll 1

@@ -33,29 +33,29 @@ static_assert(TL_SCORES >= 2 * kScores);
 static_assert(kChoices >= 1 && TL_SHARED_GATE <= TL_SHARED);
 static_assert(kCandidates % TL_GROUPS == 0 && TL_TOP_GROUPS * (kCandidates / TL_GROUPS) >= kChoices);
 
-// A row of scores in any memory. `bias` [kCandidates] is read if TL_BIAS is 1, `correction` [kCandidates] if
-// TL_CORRECTION is; `scale` is a factor of the shares of chosen experts.
+// A row of scores in any memory. `bias` [kCandidates] is read if TL_BIAS is 1; `scale` is a factor of the shares of
+// chosen experts.
 struct ScoreRow {
   const float* scores;
   const float* bias;
-  const float* correction;
   float scale;
 
-  __device__ __forceinline__ float operator[](int e) const {
-    return fmaxf(scores[e] + scores[kScores + e] + (TL_BIAS != 0 ? bias[e] : 0.0f), kLeast);
+  __device__ __forceinline__ float operator[](int e) const { return score(e, TL_BIAS != 0 ? bias[e] : 0.0f); }
+  __device__ __forceinline__ float score(int e, float of_bias) const {
+    return fmaxf(scores[e] + scores[kScores + e] + of_bias, kLeast);
   }
   // The share of each shared expert.
   __device__ __forceinline__ float shared() const {
     if constexpr (TL_SHARED_GATE == 0) return 1.0f;
     return sigmoid(scores[kCandidates] + scores[kScores + kCandidates]);
   }
-  // The value by which an expert with this score is chosen. `largest`: the largest of all scores; `total`: the sum of
-  // their powers.
-  __device__ __forceinline__ float chosen_by(int e, float score, float largest, float total) const {
+  // The value by which an expert with this score is chosen. `correction`: that of the expert; `largest`: the largest of
+  // all scores; `total`: the sum of their powers.
+  __device__ __forceinline__ static float chosen_by(float score, float correction, float largest, float total) {
     if (score == kLeast) return kLeast;
     if constexpr (kChooseByPowers) score = __expf(score - largest) / total;
     if constexpr (kScoring == Scoring::kSigmoid || kScoring == Scoring::kNormalizedSigmoid) score = sigmoid(score);
-    return fmaxf(TL_CORRECTION != 0 ? score + correction[e] : score, kLeast);
+    return fmaxf(TL_CORRECTION != 0 ? score + correction : score, kLeast);
   }
   // The share of the expert whose `score` this lane has; zero for lanes without one.
   __device__ __forceinline__ float share(bool has_one, float score, float largest, float total) const {
