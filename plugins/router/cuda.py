@@ -22,7 +22,8 @@ _MAX_GROUPS = 32
 _CHOOSING_THREADS = 256
 _CHOOSING_ROWS = _CHOOSING_THREADS // 32  # rows of a block
 _SORT_BLOCKS = 8  # kSortBlocks of router/expert_sort.cuh
-_LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # warps per block
+_LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # warps per block where these also choose
+_SORT_CHOSEN_WARPS, _MOST_COUNT_BYTES = 32, 80 * 1024  # if their counts take no more than that
 _MOST_SORTED_ROWS = 512  # the most rows of a step for which one cluster both chooses and sorts
 
 
@@ -138,7 +139,8 @@ def sort(ids: Buffer, places: Buffer, shares: Buffer, groups: Buffer, scores: Sc
     if scores.max_rows > _MOST_SORTED_ROWS:
         return [_choose_rows(ids, places, shares, scores), _sort_chosen(places, groups, scores)]
     rows = -(-scores.max_rows // _SORT_BLOCKS)
-    warps = min(max(rows, _LEAST_SORT_WARPS), _MOST_SORT_WARPS)
+    of_experts = -(-scores.choice.experts // 32)  # a thread then adds up the counts of one expert
+    warps = min(max(rows, of_experts, _LEAST_SORT_WARPS), _MOST_SORT_WARPS)
     how = _sorting("router/sort.cuh", "sort_by_expert", warps, rows * scores.choice.top_k, scores)
     return [launch(how, (_SORT_BLOCKS,), ids, places, shares, groups, *scores.arguments)]
 
@@ -151,7 +153,8 @@ def _choose_rows(ids: Buffer, choices: Buffer, shares: Buffer, scores: Scores) -
 
 
 def _sort_chosen(places: Buffer, groups: Buffer, scores: Scores) -> Launch:
-    how = _sorting("router/sort_chosen.cuh", "sort_chosen", _MOST_SORT_WARPS, 0, scores)
+    warps = min(_SORT_CHOSEN_WARPS, _MOST_COUNT_BYTES // (4 * scores.choice.experts) - 2)
+    how = _sorting("router/sort_chosen.cuh", "sort_chosen", warps, 0, scores)
     return launch(how, (_SORT_BLOCKS,), places, groups, scores.tally, scores.ranks, scores.rows)
 
 

@@ -169,11 +169,14 @@ struct ExpertSort {
       if (e == kExperts - 1) before_ep_ranks[kEpSize] = choices;
     }
   }
-  // Finds the places of a warp's choices. Among equal choices, that of the lower lane comes first.
+  // Finds the places of a warp's choices. Among equal choices, that of the lower lane comes first. The next choices are
+  // requested before the places of these are found.
   __device__ __forceinline__ void find_places(const int* choices, int* places, int first, int end, int* mine,
                                               int others, int own_ep_rank, int lane) const {
-    for (int begin = first; begin < end; begin += 32) {
-      const int at = begin + lane, expert = at < end ? choices[at] : -1;
+    int next = first + lane < end ? choices[first + lane] : -1;
+    for (int at = first + lane; at - lane < end; at += 32) {
+      const int expert = next;
+      next = at + 32 < end ? choices[at + 32] : -1;
       const u32 equal = __match_any_sync(0xffffffffu, expert);
       const int before = __popc(equal & ((1u << lane) - 1));
       const bool is_own = expert >= 0 && expert / kLocalExperts == own_ep_rank;
