@@ -1,9 +1,12 @@
 """The passes for GPUs produce the right operators with the right operands."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
 from tests.unit.builder.networks import Shape, network
+from tests.unit.builder.test_shared_experts import network_of
 from trtllm_lite.builder.cuda.limits import Bucket, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
@@ -90,16 +93,53 @@ def test_steps_of_many_rows_keep_norms_and_gather() -> None:
     assert kinds["GatherRows"] >= 1
 
 
+def _check_order(ops: list[Op]) -> None:
+    made = {value for op in ops for value in op.outputs.values()}
+    done: set = set()
+    for op in ops:
+        assert made & set(op.inputs.values()) <= done, f"{op.name} reads what is not computed yet"
+        done |= set(op.outputs.values())
+
+
 def test_every_value_is_made_before_it_is_read() -> None:
     """A product that adds a residual is placed after the operator that makes the residual."""
     for bucket in (DECODE, MIXED):
         for changes in ({}, {"parallel": True, "layer_norm": True}, {"post_norms": True, "mlp": "gelu_tanh"}):
-            ops = _ops(bucket, **changes)
-            made = {value for op in ops for value in op.outputs.values()}
-            done: set = set()
-            for op in ops:
-                assert made & set(op.inputs.values()) <= done, f"{op.name} reads what is not computed yet"
-                done |= set(op.outputs.values())
+            _check_order(_ops(bucket, **changes))
+
+
+@pytest.mark.parametrize("bucket", [DECODE, MIXED], ids=lambda bucket: bucket.name)
+def test_a_mixture_adds_its_shared_expert_which_adds_the_residual_stream(bucket: Bucket, tmp_path: Path) -> None:
+    model, _ = run_passes(network_of("nemotron_h", tmp_path, moe_latent_size=None))
+    ops = run_device_passes(ops_of(model.graph), ProgramKind(H200, bucket, BuildLimits(**LIMITS)))
+    _check_order(ops)
+    links = Links(ops)
+    (summed,) = (op for op in ops if op.kind == "GroupedLinear")
+    shared = links.producer(summed.inputs["residual"], "Linear")
+    assert shared is not None
+    assert shared.name == "layers.1.mlp.shared_expert.down_proj"
+    assert links.producer(shared.inputs["residual"], "Linear").name == "layers.0.recurrent.o_proj"
+    assert {op.attributes["program"] for op in ops if op.kind == "Rowwise"} == {"x0 relu x0 mul"}
+
+
+def test_a_product_adds_what_a_sigmoid_scales(tmp_path: Path) -> None:
+    """The norm after it adds the residual stream, as no product is left that could."""
+    model, _ = run_passes(network_of("qwen2_moe", tmp_path))
+    ops = run_device_passes(ops_of(model.graph), ProgramKind(H200, MIXED, BuildLimits(**LIMITS)))
+    _check_order(ops)
+    links = Links(ops)
+    for summed in (op for op in ops if op.kind == "GroupedLinear"):
+        assert links.producer(summed.inputs["residual"], "SigmoidGate") is not None
+        (norm,) = (op for op in links.readers[summed.outputs["y"]])
+        assert "residual" in norm.inputs
+    assert "Rowwise" not in _kinds(ops)
+
+
+def test_parallel_products_add_each_other() -> None:
+    """Attention and the MLP read the same rows; the residual stream goes into the product that comes first."""
+    ops = _ops(DECODE, parallel=True, layer_norm=True)
+    assert "Rowwise" not in _kinds(ops)
+    assert sum("residual" in op.inputs for op in ops) == 4
 
 
 def test_head_norms_keep_attention_and_its_product_apart() -> None:

@@ -13,10 +13,12 @@ from trtllm_lite.builder.cuda.passes.reduced_norm import reduced_norm
 from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
 from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
 from trtllm_lite.builder.cuda.passes.sampling import sampling
+from trtllm_lite.builder.cuda.passes.sum_epilogue import sum_epilogue
 from trtllm_lite.builder.cuda.passes.summed_norm import summed_norm
 
 PASSES: tuple[DevicePass, ...] = (
     rows_with_logits,
+    sum_epilogue,
     residual_epilogue,
     adapters,
     quantized_rows,

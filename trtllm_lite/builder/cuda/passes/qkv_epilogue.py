@@ -30,7 +30,9 @@ def _product(attention: Op, links: Links) -> Op | None:
     if "stored" in attention.outputs:
         return None
     linear = links.producer(attention.inputs["qkv"], "Linear")
-    if linear is None or "added" in linear.inputs or links.only_reader(attention.inputs["qkv"]) is not attention:
+    if linear is None or links.only_reader(attention.inputs["qkv"]) is not attention:
+        return None
+    if {"added", "residual"} & linear.inputs.keys():  # its kernels add neither
         return None
     columns = (dims(attention.inputs.get("cos")) or (0,))[-1]
     assert isinstance(columns, int)

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import onnx_ir as ir
+
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
+from trtllm_lite.builder.cuda.passes.sum_epilogue import product_of
 
 _NORMS = ("RmsNorm", "LayerNorm")
 
@@ -10,29 +13,42 @@ _NORMS = ("RmsNorm", "LayerNorm")
 def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Norm(x=Linear(…), residual=r) -> sum becomes Norm(x=Linear(…, residual=r)), whose rows are the sum.
 
-    The product is a Linear without activation or a GroupedLinear, and only the norm reads its rows. The product moves
-    to the place of the norm, where ``r`` is already computed.
+    The product is a Linear without activation or a GroupedLinear, and only the norm reads its rows. If it adds rows of
+    another such product (the pass sum_epilogue), that one adds ``r``. The products move to the place of the norm, where
+    ``r`` is already computed.
     """
     del program
     links = Links(ops)
-    norms = {op: linear for op in ops if (linear := _product(op, links)) is not None}
-    sums = {linear.outputs["y"]: op.outputs["sum"] for op, linear in norms.items() if "sum" in op.outputs}
+    norms = {op: products for op in ops if (products := _products(op, links))}
+    sums = {products[-1].outputs["y"]: op.outputs["sum"] for op, products in norms.items() if "sum" in op.outputs}
+    moved = {product for products in norms.values() for product in products}
     rewritten = []
-    for op in (op for op in ops if op not in norms.values()):
-        reads_sums = replace(op, inputs={name: sums.get(value, value) for name, value in op.inputs.items()})
+    for op in (op for op in ops if op not in moved):
+        reads_sums = _reading(op, sums)
         if op in norms:
-            linear, y = norms[op], norms[op].outputs["y"]
-            added = linear.with_inputs(residual=reads_sums.inputs["residual"])
-            rewritten.append(replace(added, outputs={**linear.outputs, "y": sums.get(y, y)}))
+            first, *others = norms[op]
+            adding = [first.with_inputs(residual=reads_sums.inputs["residual"]), *others]
+            for product in adding:
+                y = product.outputs["y"]
+                rewritten.append(replace(product, outputs={**product.outputs, "y": sums.get(y, y)}))
             reads_sums = reads_sums.without("residual", "sum")
         rewritten.append(reads_sums)
     return rewritten
 
 
-def _product(norm: Op, links: Links) -> Op | None:
-    """Return the product whose epilogue can add the residual of ``norm``."""
+def _reading(op: Op, sums: dict[ir.Value, ir.Value]) -> Op:
+    return replace(op, inputs={name: sums.get(value, value) for name, value in op.inputs.items()})
+
+
+def _products(norm: Op, links: Links) -> list[Op]:
+    """The product that can add the residual of ``norm``, and those that add its rows, up to the one that norm reads."""
     if norm.kind not in _NORMS or "residual" not in norm.inputs:
-        return None
-    linear = links.producer(norm.inputs["x"], "Linear") or links.producer(norm.inputs["x"], "GroupedLinear")
-    can_add = linear is not None and linear.attributes.get("activation", "none") == "none"
-    return linear if can_add and links.only_reader(norm.inputs["x"]) is norm else None
+        return []
+    products: list[Op] = []
+    reader, operand = norm, "x"
+    while (product := product_of(links, reader, operand)) is not None:
+        products.insert(0, product)
+        if "residual" not in product.inputs:
+            return products
+        reader, operand = product, "residual"
+    return []
