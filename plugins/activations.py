@@ -31,8 +31,14 @@ def _relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
+def _relu2(x: np.ndarray) -> np.ndarray:
+    """The square of ReLU (arXiv 2109.08668)."""
+    return np.maximum(x, 0) ** 2
+
+
 ACTIVATIONS: dict[str, Function] = {
-    **{"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": _relu, "sigmoid": _sigmoid},
+    **{"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "sigmoid": _sigmoid},
+    **{"relu": _relu, "relu2": _relu2},
 }
 
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0

@@ -30,6 +30,7 @@ __device__ __forceinline__ float activate(float x) {
   if constexpr (kActivation == 2) return gelu(x);
   if constexpr (kActivation == 3) return gelu_tanh(x);
   if constexpr (kActivation == 5) return x < 0.0f ? 0.0f : x;  // keeps NaN
+  if constexpr (kActivation == 6) return x < 0.0f ? 0.0f : x * x;
   return x;
 }
 

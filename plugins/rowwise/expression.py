@@ -18,6 +18,11 @@ MAX_STEPS = 64  # words of a program
 MAX_DEPTH = 8  # the most values on the stack
 
 
+def program_of_activation(name: str) -> str:
+    """The program that applies an activation of Linear to each element."""
+    return "x0 relu x0 mul" if name == "relu2" else f"x0 {name}"
+
+
 def max_depth(words: Sequence[str]) -> int:
     """The most values on the stack at a time. Raises ValueError if ``words`` are not one expression."""
     depth = most = 0

@@ -33,6 +33,7 @@ FEW = [
     [
         Case(INT8, 104, 512, bias=True, added=True),
         Case(INT8, 104, 512, bias=True, activation="gelu_tanh", float_out=True),
+        Case(INT8, 104, 512, activation="relu2"),
         Case(INT8, 104, 512, gated=True, activation="silu", added=True),
         Case(INT8, 4 * 64, 512, kv_heads=1, bias=True),
     ],

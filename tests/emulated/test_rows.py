@@ -49,7 +49,7 @@ def test_query_key_norm(queries: int, keys: int, threads: int) -> None:
     check_query_key_norm(3, queries, keys, threads, torch.bfloat16, Emulator())
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])
 def test_gate_mul(activation: str) -> None:
     check_gate_mul(3, 1000, activation, torch.float16, Emulator())
 

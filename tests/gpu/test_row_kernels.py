@@ -83,7 +83,7 @@ def test_embedding(rows: int, hidden: int, dtype: torch.dtype, scale: float) -> 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("out", [8, 1000, 1536, 14336])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])
 def test_gate_mul(rows: int, out: int, activation: str, dtype: torch.dtype) -> None:
     check_gate_mul(rows, out, activation, dtype, GPU)
 

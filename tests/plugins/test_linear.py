@@ -39,8 +39,13 @@ def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], d
     assert_close(actual["y"], reference("Linear", as_multiplied(inputs, isa), PLAIN)["y"], dtype)
 
 
-@pytest.mark.parametrize(("op", "layout"), [("Linear", "panel64"), ("GatedLinear", "gated_panel64")])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("op", "layout", "activation"),
+    [
+        *(("Linear", "panel64", name) for name in ("silu", "gelu", "gelu_tanh", "relu2")),
+        *(("GatedLinear", "gated_panel64", name) for name in ("silu", "gelu", "gelu_tanh")),
+    ],
+)
 def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
     shape = (2, 70, 33) if op == "GatedLinear" else (70, 33)
     inputs = [*operands(9, shape, "bfloat16"), np.linspace(-4, 4, int(np.prod(shape[:-1])), dtype=np.float32)]
@@ -50,7 +55,7 @@ def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
     assert_close(actual["y"], reference(op, as_multiplied(inputs, isa), attributes)["y"], "bfloat16")
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])
 def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
     """Each value is precise to a few ulps, also in the tails, where a difference with 1 would cancel."""
     x = np.concatenate([np.linspace(-5, 5, 2001), np.linspace(-80, 80, 321), [1e-20, -1e-20, 0]]).astype(np.float32)
@@ -61,7 +66,7 @@ def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=4e-6, atol=1e-14)
 
 
-@pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh", "relu2"])
 def test_an_activation_keeps_nan(isa: str, activation: str) -> None:
     inputs = [np.full((2, 1), np.nan, np.float32), np.ones((3, 1), np.float32), None, None]
     assert np.isnan(run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]).all()

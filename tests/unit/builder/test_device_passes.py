@@ -119,7 +119,7 @@ def test_a_mixture_adds_its_shared_expert_which_adds_the_residual_stream(bucket:
     assert shared is not None
     assert shared.name == "layers.1.mlp.shared_expert.down_proj"
     assert links.producer(shared.inputs["residual"], "Linear").name == "layers.0.recurrent.o_proj"
-    assert {op.attributes["program"] for op in ops if op.kind == "Rowwise"} == {"x0 relu x0 mul"}
+    assert "Rowwise" not in _kinds(ops)
 
 
 def test_a_product_adds_what_a_sigmoid_scales(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     "head counts": (set_attribute("PagedAttention", num_heads=3), "expected qkv_features == .*num_heads=3"),
     "unknown choice": (
         set_attribute("Linear", activation="relu"),
-        "expected one of none silu gelu gelu_tanh as the attribute activation",
+        "expected one of none silu gelu gelu_tanh relu2 as the attribute activation",
     ),
     "choice that is a number": (set_attribute("GatedLinear", activation=1), "expected one of silu gelu gelu_tanh"),
     "sines alone": (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, produced_by, scalar_constant
+from trtllm_lite.builder.graph import attribute, only_user, produced_by, scalar_constant
 from trtllm_lite.builder.passes.attention_pattern import expect
 from trtllm_lite.network.mlp import SWIGLU_ALPHA, SWIGLU_LIMIT
 
@@ -19,6 +19,17 @@ def activation_of(node: ir.Node) -> str | None:
     if node.op_type == "Swish":
         return "silu" if attribute(node, "alpha", 1.0) == 1.0 else None
     return _GELUS.get(attribute(node, "approximate", "none"))
+
+
+def squared_relu_of(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
+    """The x of which ``node`` makes max(x, 0) * x, and the nodes that do it (network/mlp.py); None if it does not."""
+    if node.op_type != "Mul":
+        return None
+    relu = next((found for value in node.inputs if (found := produced_by(value, "Relu"))), None)
+    x = None if relu is None else relu.inputs[0]
+    if relu is None or x is None or only_user(relu.outputs[0]) is not node or not any(y is x for y in node.inputs):
+        return None
+    return x, (relu, node)
 
 
 def describe(node: ir.Node) -> str:

@@ -9,6 +9,7 @@ from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import step_input
 from trtllm_lite.builder.graph import dims, value_of
 from trtllm_lite.common.vocabulary import LOGITS_INDICES
+from trtllm_lite.plugins.rowwise.expression import program_of_activation
 
 
 def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
@@ -48,4 +49,5 @@ def _adapted(product: Op, low_rank: Op) -> list[Op]:
     y = product.outputs["y"]
     plain = value_of(f"{product.name}.plain", ir.DataType.FLOAT, dims(y) or ())
     linear = replace(product, outputs={"y": plain}, attributes={**product.attributes, "activation": "none"})
-    return [low_rank, linear, Op("Rowwise", product.name, {"x0": plain}, {"y": y}, {"program": f"x0 {activation}"})]
+    applied = {"program": program_of_activation(str(activation))}
+    return [low_rank, linear, Op("Rowwise", product.name, {"x0": plain}, {"y": y}, applied)]

@@ -25,6 +25,7 @@ from trtllm_lite.plugins.launch import (
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.rowwise.cuda import rowwise
+from trtllm_lite.plugins.rowwise.expression import program_of_activation
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class DenseSite:
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
             product = Matmul(self.x, weight, plain, self.rows, None, bias, reason)
-            return [product, rowwise(self.y, f"x0 {self.activation}", self.rows, [plain])]
+            return [product, rowwise(self.y, program_of_activation(self.activation), self.rows, [plain])]
         both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
         product = Matmul(self.x, weight, both, self.rows, more, bias, reason)
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]

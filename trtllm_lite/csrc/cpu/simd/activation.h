@@ -30,9 +30,12 @@ TL_INLINE Vec gelu_tanh(Vec x) {
   return x / (broadcast(1.0f) + exp(cubic * broadcast(-1.5957691f)));
 }
 
-// `Activation` is the enumeration of an operator; the default case is the identity.
+// `Activation` is the enumeration of an operator, of which not all have the last one; the default case is the identity.
 template <typename Activation>
 TL_INLINE Vec activate(Activation activation, Vec x) {
+  if constexpr (requires { Activation::kRelu2; }) {
+    if (activation == Activation::kRelu2) return max(zero(), x) * x;  // arXiv 2109.08668
+  }
   switch (activation) {
     case Activation::kSilu:
       return silu(x);
