@@ -11,7 +11,7 @@ from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, kernel, launch
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
-_THREADS, _ELEMENTS_PER_THREAD = 256, 4
+_THREADS, _ELEMENTS_PER_THREAD = 256, 8
 _Term = Callable[..., str]
 _FUNCTIONS: dict[str, _Term] = {
     "add": "({}+{})".format,
@@ -36,6 +36,11 @@ def expression(program: str) -> str:
     return evaluate(program, lambda word: f"TL_{word[0].upper()}({word[1:]})", _FUNCTIONS)
 
 
+def elements_at_once(features: int) -> int:
+    """How many elements of rows with so many a load moves."""
+    return _ELEMENTS_PER_THREAD if features % _ELEMENTS_PER_THREAD == 0 else 1
+
+
 def rowwise(
     y: Buffer,
     program: str,
@@ -50,7 +55,10 @@ def rowwise(
     defines: dict[str, int | str] = {
         "TL_EXPRESSION": expression(program),
         "TL_FEATURES": width,
+        "TL_AT_ONCE": elements_at_once(width),
         "TL_THREADS": _THREADS,
+        "TL_ROWS": len(operands),
+        "TL_VECTORS": len(vectors),
         "TL_FLOAT_ROWS": sum(1 << i for i, buffer in enumerate(operands) if buffer.dtype == "float32"),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_FP16": DTYPE_FLAGS[half],

@@ -97,10 +97,12 @@ def test_every_operation_of_rowwise(word: str) -> None:
     check_rowwise(f"{inner} {word}", expected, [x[0], x[1], *[None] * 7], torch.float16, Emulator())
 
 
-def test_rowwise_of_every_kind_of_operand() -> None:
-    """Operands are 16-bit and float32 rows, a vector, and constants; the features do not fill whole vectors."""
-    x, logits = torch.randn(3, 301).to(torch.bfloat16), torch.randn(3, 301)
-    vector, constants = torch.randn(301), torch.tensor([2.5, 0.5])
+@pytest.mark.parametrize("features", [301, 1048])  # elements move one by one, or eight at a time
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rowwise_of_every_kind_of_operand(features: int, dtype: torch.dtype) -> None:
+    """Operands are 16-bit and float32 rows, a vector, and constants."""
+    x, logits = torch.randn(3, features).to(torch.bfloat16), torch.randn(3, features)
+    vector, constants = torch.randn(features), torch.tensor([2.5, 0.5])
     expected = 2.5 * torch.tanh((x.double() * vector.double() + logits.double()) / 0.5)
     operands = [x, logits, None, None, vector, None, None, None, constants]
-    check_rowwise("x0 v0 mul x1 add c1 div tanh c0 mul", expected, operands, torch.float32, Emulator())
+    check_rowwise("x0 v0 mul x1 add c1 div tanh c0 mul", expected, operands, dtype, Emulator())

@@ -12,7 +12,7 @@ from trtllm_lite.plugins.channel_magnitudes.reference import reference as magnit
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.paged_load.reference import reference as load_reference
 from trtllm_lite.plugins.paged_store.reference import reference as store_reference
-from trtllm_lite.plugins.rowwise.cuda import expression
+from trtllm_lite.plugins.rowwise.cuda import elements_at_once, expression
 
 _EPSILON = 1e-5
 _THREADS = 256  # threads of gate_mul and side_by_side
@@ -199,13 +199,16 @@ def check_rowwise(
     defines: dict[str, int | str] = {
         "TL_EXPRESSION": expression(program),
         "TL_FEATURES": features,
+        "TL_AT_ONCE": elements_at_once(features),
         "TL_THREADS": 64,
+        "TL_ROWS": sum(x is not None for x in operands[:4]),
+        "TL_VECTORS": sum(x is not None for x in operands[4:8]),
         "TL_FLOAT_ROWS": sum(1 << i for i, found in enumerate(is_float) if found),
         "TL_FLOAT_OUT": int(dtype == torch.float32),
         "TL_FP16": int(dtype == torch.float16),
     }
     kernel = machine.kernel("rowwise/cuda.cuh", "rowwise", 64, 0, defines)
-    kernel(y, *operands, grid=(rows, -(-features // 256), 1))
+    kernel(y, *operands, grid=(rows, -(-features // 512), 1))
     assert_close(y, expected)
 
 

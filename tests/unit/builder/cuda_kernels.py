@@ -315,7 +315,7 @@ def position_embedding(
 def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -> None:
     """The expression of TL_EXPRESSION, translated to numpy."""
     half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
-    assert grid[1] * 4 * macros["TL_THREADS"] >= shape[1]
+    assert grid[1] * 8 * macros["TL_THREADS"] >= shape[1]
     rows, vectors, constants = operands[:4], operands[4:8], operands[8]
 
     def row(index: int) -> np.ndarray:

@@ -191,7 +191,10 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "rowwise/cuda.cuh": {
         "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),
         "TL_FEATURES": 4096,
+        "TL_AT_ONCE": 8,
         "TL_THREADS": 256,
+        "TL_ROWS": 3,
+        "TL_VECTORS": 1,
         "TL_FLOAT_ROWS": 2,
         "TL_FLOAT_OUT": 0,
     },
