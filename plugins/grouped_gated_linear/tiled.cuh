@@ -53,7 +53,7 @@ struct BiasedGatedOp : TiledGatedOp {
 #pragma unroll
       for (int f = 0; f < kCount; ++f) {
         const float a = sums[part * kCount + f][half * 2], b = sums[part * kCount + f][half * 2 + 1];
-        pieces[f] = pack2(gated(a, a), gated(b, b));
+        pieces[f] = pack2(gated<TL_ACTIVATION>(a, a), gated<TL_ACTIVATION>(b, b));
       }
       RowPart<kCount>{to, present, static_cast<int>(threadIdx.x) % 32}.store(pieces);
     }
