@@ -152,11 +152,16 @@ def _chunk_columns(heads: int, value_dim: int) -> int:
 
 def prefetched_bytes(layout: ReplayState) -> int:
     """Shared memory of ``replay_tokens.cuh``: two matrices, each with a Chunk, and their barriers."""
-    of_token = 2 * layout.key_dim + layout.value_dim + 2 * layout.decays + 2 * layout.replayed + 2
+    tokens, decays = layout.replayed, layout.replayed * layout.decays
     tail = 1 if layout.decays > 1 else layout.slots + 1
-    words = layout.replayed * of_token + 2 * _GROUP_WARPS * layout.value_dim + 4 + -(-tail // 4) * 4
+    vectors = tokens * (2 * layout.key_dim + layout.value_dim) + 2 * _GROUP_WARPS * layout.value_dim
+    words = vectors + _in_fours(decays) + _in_fours(decays + 2 * tokens**2 + 2 * tokens + 1) + _in_fours(tail)
     of_matrix = layout.key_dim * layout.value_dim * DTYPES[layout.dtype].bits // 8
     return 2 * (of_matrix + 4 * words + _BARRIER_BYTES)
+
+
+def _in_fours(words: int) -> int:
+    return -(-words // 4) * 4
 
 
 def chunk_bytes(key_dim: int, columns: int, warps: int, slots: int) -> int:
