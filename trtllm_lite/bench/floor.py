@@ -5,21 +5,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from trtllm_lite.bench.latency_shape import LatencyShape
-from trtllm_lite.bench.mixtures import is_grouped, mixtures
+from trtllm_lite.bench.mixtures import is_grouped, mixtures, operands_of
 from trtllm_lite.bench.operations import products_flops, prompt_flops_of, step_flops
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.plan import (
-    CallInstruction,
-    CollectiveInstruction,
-    Instruction,
-    LaunchInstruction,
-    MatmulInstruction,
-    NetworkInstruction,
-    Plan,
-    PlanTensor,
-    TensorArgument,
-    TensorMapArgument,
-)
+from trtllm_lite.engine.plan import NetworkInstruction, PlanTensor
 from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.errors import ArgumentError
 
@@ -221,7 +210,7 @@ def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float
     chosen = expected if share_read is None else share_read
     for instruction in plan.programs[0].instructions:
         grouped = is_grouped(plan, instruction)
-        for index in _operands(plan, instruction):
+        for index in operands_of(plan, instruction):
             tensor = plan.tensors[index]
             if tensor.kind == "weight":
                 shares[index] = chosen if grouped and len(tensor.shape) > 1 else 1.0
@@ -232,25 +221,6 @@ def _stored_bytes(engine: EngineFile, tensor: PlanTensor) -> int:
     """Bytes of a weight with the padding of its layout. Weights of a stripped engine are counted without it."""
     stored = engine.tensors.get(f"weights.{tensor.name}")
     return tensor.max_bytes(engine.plan.symbols) if stored is None else stored.num_bytes
-
-
-def _operands(plan: Plan, instruction: Instruction) -> list[int]:
-    """The tensors that an instruction reads or writes as a whole."""
-    match instruction:
-        case CallInstruction(op=op, operands=operands):
-            return [] if op == "Embedding" else list(operands.values())
-        case MatmulInstruction(weight=weight):
-            return [weight.tensor]
-        case CollectiveInstruction(x=x, y=y):
-            return [x.tensor, y.tensor]
-        case LaunchInstruction(kernel=kernel) if plan.kernels[kernel].name == "embedding":
-            return []
-        case LaunchInstruction(args=arguments):
-            pointers = [argument.tensor for argument in arguments if isinstance(argument, TensorArgument)]
-            maps = [argument.tensor_map.tensor for argument in arguments if isinstance(argument, TensorMapArgument)]
-            return pointers + maps
-        case NetworkInstruction():
-            return []
 
 
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:

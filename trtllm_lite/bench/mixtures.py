@@ -1,11 +1,15 @@
 """Computes how many experts a step's rows choose, and so the step reads, and how these are spread over ranks."""
 
 from dataclasses import dataclass
+from math import prod
 
 from trtllm_lite.engine.plan import (
     CallInstruction,
+    CollectiveInstruction,
     Instruction,
     LaunchInstruction,
+    MatmulInstruction,
+    NetworkInstruction,
     Plan,
     TensorArgument,
     TensorMapArgument,
@@ -18,13 +22,15 @@ from trtllm_lite.runtime.session.experts import Routing
 class Mixture:
     """A layer's experts: each row has ``top_k`` of ``num_experts``; a rank has ``inner`` features of each.
 
-    All rows have the ``shared`` experts among these, and choose the others.
+    All rows have the ``shared`` experts among these, and choose the others. An expert's matrices have so many
+    ``elements`` on a rank.
     """
 
     num_experts: int
     top_k: int
     inner: int
     shared: int = 0
+    elements: int = 0
 
     def share_read(self, rows: float) -> float:
         """The share of the experts that ``rows`` rows are expected to have, if all are chosen equally likely."""
@@ -41,6 +47,25 @@ def is_grouped(plan: Plan, instruction: Instruction) -> bool:
         case LaunchInstruction(kernel=kernel):
             return plan.kernels[kernel].name.startswith(("grouped_gated_linear", "grouped_linear"))
     return False
+
+
+def operands_of(plan: Plan, instruction: Instruction) -> list[int]:
+    """The tensors that an instruction reads or writes as a whole."""
+    match instruction:
+        case CallInstruction(op=op, operands=operands):
+            return [] if op == "Embedding" else list(operands.values())
+        case MatmulInstruction(weight=weight):
+            return [weight.tensor]
+        case CollectiveInstruction(x=x, y=y):
+            return [x.tensor, y.tensor]
+        case LaunchInstruction(kernel=kernel) if plan.kernels[kernel].name == "embedding":
+            return []
+        case LaunchInstruction(args=arguments):
+            pointers = [argument.tensor for argument in arguments if isinstance(argument, TensorArgument)]
+            maps = [argument.tensor_map.tensor for argument in arguments if isinstance(argument, TensorMapArgument)]
+            return pointers + maps
+        case NetworkInstruction():
+            return []
 
 
 def mixtures(engine: EngineFile) -> list[Mixture]:
@@ -65,7 +90,10 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
         assert isinstance(num_experts, int)
         assert isinstance(top_k, int)
         assert isinstance(inner, int)
-        found.append(Mixture(num_experts * ranks, top_k, inner, plan.shared_experts[len(found)]))
+        # An expert has gate and up, or one matrix as its two halves, and then a matrix back.
+        *first, in_features = (extent for extent in weight.shape[1:] if isinstance(extent, int))
+        elements = in_features * (prod(first) + inner)
+        found.append(Mixture(num_experts * ranks, top_k, inner, plan.shared_experts[len(found)], elements))
     return found
 
 

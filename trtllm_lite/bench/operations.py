@@ -1,9 +1,10 @@
 """Counts the operations of matrix products and of attention; a multiply-add counts two."""
 
 from dataclasses import replace
+from math import prod
 
 from trtllm_lite.bench.latency_shape import LatencyShape
-from trtllm_lite.bench.mixtures import mixtures
+from trtllm_lite.bench.mixtures import is_grouped, mixtures, operands_of
 from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import ModelConfig
 from trtllm_lite.engine.reader import EngineFile
@@ -12,8 +13,7 @@ from trtllm_lite.engine.reader import EngineFile
 def products_flops(engine: EngineFile, rows: float) -> float:
     """A rank's operations in the matrix products of a decode step of ``rows`` rows, which all have logits."""
     model = _model_of(engine)
-    dense = (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine)
-    return rows * (dense + 2 * _chosen_weights(engine))
+    return rows * (2 * _multiplied_weights(engine) + _head_flops(model) / _tp_size(engine))
 
 
 def step_flops(engine: EngineFile, shape: LatencyShape) -> float:
@@ -28,8 +28,8 @@ def step_flops(engine: EngineFile, shape: LatencyShape) -> float:
 def prompt_flops_of(engine: EngineFile, length: int) -> float:
     """A rank's operations up to the first token of a prompt of ``length`` tokens, as far as its stage computes it."""
     model = _model_of(engine)
-    unattended = _attention_flops(_recurrent_layers(engine), model, length) / _tp_size(engine)
-    return prompt_flops(model, length, _tp_size(engine)) - unattended + 2 * length * _chosen_weights(engine)
+    attended = _attention_flops(model.num_hidden_layers - _recurrent_layers(engine), model, length)
+    return 2 * length * _multiplied_weights(engine) + (attended + _head_flops(model)) / _tp_size(engine)
 
 
 def _tp_size(engine: EngineFile) -> int:
@@ -50,14 +50,28 @@ def _model_of(engine: EngineFile) -> ModelConfig:
     return replace(model, num_hidden_layers=layers, vocab_size=model.vocab_size if mapping.is_last else 0)
 
 
-def _chosen_weights(engine: EngineFile) -> float:
-    """Elements of a rank's matrices that a row is multiplied by in mixtures, beyond those counted for dense layers.
+def _multiplied_weights(engine: EngineFile) -> float:
+    """Elements of a rank's matrices that a row is multiplied by in all layers.
 
-    Routers are not counted, nor experts that all rows share where these are products of their own.
+    Layers of hybrids differ, so their matrices are those of the plan. Of other models routers are not counted, nor
+    experts that all rows share where these are products of their own.
     """
-    model, ranks = engine.manifest.model, engine.manifest.mapping.moe_ep_size
-    dense = model.intermediate_size / _tp_size(engine)
-    return sum(3 * model.hidden_size * (one.top_k * one.inner / ranks - dense) for one in mixtures(engine))
+    model, ranks, found = _model_of(engine), engine.manifest.mapping.moe_ep_size, mixtures(engine)
+    chosen = sum(one.top_k * one.elements / ranks for one in found)
+    if _recurrent_layers(engine) > 0:
+        return chosen + _dense_elements(engine)
+    dense = 3 * model.hidden_size * model.intermediate_size
+    return (_layer_weights(model) - dense * len(found)) / _tp_size(engine) + chosen
+
+
+def _dense_elements(engine: EngineFile) -> int:
+    """Elements of the matrices in a rank's plan, without those of experts, and the head and the embedding."""
+    plan, vocab_size = engine.plan, engine.manifest.model.vocab_size
+    grouped = [one for one in plan.programs[0].instructions if is_grouped(plan, one)]
+    of_experts = {index for instruction in grouped for index in operands_of(plan, instruction)}
+    shapes = [one.shape for index, one in enumerate(plan.tensors) if one.kind == "weight" and index not in of_experts]
+    matrices = [[extent for extent in shape if isinstance(extent, int)] for shape in shapes if len(shape) > 1]
+    return sum(prod(extents) for extents in matrices if extents[0] * _tp_size(engine) < vocab_size)
 
 
 def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:
