@@ -4,8 +4,8 @@
 # 35b, in bfloat16 (the default), and 35b-fp8 are Qwen3.5-35B-A3B, 27b is Qwen3.6-27B with products in FP8, nano is
 # Nemotron 3 Nano 30B-A3B in bfloat16. With tune before them kernels of products are timed first, to fill the timing cache
 # (TIMING_CACHE) that chooses them: thoroughly, which takes more than 150 s for 35b, or with TUNING=fast by --fast_build.
-# Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense
-# bfloat16) are the measured ceilings of the card. `scripts/update_docs.py --record_hybrids NAME OUT` stores the reports
+# Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH (GB/s read), TFLOPS (dense
+# bfloat16) and FP8_TFLOPS are the measured ceilings of the card. `scripts/update_docs.py --record_hybrids NAME OUT` stores the reports
 # and renews the documents.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,6 @@ if [ "${1:-}" = tune ]; then
   shift
 fi
 parts=${*:-35b}
-ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
 mkdir -p "$out"
 
 build() {  # MODEL [OPTION]...
@@ -31,12 +30,14 @@ build() {  # MODEL [OPTION]...
   shift
   trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 \
     --input_timing_cache "$cache" --max_batch_size 256 --max_input_len 40000 --max_seq_len 40960 \
-    --max_num_tokens 8192 "${tuning[@]}" --output_dir "$out/engine" "$@"
+    --max_num_tokens 20480 "${tuning[@]}" --output_dir "$out/engine" "$@"
 }
 
 latency() {  # NAME BATCH_SIZES INPUT_LENS OUTPUT_LEN
-  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$2" --input_len "$3" \
-    --output_len "$4" --repeats 3 --json "$out/latency-$1.json"
+  local peak=${TFLOPS:-789}
+  case $1 in *fp8* | 27b*) peak=${FP8_TFLOPS:-1421} ;; esac
+  trtllm-lite bench latency --engine_dir "$out/engine" --memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "$peak" \
+    --batch_size "$2" --input_len "$3" --output_len "$4" --repeats 3 --json "$out/latency-$1.json"
 }
 
 for part in $parts; do

@@ -18,14 +18,16 @@ def hybrids_table(path: Path) -> str:
     reports = sorted(json.loads(path.read_text()), key=_place)
     rows = [latency_row(MODELS, report, _prompt_rate(report)) for report in reports]
     first, terms = reports[0], reports[0]["terms"]
+    of_tokens = [report for report in reports if not is_of_first_token(report)]
+    peaks = [f"{peak:,.0f}" for peak in sorted({report["terms"]["peak_tflops"] for report in reports})]
     return (
         f"{measured_on(first)}; random weights and prompts. The floor of a token is the time to read the weights, the "
         f"KV cache and each state once ({terms['memory_bandwidth']:,.0f} GB/s). The floor of a first token is the time "
-        f"of the prompt's products and attention ({terms['peak_tflops']:,.0f} TFLOPS), or to read the weights once if "
-        "that is longer. Of a layer's experts floors include those that were read.\n\n"
+        f"of the prompt's products and attention ({' and, in FP8, '.join(peaks)} TFLOPS), or to read the weights once "
+        "if that is longer. Of a layer's experts floors include those that were read.\n\n"
         f"{markdown(['', 'measured', 'tokens of the prompt', 'its floor', 'reached', 'commit'], rows)}\n\n"
         f"Measured by `bash scripts/measure_hybrids.sh OUT` (`trtllm-lite bench latency`, times per token with "
-        f"{lengths_of(first)}).\n"
+        f"{'; '.join(dict.fromkeys(lengths_of(report) for report in of_tokens))}).\n"
     )
 
 
