@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trtllm_lite.common.vocabulary import DRAFTING_HEAD, EMBEDDING, LOGITS, PLAIN_DTYPES, ROW_DTYPES
+from trtllm_lite.common.vocabulary import DRAFTING_HEAD, MODULE_USES, PLAIN_DTYPES, ROW_DTYPES
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.modules import Module, Port
 from trtllm_lite.engine.plan import PlanTensor
@@ -24,7 +24,7 @@ def module_of(
     owned = {cache.tensor for group in groups for cache in group.caches}
     kept = (tensor for tensor in tensors if tensor.kind == "cache" and tensor.name not in owned)
     shared = tuple(_port(tensor.name, tensor) for tensor in kept)
-    results_first = sorted(outputs.items(), key=lambda output: output[0] not in (LOGITS, EMBEDDING))
+    results_first = sorted(outputs.items(), key=lambda output: output[0] != MODULE_USES[kind].output)
     made = {name: tensors[index] for name, index in results_first}
     return Module(
         name=kind,

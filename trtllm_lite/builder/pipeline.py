@@ -18,7 +18,7 @@ from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
-from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, STATE, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.module_kinds import ModuleKind, module_kind
@@ -62,14 +62,13 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def passes_of(kind: ModuleKind, max_seq_len: int) -> tuple[GraphPass, ...]:
     """The passes for all networks of a ``kind``, for engines of sequences of up to ``max_seq_len`` tokens."""
-    decoding = (chosen_frequencies(max_seq_len), *PIPELINE)
-    return {DECODER: decoding, DRAFTING_HEAD: decoding, TEXT_ENCODER: ENCODER_PIPELINE}[kind.name]
+    return ENCODER_PIPELINE if kind.whole_prompts else (chosen_frequencies(max_seq_len), *PIPELINE)
 
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """Return the network in operators of ``plugins/`` only; a decoder has a paged KV cache. Raises BuildError."""
     kind = module_kind(network.graph)
-    fuse = {DECODER: _fuse_decoder, DRAFTING_HEAD: _fuse_decoder, TEXT_ENCODER: _fuse_encoder}[kind.name]
+    fuse = _fuse_encoder if kind.whole_prompts else _fuse_decoder
     return fuse(network, passes_of(kind, limits.max_seq_len), kv_cache_dtype, limits)
 
 

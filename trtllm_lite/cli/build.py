@@ -22,7 +22,7 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
-from trtllm_lite.common.vocabulary import DECODER, DRAFTING_HEAD, GPU_MEMORY_FRACTION, TEXT_ENCODER
+from trtllm_lite.common.vocabulary import GPU_MEMORY_FRACTION
 from trtllm_lite.errors import BuildError
 from trtllm_lite.foreign_names.commands import BUILD, PLAN
 
@@ -234,17 +234,10 @@ def _of_plan(limits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _next_step(manifest: "Manifest", output_dir: str) -> str:
-    """The next step with the engine, by the kind of its module: how to run it here, or where to take it."""
-    steps = {DECODER: _command_to_run, DRAFTING_HEAD: _command_to_run, TEXT_ENCODER: _call_to_embed}
-    return steps[manifest.module.kind](manifest, output_dir)
-
-
-def _call_to_embed(manifest: "Manifest", output_dir: str) -> str:
-    given = "TEXTS" if manifest.model.tokenizer else "TOKEN_IDS_OF_TEXTS"
-    return f"in Python, LLM({output_dir!r}).embed({given})"
-
-
-def _command_to_run(manifest: "Manifest", output_dir: str) -> str:
+    """The next step with the engine: how to run it here, or where to take it."""
+    if not manifest.module.generates:
+        given = "TEXTS" if manifest.model.tokenizer else "TOKEN_IDS_OF_TEXTS"
+        return f"in Python, LLM({output_dir!r}).{manifest.module.use.method}({given})"
     directory = shlex.quote(output_dir)
     speaks = manifest.model.tokenizer and not manifest.stripped
     command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"

@@ -178,7 +178,7 @@ STEP_INPUTS = (
 # The inputs of a checkpoint's network besides its caches, all int64, with their ranks: see network/contract.py.
 NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
 # The inputs of an encoder's network, which has no caches: SEQ_LENS are the lengths of texts, after which rows are
-# padded. The output is EMBEDDING, a row for each text, see network/contract.py.
+# padded. The output has a row for each text, see network/contract.py.
 SEQ_LENS, EMBEDDING = "seq_lens", "sentence_embedding"
 ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
 # Names of features: a network may output FEATURES, one row per token, from which a drafting head predicts tokens. The
@@ -194,7 +194,31 @@ COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 # Kinds of modules. A decoder generates tokens, a text encoder makes a row for each text, and a drafting head (EAGLE,
 # MTP) drafts from features that a decoder keeps. A draft model is a decoder; a pipeline stage has some of its layers.
-MODULE_KINDS = DECODER, TEXT_ENCODER, DRAFTING_HEAD = ("decoder", "text_encoder", "drafting_head")
+DECODER, TEXT_ENCODER, DRAFTING_HEAD = "decoder", "text_encoder", "drafting_head"
+
+
+@dataclass(frozen=True)
+class ModuleUse:
+    """What modules of a kind make, and how people ask an engine for it.
+
+    A step returns rows of the module's first output, ``output``, to its caller: float32, as many as the symbol ``rows``
+    counts. ``method`` is that of ``LLM``, ``route`` that of the server, and ``doing`` says in a sentence what they do.
+    """
+
+    output: str
+    rows: str
+    method: str
+    route: str
+    doing: str
+
+
+_GENERATE = ModuleUse(LOGITS, "num_logits", "generate", "/v1/completions", "generates text")
+MODULE_USES = {
+    DECODER: _GENERATE,
+    TEXT_ENCODER: ModuleUse(EMBEDDING, "num_seqs", "embed", "/v1/embeddings", "embeds texts"),
+    DRAFTING_HEAD: _GENERATE,
+}
+MODULE_KINDS = tuple(MODULE_USES)
 
 # Kinds of caches: keys and values of all tokens of a sequence, those of the tokens in a window, latents, from which
 # kernels compute both, and states, of which a sequence has one: what recurrent layers keep of all its tokens together.

@@ -98,12 +98,16 @@ def vocabulary_header() -> str:
         for item in words.STEP_INPUTS
     )
     row_dtypes = ", ".join(f"DType::{enumerator(name)}" for name in words.ROW_DTYPES)
+    first_outputs = "".join(
+        f'    {{"{use.output}", Symbol::{enumerator(use.rows)}}},  // {kind}\n'
+        for kind, use in words.MODULE_USES.items()
+    )
     return (
         f"{HEADER}#pragma once\n\n#include <cstdint>\n#include <string_view>\n\n"
         '#include "dtypes.h"\n\nnamespace tl {\n\n'
         + f'constexpr std::string_view kFormat = "{words.FORMAT}";\n'
         + f'constexpr std::string_view kFeatures = "{words.FEATURES}";\n'
-        + f'constexpr std::string_view kLogits = "{words.LOGITS}", kEmbedding = "{words.EMBEDDING}";\n'
+        + f'constexpr std::string_view kLogits = "{words.LOGITS}";\n'
         + "".join(f"constexpr std::int64_t {name} = {value};\n" for name, value in constants.items())
         + "\n"
         + names_of("DType", tuple(words.DTYPES))
@@ -121,7 +125,12 @@ def vocabulary_header() -> str:
         + f"constexpr StepInput kStepInputs[] = {{\n{inputs}}};\n"
         + "// Positions in kStepInputs.\nenum StepInputIndex : std::uint8_t { "
         + ", ".join(enumerator(item.name) for item in words.STEP_INPUTS)
-        + ", kNumStepInputs };\n\n}  // namespace tl\n"
+        + ", kNumStepInputs };\n\n"
+        + "// The first output of all modules of a kind, whose rows a step returns: float32, "
+        + "as many as `rows` counts.\n"
+        + "struct FirstOutput {\n  std::string_view name;\n  Symbol rows;\n};\n"
+        + f"// By the position of the module's kind.\nconstexpr FirstOutput kFirstOutputs[] = {{\n{first_outputs}}};\n"
+        + "\n}  // namespace tl\n"
     )
 
 

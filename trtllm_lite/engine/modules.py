@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
-from trtllm_lite.common.vocabulary import DRAFTING_HEAD, MODULE_KINDS, TEXT_ENCODER, num_bytes
+from trtllm_lite.common.vocabulary import DRAFTING_HEAD, LOGITS, MODULE_KINDS, MODULE_USES, ModuleUse, num_bytes
 from trtllm_lite.engine.plan import DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf
 
@@ -58,9 +58,14 @@ class Module:
     caches: tuple[Name, ...]
 
     @property
+    def use(self) -> ModuleUse:
+        """What the module makes, and how to ask for it."""
+        return MODULE_USES[self.kind]
+
+    @property
     def generates(self) -> bool:
         """Whether the module makes logits of tokens to come, for a scheduler to draw from; an encoder makes none."""
-        return self.kind != TEXT_ENCODER
+        return self.use.output == LOGITS
 
     @property
     def drafts(self) -> bool:

@@ -16,8 +16,8 @@ standard operators; the network defines the functions that it calls.
 A network that keeps features for a head has the output features after the logits; such a head has the input features
 after past_lens and the output hidden after the logits: float32 [batch, seq, hidden], see network/drafting.py.
 
-An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and only the output sentence_embedding
-float32 [batch, hidden], see network/encoder.py.
+An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and only one output, whose name says
+what the encoder is for (network/module_kinds.py): float32 [batch, size], see network/encoder.py.
 """
 
 from collections.abc import Iterator

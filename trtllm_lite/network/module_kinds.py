@@ -9,10 +9,9 @@ from trtllm_lite.common.vocabulary import (
     ATTENTION,
     DECODER,
     DRAFTING_HEAD,
-    EMBEDDING,
     ENCODER_INPUTS,
     FEATURES,
-    LOGITS,
+    MODULE_USES,
     NETWORK_INPUTS,
     SEQ_LENS,
     TEXT_ENCODER,
@@ -24,18 +23,22 @@ from trtllm_lite.errors import BuildError
 class ModuleKind:
     """A kind of module, one of ``MODULE_KINDS``.
 
-    ``inputs`` are the ranks of the network's inputs, by name, without features and caches. ``output`` is its first
-    output, float32 of the extents ``output_rows`` and one more. ``caching_layer`` is the kind of a layer that such a
+    ``inputs`` are the ranks of the network's inputs, by name, without features and caches. Its first output is float32
+    of the extents ``output_rows`` and one more. ``caching_layer`` is the kind of a layer that such a
     network has at least, by what it keeps of a sequence (``LAYER_CACHES``); None if its layers keep nothing.
     ``refused`` has the reason, and what to do, for each option that modules of this kind have no use for.
     """
 
     name: str
     inputs: Mapping[str, int]
-    output: str
     output_rows: tuple[str, ...]
     caching_layer: str | None
     refused: Mapping[str, str]
+
+    @property
+    def output(self) -> str:
+        """The name of the network's first output, which is also that of the module's."""
+        return MODULE_USES[self.name].output
 
     @property
     def whole_prompts(self) -> bool:
@@ -57,7 +60,7 @@ class ModuleKind:
 _LEAVE_OUT = "; leave it out"
 _ONE_DEVICE = f"encoders run on one device only{_LEAVE_OUT}"
 _NO_CACHE = f"encoders have no KV cache{_LEAVE_OUT}"
-_DECODER = ModuleKind(DECODER, NETWORK_INPUTS, LOGITS, ("batch", "seq"), ATTENTION, refused={})
+_DECODER = ModuleKind(DECODER, NETWORK_INPUTS, ("batch", "seq"), ATTENTION, refused={})
 _KINDS = {
     DECODER: _DECODER,
     DRAFTING_HEAD: replace(
@@ -73,7 +76,6 @@ _KINDS = {
     TEXT_ENCODER: ModuleKind(
         TEXT_ENCODER,
         inputs=ENCODER_INPUTS,
-        output=EMBEDDING,
         output_rows=("batch",),
         caching_layer=None,
         refused={

@@ -5,17 +5,6 @@
 
 namespace tl {
 
-FirstOutput first_output(ModuleKind kind) {
-  switch (kind) {
-    case ModuleKind::kTextEncoder:
-      return {kEmbedding, Symbol::kNumSeqs};
-    case ModuleKind::kDecoder:
-    case ModuleKind::kDraftingHead:
-      break;
-  }
-  return {kLogits, Symbol::kNumLogits};
-}
-
 std::vector<Port> ports(const std::vector<Port>& all, bool cached) {
   std::vector<Port> found;
   std::ranges::copy_if(all, std::back_inserter(found), [&](const Port& port) { return is_cached(port) == cached; });

@@ -12,12 +12,7 @@ namespace tl {
 // The engine's only module (check_plan).
 inline const Module& only_module(const Manifest& manifest) { return manifest.modules.front(); }
 
-// The first output of all modules of a kind, whose rows a step returns: float32, as many as the extent `rows`.
-struct FirstOutput {
-  std::string_view name;
-  Symbol rows;
-};
-FirstOutput first_output(ModuleKind kind);
+constexpr FirstOutput first_output(ModuleKind kind) { return kFirstOutputs[static_cast<int>(kind)]; }
 
 // Whether the module makes logits, from which a scheduler draws tokens; an encoder makes none.
 inline bool generates(const Module& module) { return first_output(module.kind).name == kLogits; }
