@@ -179,7 +179,7 @@ STEP_INPUTS = (
 NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
 # The inputs of an encoder's network, which has no caches: SEQ_LENS are the lengths of texts, after which rows are
 # padded. The output has a row for each text, see network/contract.py.
-SEQ_LENS, EMBEDDING = "seq_lens", "sentence_embedding"
+SEQ_LENS, EMBEDDING, SCORES = "seq_lens", "sentence_embedding", "scores"
 ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
 # Names of features: a network may output FEATURES, one row per token, from which a drafting head predicts tokens. The
 # head has the features of the previous token as its input FEATURES, and outputs HIDDEN, which takes the place of
@@ -192,9 +192,10 @@ LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
-# Kinds of modules. A decoder generates tokens, a text encoder makes a row for each text, and a drafting head (EAGLE,
-# MTP) drafts from features that a decoder keeps. A draft model is a decoder; a pipeline stage has some of its layers.
-DECODER, TEXT_ENCODER, DRAFTING_HEAD = "decoder", "text_encoder", "drafting_head"
+# Kinds of modules. A decoder generates tokens, a text encoder makes a row for each text, a text classifier a score of
+# each label for each text, and a drafting head (EAGLE, MTP) drafts from features that a decoder keeps. A draft model is
+# a decoder; a pipeline stage has some of its layers.
+DECODER, TEXT_ENCODER, TEXT_CLASSIFIER, DRAFTING_HEAD = "decoder", "text_encoder", "text_classifier", "drafting_head"
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ _GENERATE = ModuleUse(LOGITS, "num_logits", "generate", "/v1/completions", "gene
 MODULE_USES = {
     DECODER: _GENERATE,
     TEXT_ENCODER: ModuleUse(EMBEDDING, "num_seqs", "embed", "/v1/embeddings", "embeds texts"),
+    TEXT_CLASSIFIER: ModuleUse(SCORES, "num_seqs", "classify", "/classify", "classifies texts"),
     DRAFTING_HEAD: _GENERATE,
 }
 MODULE_KINDS = tuple(MODULE_USES)

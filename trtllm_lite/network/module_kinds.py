@@ -13,7 +13,9 @@ from trtllm_lite.common.vocabulary import (
     FEATURES,
     MODULE_USES,
     NETWORK_INPUTS,
+    SCORES,
     SEQ_LENS,
+    TEXT_CLASSIFIER,
     TEXT_ENCODER,
 )
 from trtllm_lite.errors import BuildError
@@ -61,6 +63,28 @@ _LEAVE_OUT = "; leave it out"
 _ONE_DEVICE = f"encoders run on one device only{_LEAVE_OUT}"
 _NO_CACHE = f"encoders have no KV cache{_LEAVE_OUT}"
 _DECODER = ModuleKind(DECODER, NETWORK_INPUTS, ("batch", "seq"), ATTENTION, refused={})
+_TEXT_ENCODER = ModuleKind(
+    TEXT_ENCODER,
+    inputs=ENCODER_INPUTS,
+    output_rows=("batch",),
+    caching_layer=None,
+    refused={
+        "backend": f"encoders are for the backend native{_LEAVE_OUT}",
+        "kv_cache_dtype": _NO_CACHE,
+        "key_cache_dtype": _NO_CACHE,
+        "calibration": "encoders have no logits of all tokens to calibrate by; choose a qformat that needs none, "
+        "such as int8_wo or fp8_rowwise",
+        "accuracy": "it is by the tokens that a model predicts, and an encoder predicts none; leave "
+        "max_accuracy_loss out, or name a qformat instead of autoq_format",
+        "max_beam_width": f"encoders generate nothing{_LEAVE_OUT}",
+        "max_draft_len": f"encoders generate nothing{_LEAVE_OUT}",
+        "gather_context_logits": f"encoders make no logits{_LEAVE_OUT}",
+        "max_lora_rank": f"encoders take no adapters yet{_LEAVE_OUT}",
+        "enable_prompt_embeds": f"encoders take no embeddings of tokens{_LEAVE_OUT}",
+        "tp_size": _ONE_DEVICE,
+        "pp_size": _ONE_DEVICE,
+    },
+)
 _KINDS = {
     DECODER: _DECODER,
     DRAFTING_HEAD: replace(
@@ -73,32 +97,15 @@ _KINDS = {
             "enable_prompt_embeds": f"a head or a layer that drafts takes no embeddings{_LEAVE_OUT}",
         },
     ),
-    TEXT_ENCODER: ModuleKind(
-        TEXT_ENCODER,
-        inputs=ENCODER_INPUTS,
-        output_rows=("batch",),
-        caching_layer=None,
-        refused={
-            "backend": f"encoders are for the backend native{_LEAVE_OUT}",
-            "kv_cache_dtype": _NO_CACHE,
-            "key_cache_dtype": _NO_CACHE,
-            "calibration": "encoders have no logits of all tokens to calibrate by; choose a qformat that needs none, "
-            "such as int8_wo or fp8_rowwise",
-            "accuracy": "it is by the tokens that a model predicts, and an encoder predicts none; leave "
-            "max_accuracy_loss out, or name a qformat instead of autoq_format",
-            "max_beam_width": f"encoders generate nothing{_LEAVE_OUT}",
-            "max_draft_len": f"encoders generate nothing{_LEAVE_OUT}",
-            "gather_context_logits": f"encoders make no logits{_LEAVE_OUT}",
-            "max_lora_rank": f"encoders take no adapters yet{_LEAVE_OUT}",
-            "enable_prompt_embeds": f"encoders take no embeddings of tokens{_LEAVE_OUT}",
-            "tp_size": _ONE_DEVICE,
-            "pp_size": _ONE_DEVICE,
-        },
-    ),
+    TEXT_ENCODER: _TEXT_ENCODER,
+    TEXT_CLASSIFIER: replace(_TEXT_ENCODER, name=TEXT_CLASSIFIER),
 }
 
 
 def module_kind(graph: ir.Graph) -> ModuleKind:
     """The kind of a network before any pass has run."""
     names = {value.name for value in graph.inputs}
-    return _KINDS[TEXT_ENCODER if SEQ_LENS in names else DRAFTING_HEAD if FEATURES in names else DECODER]
+    if SEQ_LENS in names:
+        classifies = any(value.name == SCORES for value in graph.outputs)
+        return _KINDS[TEXT_CLASSIFIER if classifies else TEXT_ENCODER]
+    return _KINDS[DRAFTING_HEAD if FEATURES in names else DECODER]

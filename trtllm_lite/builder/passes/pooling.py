@@ -1,7 +1,7 @@
 """Fuses the pooling of a text to one row (a mean over tokens, or the first row; perhaps normalised) into Pooling.
 
 mean: MatMul(Less(Range(seq), seq_lens), rows) / seq_lens; first: Gather(rows, 0) along the sequence; then perhaps
-LpNormalization. The result is the output ``sentence_embedding``.
+LpNormalization. The result is an encoder's output, or what a head computes the output from.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,9 @@ from trtllm_lite.builder.graph import (
     attribute,
     dims,
     fused_node,
+    only_user,
     produced_by,
+    replace_value,
     scalar_constant,
     site,
     value_of,
@@ -20,12 +22,11 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_unpacked
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.encoder_masks import counts_slots
-from trtllm_lite.builder.passes.remove_padding import cu_seqlens_of, drop_padding, is_seq_lens
-from trtllm_lite.common.vocabulary import EMBEDDING
+from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, cu_seqlens_of, drop_padding, is_seq_lens
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
-    (row,) = graph.outputs
+    row = _pooled(graph.outputs[0])
     producer = row.producer()
     assert producer is not None
     place = site(producer)
@@ -34,12 +35,28 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     except MismatchError as mismatch:
         return [Decision(place, False, str(mismatch))]
     inputs = {"x": source, "cu_seqlens": cu_seqlens_of(graph)}
-    row.name = f"{EMBEDDING}.padded"
-    output = value_of(EMBEDDING, ir.DataType.FLOAT, dims(row) or ())
-    graph.append(fused_node("Pooling", place, inputs, {"y": output}, attributes))
-    graph.outputs[0] = output
+    output = value_of(f"{place}.pooling", ir.DataType.FLOAT, dims(row) or ())
+    graph.insert_before(producer, fused_node("Pooling", place, inputs, {"y": output}, attributes))
+    replace_value(row, output)
     drop_padding(graph)
     return [Decision(place, True)]
+
+
+def _pooled(result: ir.Value) -> ir.Value:
+    """The row of a text from which ``result`` is computed, normalised if something normalises it."""
+    row = result
+    while (earlier := _operand_of_texts(row)) is not None:
+        row = earlier
+    norm = only_user(row)
+    return norm.outputs[0] if norm is not None and norm.op_type == "LpNormalization" else row
+
+
+def _operand_of_texts(row: ir.Value) -> ir.Value | None:
+    """The operand with a row for each text of the operator that makes ``row``; None if it has no such operand."""
+    producer = row.producer()
+    operands = () if producer is None else producer.inputs
+    shapes = {value: dims(value) or () for value in operands if value is not None}
+    return next((value for value, shape in shapes.items() if len(shape) == 2 and shape[0] == NUM_SEQS), None)
 
 
 def _match(row: ir.Value | None) -> tuple[ir.Value, dict[str, str]]:
@@ -81,8 +98,8 @@ def _operand(value: ir.Value | None, op_type: str) -> ir.Value | None:
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:
-    if [value.name for value in graph.outputs] != [EMBEDDING]:
-        yield f"expected {EMBEDDING} as the only output"
+    if len(graph.outputs) != 1:
+        yield f"expected one output, found {len(graph.outputs)}"
 
 
 POOLING = GraphPass("pooling", _rewrite, _requires)

@@ -22,7 +22,7 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, NUM_TOKENS
 from trtllm_lite.network.tensors import add_initializer
 from trtllm_lite.plugins.rowwise.expression import (
     ARITY,
@@ -34,6 +34,7 @@ from trtllm_lite.plugins.rowwise.expression import (
     max_depth,
 )
 
+_ROWS = {NUM_TOKENS: "token", NUM_SEQS: "text"}  # what there is a row of
 _ITEM_BYTES = 4  # bytes of a float32 activation
 # Maps a standard operator to its word in a program.
 _WORDS = {
@@ -94,7 +95,7 @@ def _word(node: ir.Node) -> str | None:
 
 def _operands_fit(node: ir.Node) -> bool:
     shape = dims(node.outputs[0]) or ()
-    is_rows = len(shape) == 2 and shape[0] == NUM_TOKENS and node.outputs[0].dtype == ir.DataType.FLOAT
+    is_rows = len(shape) == 2 and shape[0] in _ROWS and node.outputs[0].dtype == ir.DataType.FLOAT
     items = [_operand(value, shape) for value in node.inputs]
     has_rows = any(isinstance(item, ir.Value) and dims(item) == shape for item in items)
     return is_rows and has_rows and len(items) == ARITY[_word(node) or ""] and None not in items
@@ -141,11 +142,11 @@ def _joined(node: ir.Node, parts: Sequence[_Chain]) -> _Chain:
 
 
 def _cost(chain: _Chain, node: ir.Node) -> str:
-    features = (dims(node.outputs[0]) or (0,))[-1]
+    rows, features = dims(node.outputs[0]) or ("", 0)
     assert isinstance(features, int)
     count = len(chain.operands()[0]) + 1
     operators = ", ".join(inner.op_type for inner in chain.nodes)
-    return f"{operators} run as Rowwise: {count * features * _ITEM_BYTES:,} bytes a token in float32"
+    return f"{operators} run as Rowwise: {count * features * _ITEM_BYTES:,} bytes a {_ROWS[str(rows)]} in float32"
 
 
 def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
