@@ -1,10 +1,13 @@
 """Classifiers for tests: a small head over an encoder's rows of texts, appended to a checkpoint's network."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import torch
+from transformers import PreTrainedModel
 
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.verifier import load_network
@@ -66,3 +69,9 @@ def _op(graph: ir.Graph, op_type: str, name: str, *inputs: ir.Value) -> ir.Value
     node.outputs[0].name = name
     graph.append(node)
     return node.outputs[0]
+
+
+def expected_scores(model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> np.ndarray:
+    """The scores that transformers computes, one text at a time: float32 [texts, labels]."""
+    with torch.no_grad():
+        return np.concatenate([model(torch.tensor([list(text)])).logits.numpy() for text in texts])

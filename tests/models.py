@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # available from every source, and on GPUs
@@ -250,11 +257,21 @@ def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
 
 
 def tiny_model(
-    family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
+    family: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    classifies: bool = False,
+    **overrides: Any,
 ) -> PreTrainedModel:
-    """A random language model, or encoder, of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
+    """A random language model, or encoder, of ``family``, in eval mode; ``overrides`` are fields of its HF config.
+
+    An encoder that ``classifies`` texts has a head.
+    """
     config = tiny_config(family, **overrides)
     auto_class = AutoModel if family in ENCODER_FAMILIES else AutoModelForCausalLM
+    auto_class = AutoModelForSequenceClassification if classifies else auto_class
     with torch.device(device):
         model = auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.config._experts_implementation = "eager"  # other implementations want multiples of four features

@@ -111,7 +111,7 @@ class Lowering(Protocol):
         """Memory for an output: of ``dtype`` if given, of bytes if it has scales, else of the activations' type."""
 
     def result(self, output: str) -> Buffer:
-        """Like :meth:`new`, for operators that can write float32: logits, and rows from which logits are made."""
+        """Like :meth:`new`, for operators that can write float32: a module's first output, and rows that become it."""
 
     def output(self, output: str) -> Buffer:
         """Memory for an output that the executor reads after the step."""

@@ -1,10 +1,11 @@
-// Pooling: a float32 row for each sequence, the mean of its rows or the first of them, divided by its norm if TL_L2
-// is 1.
+// Pooling: a row for each sequence, the mean of its rows or the first of them, divided by its norm if TL_L2 is 1. The
+// row is float32 if TL_FLOAT_OUT is 1, and of 16 bits like x if a head reads it.
 //
 // Bytes: 2 * hidden per token for means, per sequence for first rows. FLOPs: 1 a byte. Floor: bytes / bandwidth, if
 // there are at least as many sequences as SMs. A block takes a sequence, and groups of its threads take every
 // kGroups-th row; their sums are added in order. Launch: grid = sequences, TL_THREADS threads. Macros: TL_HIDDEN (a
-// multiple of 8, at most 8 * TL_THREADS), TL_THREADS (a multiple of 32), TL_MEAN, TL_L2, TL_FP16.
+// multiple of 8, at most 8 * TL_THREADS), TL_THREADS (a multiple of 32), TL_MEAN, TL_L2, TL_FLOAT_OUT,
+// TL_FP16.
 #include "cuda/block_sum.cuh"
 
 namespace tl {
@@ -31,7 +32,7 @@ __device__ __forceinline__ void add_groups(float (&values)[8], int group, int ve
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(TL_THREADS) pooling(float* y, const tl::u16* x, const int* cu_seqlens) {
+extern "C" __global__ void __launch_bounds__(TL_THREADS) pooling(void* y, const tl::u16* x, const int* cu_seqlens) {
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -57,7 +58,13 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS) pooling(float* y, const
     if (total > 0.0f) factor = rsqrtf(total);
   }
   if (group != 0) return;
-  float* to = y + static_cast<u64>(blockIdx.x) * TL_HIDDEN + vector * 8;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) to[j] = values[j] * factor;
+  for (int j = 0; j < 8; ++j) values[j] *= factor;
+  const u64 to = static_cast<u64>(blockIdx.x) * kVectors + vector;
+  if (!TL_FLOAT_OUT) {
+    static_cast<uint4*>(y)[to] = pack8(values);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) static_cast<float*>(y)[to * 8 + j] = values[j];
 }

@@ -10,18 +10,19 @@ MAX_FEATURES = 8 * _MAX_THREADS
 
 
 def pool(y: Buffer, x: Buffer, cu_seqlens: Buffer, *, takes_mean: bool, divides_by_norm: bool) -> Launch:
-    """A float32 row for each of num_seqs sequences."""
+    """A row for each of num_seqs sequences, float32 or of the type of x."""
     vectors = features(x) // 8
     threads = max(_THREADS, -(-vectors // 32) * 32)
     defines = {"TL_HIDDEN": features(x), "TL_THREADS": threads, "TL_FP16": DTYPE_FLAGS[x.dtype]}
     defines |= {"TL_MEAN": int(takes_mean), "TL_L2": int(divides_by_norm)}
+    defines |= {"TL_FLOAT_OUT": int(y.dtype == "float32")}
     specialised = kernel("pooling/cuda.cuh", "pooling", threads, 0, defines)
     return launch(specialised, (symbol("num_seqs"),), y, x, cu_seqlens)
 
 
 def lower(op: Lowering) -> list[Command]:
     """Launch one kernel."""
-    x, y = op.rows("x"), op.new("y", "float32")
+    x, y = op.rows("x"), op.result("y")
     if features(x) > MAX_FEATURES:
         op.refuse(
             f"rows have {features(x)} elements, and the GPU kernel takes up to {MAX_FEATURES}: build for --target cpu"

@@ -57,3 +57,9 @@ def test_rope(head_dim: int, half_dim: int) -> None:
 def test_pooling(hidden: int, takes_mean: bool, divides_by_norm: bool) -> None:
     how = {"takes_mean": takes_mean, "divides_by_norm": divides_by_norm, "machine": Emulator()}
     check_pooling([1, 40, 7, 3], hidden, torch.bfloat16, **how)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_pooling_for_a_head(dtype: torch.dtype) -> None:
+    how = {"takes_mean": True, "divides_by_norm": False, "to_head": True, "machine": Emulator()}
+    check_pooling([1, 40, 7, 3], 384, dtype, **how)

@@ -164,7 +164,8 @@ def _write_tokenizer(directory: Path, mapped: MappedModel) -> None:
     source, settings = mapped.source, mapped.source.tokenizer_config
     if source.tokenizer is None:
         return
-    if isinstance(mapped.model, Encoder) and (prompt := source.embeddings().prompt):
+    embeds = isinstance(mapped.model, Encoder) and mapped.model.head is None
+    if embeds and (prompt := source.embeddings().prompt):
         settings = {**settings, PROMPT_SETTING: prompt}
     (directory / TOKENIZER_FILE).write_text(source.tokenizer, encoding="utf-8")
     tokenizer_config = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
@@ -179,6 +180,7 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
         read_token_ids(ids, f"{name}_token_id", sizes.vocab_size) for name in ("eos", "bos", "pad")
     )
     generation = {} if isinstance(mapped.model, Encoder) else source.generation  # encoders do not generate
+    head = mapped.model.head if isinstance(mapped.model, Encoder) else None
     return ModelConfig(
         producer=f"{PRODUCER_PREFIX} {__version__}",
         architecture=mapped.architecture,
@@ -197,5 +199,7 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
         pad_token_id=next(iter(pad_ids), None),
         generation=sampling_defaults(generation, eos_token_ids, sizes.vocab_size, source.description),
         tokenizer=source.tokenizer is not None,
+        labels=[] if head is None else list(head.labels),
+        problem_type="" if head is None else head.problem_type,
         ignored_config_keys=list(source.ignored_config_keys),
     )

@@ -145,7 +145,8 @@ def check_types(source: Source, tensors: Mapping[str, TensorInfo]) -> None:
 
 def compare_tensors(source: Source, family: Family, model: Model, network: Network) -> Mismatch:
     """The differences between the tensors of ``source`` that carry information and those that ``network`` needs."""
-    found = informative(source, family, model)
+    read = {tensor.name for weight in network.weights for tensor in weight.expression.sources()}
+    found = informative(source, family, model) | {name: source.tensors[name] for name in read & source.tensors.keys()}
     head = f"{family.tensor_names.get('lm_head')}.weight"
     needed = {weight.name for weight in network.weights}
     found = {name: info for name, info in found.items() if name in needed or not _is_zero_bias(source, name)}

@@ -241,7 +241,7 @@ def _read(source: Source, family: Family) -> Model:
     model = family.read_model(fields)
     fields.finish()
     if isinstance(model, Encoder):
-        return _with_embeddings(model, source.embeddings())
+        return model if model.head is not None else _with_embeddings(model, source.embeddings())
     if source.embeds:
         raise ConvertError(
             f"{source.description} embeds texts, as its {MODULES_FILE} says, and is a decoder ({family.name}), whose "

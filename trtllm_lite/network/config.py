@@ -9,7 +9,7 @@ from trtllm_lite.common.foreign_files import read_foreign
 from trtllm_lite.common.vocabulary import MAX_JSON_BYTES
 from trtllm_lite.errors import EngineError, shown
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # Names of files beside config.json.
 NETWORK_FILE = "network.onnx"
@@ -22,8 +22,10 @@ class ModelConfig:
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
     holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` tells whether the checkpoint has a
-    tokenizer, or only works with token ids; ``ignored_config_keys`` are keys of the source's config that were left
-    unread at the user's request. The graph alone describes the computation, so that a new family needs no new field.
+    tokenizer, or only works with token ids; ``labels`` are the names of a classifier's scores, and ``problem_type``
+    says what these mean (:mod:`~trtllm_lite.network.classification`); ``ignored_config_keys`` are keys of the source's
+    config that were left unread at the user's request. The graph alone describes the computation, so that a new family
+    needs no new field.
     """
 
     producer: str
@@ -43,6 +45,8 @@ class ModelConfig:
     pad_token_id: int | None
     generation: dict[str, Any] = field(default_factory=dict)
     tokenizer: bool = False
+    labels: list[str] = field(default_factory=list)
+    problem_type: str = ""
     ignored_config_keys: list[str] = field(default_factory=list)
     format_version: int = FORMAT_VERSION
 

@@ -1,12 +1,16 @@
-"""Builds encoders for embeddings: every token attends to the whole text, and one row is the result for a text."""
+"""Builds encoders: every token attends to the whole text, and one row stands for a text.
+
+That row is an embedding, or what a head computes scores of labels from.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from trtllm_lite.common.vocabulary import EMBEDDING
+from trtllm_lite.common.vocabulary import EMBEDDING, SCORES
 from trtllm_lite.network.blocks import Blocks
+from trtllm_lite.network.classification import ClassificationHead
 from trtllm_lite.network.decoder import Sizes
 from trtllm_lite.network.encoder_context import EncoderContext
 from trtllm_lite.network.encoder_layers import PostNormLayer, PreNormLayer
@@ -36,13 +40,14 @@ class EncoderEmbedding:
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder for embeddings."""
+    """An encoder for embeddings, or, with a ``head``, a classifier."""
 
     sizes: Sizes
     embedding: EncoderEmbedding
     layers: tuple[PostNormLayer | PreNormLayer, ...]
     final_norm: Norm | None = None
     pooling: Pooling = field(default_factory=Pooling)
+    head: ClassificationHead | None = None
 
 
 def build_encoder(encoder: Encoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:
@@ -59,8 +64,10 @@ def build_encoder(encoder: Encoder, dtype: ir.DataType, blocks: Mapping[str, Blo
     if encoder.final_norm is not None:
         hidden = encoder.final_norm(graph, hidden, "final_norm")
     row = encoder.pooling(context, hidden)
-    row.name, row.type = EMBEDDING, ir.TensorType(ir.DataType.FLOAT)
-    row.shape = ir.Shape(("batch", encoder.sizes.hidden_size))
+    name, size = EMBEDDING, encoder.sizes.hidden_size
+    if encoder.head is not None:
+        row, name, size = encoder.head(context, row), SCORES, len(encoder.head.labels)
+    row.name, row.type, row.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(("batch", size))
     finished = ir.Graph(
         [context.input_ids, context.position_ids, context.seq_lens],
         [row],

@@ -1,4 +1,4 @@
-"""Defines the result of reading a config: a decoder, or an encoder for embeddings."""
+"""Defines the result of reading a config: a decoder, or an encoder, perhaps with a head for classification."""
 
 from collections.abc import Mapping
 

@@ -58,4 +58,5 @@ def pooling(macros: Macros, grid: Grid, y: Pointer, x: Pointer, cu_seqlens: Poin
     mode, normalization = ("first", "mean")[macros["TL_MEAN"]], ("none", "l2")[macros["TL_L2"]]
     attributes = {"mode": mode, "normalization": normalization}
     rows = at(x, half_type(macros), int(ends[-1]), hidden).astype(np.float64)
-    at(y, np.float32, grid[0], hidden)[...] = pool([rows, ends], attributes)[0]
+    to = np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros)
+    at(y, to, grid[0], hidden)[...] = pool([rows, ends], attributes)[0]

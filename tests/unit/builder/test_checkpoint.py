@@ -84,7 +84,7 @@ def _doubling_functions(proto: onnx.ModelProto) -> None:
 
 def _newer_version(checkpoint: Path) -> None:
     config = checkpoint / "config.json"
-    config.write_text(config.read_text().replace('"format_version": 2', '"format_version": 3'))
+    config.write_text(config.read_text().replace('"format_version": 3', '"format_version": 4'))
 
 
 def _truncate_weights(checkpoint: Path) -> None:
@@ -110,7 +110,7 @@ def _pretend_engine(checkpoint: Path) -> None:
         (lambda path: (path / "network.onnx").write_bytes(b"\xff" * 99), "expected an ONNX network in"),
         (lambda path: (path / "network.onnx").write_bytes(b""), "expected ONNX opset 24 or newer, found 0"),
         (lambda path: (path / "config.json").write_text("{"), "config.json"),
-        (_newer_version, "format_version 2, found 3"),
+        (_newer_version, "format_version 3, found 4"),
         (_old_opset, "expected ONNX opset 24 or newer, found 17"),
         (_truncate_weights, "weights.safetensors, which has 1,000: the file is truncated"),
         (_pretend_engine, "is an engine, expected a checkpoint"),

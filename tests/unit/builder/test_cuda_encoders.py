@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.classifiers import expected_scores
 from tests.e2e.llm import random_prompts
 from tests.encoders import expected_rows, write_pooling
 from tests.models import ENCODER_FAMILIES, round_matrices, save_tiny_model
@@ -70,6 +71,30 @@ def test_programs_compute_what_transformers_does(family: str, dtype: str, tmp_pa
             assert_close(rows, expected_rows(model, texts, normalize=True), dtype, table=ROUNDED_TOLERANCES)
     assert ("rotate" in card.ran) == (family == "modernbert")
     assert not {"cache_slots", "sample"} & {*card.ran}
+
+
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_programs_compute_scores(family: str, tmp_path: Path) -> None:
+    """A head is products and rows by text, of which the last are float32."""
+    model = save_tiny_model(family, tmp_path / "model", classifies=True, num_labels=3, **SHAPE)
+    model = round_matrices(model, "float16")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="float16")
+    card = CudaInterpreter(_lowered(tmp_path / "checkpoint"))
+    for texts in (TEXTS, TEXTS[:1]):
+        card.run(_inputs(texts), "mixed", {})
+        scores = card.output("scores")
+        assert scores.dtype == np.float32
+        assert_close(scores, expected_scores(model, texts), "float16", table=ROUNDED_TOLERANCES)
+
+
+@pytest.mark.parametrize("num_labels", [1, 16])
+def test_engines_of_classifiers_are_read_back(num_labels: int, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
+    save_tiny_model("bert", tmp_path / "model", classifies=True, num_labels=num_labels, **SHAPE)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
+    manifest = build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **LIMITS)
+    assert [str(port) for port in manifest.module.outputs] == [f"scores float32 [num_seqs, {num_labels}]"]
+    assert Engine(str(tmp_path / "engine" / ENGINE_FILE)).manifest
 
 
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])

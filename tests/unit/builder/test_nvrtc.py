@@ -156,7 +156,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/widen.cuh": HEADS | {"TL_CACHE_TYPE": 1, "TL_FP16": 1, "TL_WIDE_TOKENS": 1024},
     "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
-    "pooling/cuda.cuh": {"TL_HIDDEN": 384, "TL_THREADS": 256, "TL_MEAN": 1, "TL_L2": 1},
+    "pooling/cuda.cuh": {"TL_HIDDEN": 384, "TL_THREADS": 256, "TL_MEAN": 1, "TL_L2": 1, "TL_FLOAT_OUT": 0},
     "ragged_attention/cuda.cuh": {
         **{"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_TILES": 2, "TL_STEP": 64, "TL_QUERY_STRIDE": 2304},
         **{"TL_WINDOW": 64, "TL_DISTANCES": 257, "TL_SHARED_BYTES": (128 + 4 * 64) * 144 + 257 * 4},

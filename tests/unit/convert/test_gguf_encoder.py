@@ -108,7 +108,7 @@ def test_tensors_and_embeddings_of_bert(tmp_path: Path) -> None:
     source = open_gguf(path)
     save_model(model, tmp_path / "model")
     stored = load_file(tmp_path / "model" / "model.safetensors")
-    expected = {name: tensor for name, tensor in stored.items() if not name.startswith("pooler.")}
+    expected = {f"bert.{name}": tensor for name, tensor in stored.items() if not name.startswith("pooler.")}
     assert source.tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         np.testing.assert_array_equal(source.read(name), tensor.numpy(), err_msg=name)

@@ -43,7 +43,7 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"vocab_size": True}, "vocab_size is True"),
         ({"eos_token_ids": [1, "2"]}, "eos_token_ids is"),
         ({"generation": []}, "generation is"),
-        ({"format_version": 3}, "expected checkpoint format_version 2, found 3"),
+        ({"format_version": 4}, "expected checkpoint format_version 3, found 4"),
     ],
 )
 def test_refuses_wrong_values(changes: dict, message: str) -> None:

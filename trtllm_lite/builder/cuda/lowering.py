@@ -18,8 +18,8 @@ from trtllm_lite.builder.cuda.products.dense import DenseSite
 from trtllm_lite.builder.cuda.products.grouped import GroupedSite
 from trtllm_lite.builder.cuda.products.sites import Chooser
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
-from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
-from trtllm_lite.common.vocabulary import LOGITS
+from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, NUM_TOKENS
+from trtllm_lite.common.vocabulary import MODULE_USES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.few_rows import FewRows
@@ -35,6 +35,7 @@ from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
 
+_RESULTS = frozenset(use.output for use in MODULE_USES.values())
 _VECTOR = 8  # 16-bit elements of one load or store
 
 
@@ -63,9 +64,10 @@ class _Program:
     links: Links
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
-    def becomes_logits(self, value: ir.Value) -> bool:
-        """Return whether ``value`` is the logits, or becomes them through operators that keep rows of float32."""
-        while value.name != LOGITS:
+    def becomes_result(self, value: ir.Value) -> bool:
+        """Return whether ``value`` is the first output of a module (logits, embeddings, scores), or becomes it through
+        operators that keep rows of float32."""
+        while value.name not in _RESULTS:
             reader = self.links.only_reader(value)
             if reader is None or reader.kind not in ("Rowwise", "GatherColumns", "AllGather"):
                 return False
@@ -150,7 +152,7 @@ class _OpLowering:
         return self._num_rows(self.extents(operand)[0])
 
     def _num_rows(self, rows: int | str) -> Extent:
-        assert rows in (NUM_TOKENS, NUM_LOGITS)
+        assert rows in (NUM_TOKENS, NUM_LOGITS, NUM_SEQS)
         return symbol(NUM_TOKENS if self.decode else rows)  # a decode program has a row of logits per token
 
     def step_input(self, operand: str) -> Buffer:
@@ -189,7 +191,7 @@ class _OpLowering:
         return self._program.buffers[value]
 
     def result(self, output: str) -> Buffer:
-        return self.new(output, "float32" if self._program.becomes_logits(self._op.outputs[output]) else None)
+        return self.new(output, "float32" if self._program.becomes_result(self._op.outputs[output]) else None)
 
     def place(self, output: str, buffer: Buffer) -> Buffer:
         self._program.buffers[self._op.outputs[output]] = buffer

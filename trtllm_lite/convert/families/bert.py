@@ -1,15 +1,20 @@
-"""BERT, MiniLM, BGE, E5 and other encoders for embeddings of the class BertModel (arXiv 1810.04805).
+"""BERT, MiniLM, BGE, E5 and other encoders for embeddings, and BERT classifiers (arXiv 1810.04805).
 
 The models have learned positions, a norm after each block, and biases everywhere. The pooler, a layer for training, is
-left out: the pooling of a text is read from the files of sentence-transformers
-(:mod:`trtllm_lite.convert.sources.sentence_transformers`).
+the head of classifiers, and left out of encoders for embeddings, whose pooling of a text is read from the files of
+sentence-transformers (:mod:`trtllm_lite.convert.sources.sentence_transformers`).
 """
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.classification import CLASSIFIER, DENSE, with_head
 from trtllm_lite.convert.parts.encoder import BERT_NAMES, BertParts
 from trtllm_lite.network.encoder import Encoder
 
+NAMES = {
+    **{role: f"bert.{name}" for role, name in BERT_NAMES.items()},
+    **{DENSE: "bert.pooler.dense", CLASSIFIER: "classifier"},
+}
 # Keys of the first BERT's config, which many Chinese models have as well.
 _OF_POOLER = (
     "pooler_fc_size",
@@ -22,22 +27,23 @@ _OF_POOLER = (
 
 def read_model(config: ConfigFields) -> Encoder:
     """Read the config; all tokens are of the first type, as in a single text."""
-    parts = BertParts.read(config, BERT_NAMES)
+    parts = BertParts.read(config, NAMES)
     config.expect("directionality", "bidi")
     for key in _OF_POOLER:
         config.take(key)
     config.expect("position_embedding_type", "absolute")
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)
-    return parts.encoder(parts.first_token_type(config, 2))
+    return with_head(parts.encoder(parts.first_token_type(config, 2)), config, parts.tensors)
 
 
 FAMILY = Family(
     name="bert",
-    architectures=("BertModel",),
+    architectures=("BertModel", "BertForSequenceClassification"),
     read_model=read_model,
-    tensor_names=BERT_NAMES,
-    ignored_tensors=(r"pooler\.dense\.(weight|bias)",),
+    tensor_names=NAMES,
+    ignored_tensors=(r"(bert\.)?pooler\.dense\.(weight|bias)",),
+    optional_prefix="bert.",
     gguf=Gguf(
         "bert",
         roles={

@@ -1,7 +1,6 @@
-"""ModernBERT, an encoder for embeddings such as gte-modernbert-base (arXiv 2412.13663): RoPE, gated MLPs, windows.
+"""ModernBERT, encoders such as gte-modernbert-base, and classifiers (arXiv 2412.13663): RoPE, gated MLPs, windows.
 
-Each block begins with a norm, but for the first attention, which reads the norm of the embedding. Parts for training
-and classification (head, decoder, classifier) are left out.
+Each block begins with a norm, but the first attention reads the norm of the embedding. The decoder is left out.
 """
 
 from typing import Any
@@ -10,6 +9,7 @@ from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_layer_types
 from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
+from trtllm_lite.convert.parts.classification import CLASSIFIER, DENSE, NORM, with_head
 from trtllm_lite.convert.parts.encoder import read_encoder_sizes
 from trtllm_lite.convert.parts.usual import layer_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -23,15 +23,14 @@ NAMES = {
     **{"embedding": "model.embeddings.tok_embeddings", "embedding_norm": "model.embeddings.norm"},
     **{"attention_norm": f"{_LAYER}attn_norm", "qkv_proj": f"{_LAYER}attn.Wqkv", "o_proj": f"{_LAYER}attn.Wo"},
     **{"mlp_norm": f"{_LAYER}mlp_norm", "gate_up_proj": f"{_LAYER}mlp.Wi", "down_proj": f"{_LAYER}mlp.Wo"},
-    "final_norm": "model.final_norm",
+    **{"final_norm": "model.final_norm", DENSE: "head.dense", NORM: "head.norm", CLASSIFIER: "classifier"},
 }
 _THETAS = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
 # Keys of training, of heads for other tasks, of kernels, and BERT's names for keys that have other names here.
 _UNUSED = (
     *("tie_word_embeddings", "decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "embedding_dropout"),
-    *("mlp_dropout", "classifier_pooling", "classifier_bias", "classifier_activation", "initializer_cutoff_factor"),
-    *("deterministic_flash_attn", "reference_compile", "repad_logits_with_grad", "position_embedding_type"),
-    "layer_norm_eps",
+    *("mlp_dropout", "initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile", "layer_norm_eps"),
+    *("repad_logits_with_grad", "position_embedding_type"),
 )
 
 
@@ -45,8 +44,8 @@ def read_model(config: ConfigFields) -> Encoder:
     if config.take("rope_scaling") is not None:
         config.problem("rope_scaling", "is not supported here: expected rope_parameters of each kind of layer")
     ropes = read_ropes_by_layer_type(config, sizes.head_dim, sizes.max_position_embeddings, _THETAS)
-    activation = read_activation(config, "hidden_activation", "gelu")
-    attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
+    activation, function = (read_activation(config, f"{of}_activation", "gelu") for of in ("hidden", "classifier"))
+    attention_bias, mlp_bias, bias = map(config.flag, ("attention_bias", "mlp_bias", "classifier_bias"))
     norm = layer_norm(config.number("norm_eps", 1e-5), config.flag("norm_bias"))
     config.expect("is_decoder", False)
     for key in _UNUSED:
@@ -66,7 +65,10 @@ def read_model(config: ConfigFields) -> Encoder:
     layers = tuple(layer(tensors.of_layer(number), number) for number in range(count))
     words = Embedding(tensors.weight("embedding", sizes.vocab_size, hidden))
     embedding = EncoderEmbedding(words, norm(tensors, "embedding_norm", hidden))
-    return Encoder(sizes, embedding, layers, norm(tensors, "final_norm", hidden))
+    encoder = Encoder(sizes, embedding, layers, norm(tensors, "final_norm", hidden))
+    config.expect("classifier_pooling", "cls", "mean")
+    mean = config.take("classifier_pooling") == "mean"
+    return with_head(encoder, config, tensors, function, norm(tensors, NORM, hidden), dense_bias=bias, takes_mean=mean)
 
 
 def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +91,7 @@ _GGUF_KEYS = {
 
 FAMILY = Family(
     name="modernbert",
-    architectures=("ModernBertModel", "ModernBertForMaskedLM"),
+    architectures=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=(r"(model\.)?(head\.(dense|norm)\..*|decoder\.(weight|bias))", r"cls\.(norm\.)?(weight|bias)"),

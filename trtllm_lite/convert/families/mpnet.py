@@ -1,4 +1,4 @@
-"""MPNet, an encoder for embeddings such as all-mpnet-base-v2 (arXiv 2004.09297): BERT with a bias by distance.
+"""MPNet, encoders such as all-mpnet-base-v2, and classifiers (arXiv 2004.09297): BERT with a bias by distance.
 
 All layers add the same biases to scores, one for each head and bucket of distances (arXiv 1910.10683, section 2.1). The
 first two of the learned positions are never used.
@@ -10,6 +10,7 @@ import numpy as np
 
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.classification import CLASSIFIER, DENSE, with_head
 from trtllm_lite.convert.parts.encoder import BertParts
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.weight_expression import Columns
@@ -28,6 +29,7 @@ NAMES = {
     "up_proj": f"{_LAYER}intermediate.dense",
     "down_proj": f"{_LAYER}output.dense",
     "mlp_norm": f"{_LAYER}output.LayerNorm",
+    **{DENSE: "classifier.dense", CLASSIFIER: "classifier.out_proj"},
 }
 _UNUSED_POSITIONS = 2  # the position of the padding token, which is 1, and the one before
 _BUCKETS, _MOST_DISTANCE = 32, 128
@@ -52,12 +54,12 @@ def read_model(config: ConfigFields) -> Encoder:
     config.expect("relative_attention_num_buckets", _BUCKETS)
     table = parts.tensors.weight("distance_bias", _BUCKETS, parts.sizes.num_attention_heads)
     buckets = tuple(bucket(distance) for distance in range(-_MOST_DISTANCE, _MOST_DISTANCE + 1))
-    return parts.encoder(distance_bias=Columns(table.transpose(), buckets))
+    return with_head(parts.encoder(distance_bias=Columns(table.transpose(), buckets)), config, parts.tensors)
 
 
 FAMILY = Family(
     name="mpnet",
-    architectures=("MPNetModel", "MPNetForMaskedLM"),
+    architectures=("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=(r"(mpnet\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*"),

@@ -22,7 +22,8 @@ MODEL = {
     **{"producer": "handmade", "architecture": "Toy", "family": "toy", "dtype": "float16", "vocab_size": VOCAB},
     **{"hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1},
     **{"num_key_value_heads": 1, "head_dim": 1, "max_position_embeddings": 64, "eos_token_ids": [], "generation": {}},
-    **{"bos_token_id": None, "pad_token_id": None, "tokenizer": False, "ignored_config_keys": [], "format_version": 2},
+    **{"bos_token_id": None, "pad_token_id": None, "tokenizer": False, "ignored_config_keys": [], "format_version": 3},
+    **{"labels": [], "problem_type": ""},
 }
 PROMPTS = [[1 + row, 2, 3] for row in range(9)]
 ENDLESS = SamplingParams(max_tokens=36, temperature=0.0, ignore_eos=True)
