@@ -201,5 +201,6 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
         tokenizer=source.tokenizer is not None,
         labels=[] if head is None else list(head.labels),
         problem_type="" if head is None else head.problem_type,
+        second_text_offset=mapped.model.second_text_offset if isinstance(mapped.model, Encoder) else 0,
         ignored_config_keys=list(source.ignored_config_keys),
     )

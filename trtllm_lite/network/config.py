@@ -22,10 +22,11 @@ class ModelConfig:
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
     holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` tells whether the checkpoint has a
-    tokenizer, or only works with token ids; ``labels`` are the names of a classifier's scores, and ``problem_type``
-    says what these mean (:mod:`~trtllm_lite.network.classification`); ``ignored_config_keys`` are keys of the source's
-    config that were left unread at the user's request. The graph alone describes the computation, so that a new family
-    needs no new field.
+    tokenizer, or only works with token ids. ``labels`` are the names of a classifier's scores, and ``problem_type``
+    says what these mean (:mod:`~trtllm_lite.network.classification`); ``second_text_offset`` is added to the ids of a
+    pair's second text (0: the model does not tell the two apart), and ``vocab_size`` counts these ids as well.
+    ``ignored_config_keys`` are keys of the source's config that were left unread at the user's request. The graph alone
+    describes the computation, so that a new family needs no new field.
     """
 
     producer: str
@@ -47,6 +48,7 @@ class ModelConfig:
     tokenizer: bool = False
     labels: list[str] = field(default_factory=list)
     problem_type: str = ""
+    second_text_offset: int = 0
     ignored_config_keys: list[str] = field(default_factory=list)
     format_version: int = FORMAT_VERSION
 

@@ -40,7 +40,11 @@ class EncoderEmbedding:
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder for embeddings, or, with a ``head``, a classifier."""
+    """An encoder for embeddings, or, with a ``head``, a classifier.
+
+    ``second_text_offset`` is added to the ids of tokens of a pair's second text, whose rows the embedding has apart; 0
+    if the model does not tell the texts of a pair apart.
+    """
 
     sizes: Sizes
     embedding: EncoderEmbedding
@@ -48,6 +52,7 @@ class Encoder:
     final_norm: Norm | None = None
     pooling: Pooling = field(default_factory=Pooling)
     head: ClassificationHead | None = None
+    second_text_offset: int = 0
 
 
 def build_encoder(encoder: Encoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:

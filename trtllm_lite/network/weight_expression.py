@@ -226,6 +226,22 @@ class Affine(OfOne):
 
 
 @dataclass(frozen=True)
+class MovedRows(_OfSeveral):
+    """The rows of the first operand [rows, size], to each of which is added what the second has more than the third.
+
+    The second and third operands are vectors [size]; the sum is computed in float32.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.operands[0].shape
+
+    def evaluate(self, read: Read) -> NDArray:
+        rows, more, less = (operand.evaluate(read).astype(np.float32) for operand in self.operands)
+        return rows + (more - less)
+
+
+@dataclass(frozen=True)
 class Concat(_OfSeveral):
     """Operands concatenated along ``axis``."""
 

@@ -14,6 +14,8 @@ from trtllm_lite.network.several_matrices import ColumnsOfMatrices, RowsOfMatric
 from trtllm_lite.network.weight_expression import (
     Concat,
     HalvesFromPairs,
+    MovedRows,
+    Row,
     SourceTensor,
     WeightExpression,
     halves_from_pairs,
@@ -45,6 +47,7 @@ CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
     ),
     "biases of experts": (RowsOfMatrices(b).split_heads(4, 1, 1)[0], lambda: _B.reshape(-1)[::2]),
     "rows of heads": (a.split_heads(2, 1, 2)[1], lambda: _A[[1, 2, 4, 5]]),
+    "moved rows": (MovedRows((a, Row(b, 0), Row(b, 1))), lambda: _A + (_B[0] - _B[1])),
     "halves from pairs of a part": (HalvesFromPairs(a, 1, 4), lambda: _A[[0, 2, 1, 3, 4, 5]]),
     "halves from pairs": (HalvesFromPairs(a, 1), lambda: _A[[0, 2, 4, 1, 3, 5]]),
 }

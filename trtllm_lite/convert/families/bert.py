@@ -26,7 +26,7 @@ _OF_POOLER = (
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config; all tokens are of the first type, as in a single text."""
+    """Read the config; all tokens are of the first type, but for those of a pair's second text in a classifier."""
     parts = BertParts.read(config, NAMES)
     config.expect("directionality", "bidi")
     for key in _OF_POOLER:
@@ -34,7 +34,8 @@ def read_model(config: ConfigFields) -> Encoder:
     config.expect("position_embedding_type", "absolute")
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)
-    return with_head(parts.encoder(parts.first_token_type(config, 2)), config, parts.tensors)
+    encoder = with_head(parts.encoder(parts.first_token_type(config, 2)), config, parts.tensors)
+    return encoder if encoder.head is None else parts.for_pairs(encoder, config.integer("type_vocab_size", 2))
 
 
 FAMILY = Family(

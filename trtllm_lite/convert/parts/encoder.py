@@ -12,7 +12,7 @@ from trtllm_lite.network.encoder import Encoder, EncoderEmbedding
 from trtllm_lite.network.encoder_layers import EncoderAttention, PostNormLayer
 from trtllm_lite.network.ends import Embedding
 from trtllm_lite.network.mlp import Activation, PlainMlp
-from trtllm_lite.network.weight_expression import Row, WeightExpression
+from trtllm_lite.network.weight_expression import Concat, MovedRows, Row, WeightExpression
 
 _LAYER = "encoder.layer.{layer}."
 BERT_NAMES = {
@@ -83,6 +83,24 @@ class BertParts(UsualParts):
         embedding = EncoderEmbedding(Embedding(words, positions=positions), norm, token_type)
         layers = (self._layer(tensors.of_layer(n), distance_bias) for n in range(sizes.num_hidden_layers))
         return Encoder(sizes, embedding, tuple(layers))
+
+    def for_pairs(self, encoder: Encoder, types: int) -> Encoder:
+        """``encoder`` with rows of their own for the tokens of a pair's second text, which has the second of ``types``.
+
+        These rows come after those of the vocabulary, and are moved from the first type to the second.
+        """
+        if types < 2:
+            return encoder
+        sizes, tokens = encoder.sizes, encoder.embedding.tokens
+        both = self.tensors.weight("token_types", types, sizes.hidden_size)
+        second = MovedRows((tokens.table, Row(both, 1), Row(both, 0)))
+        tokens = replace(tokens, table=Concat((tokens.table.affine(), second)))
+        return replace(
+            encoder,
+            sizes=replace(sizes, vocab_size=2 * sizes.vocab_size),
+            embedding=replace(encoder.embedding, tokens=tokens),
+            second_text_offset=sizes.vocab_size,
+        )
 
     def _layer(self, tensors: Tensors, distance_bias: WeightExpression | None) -> PostNormLayer:
         hidden, wide = self.sizes.hidden_size, self.sizes.intermediate_size

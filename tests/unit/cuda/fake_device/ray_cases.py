@@ -23,7 +23,7 @@ MODEL = {
     **{"hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1},
     **{"num_key_value_heads": 1, "head_dim": 1, "max_position_embeddings": 64, "eos_token_ids": [], "generation": {}},
     **{"bos_token_id": None, "pad_token_id": None, "tokenizer": False, "ignored_config_keys": [], "format_version": 3},
-    **{"labels": [], "problem_type": ""},
+    **{"labels": [], "problem_type": "", "second_text_offset": 0},
 }
 PROMPTS = [[1 + row, 2, 3] for row in range(9)]
 ENDLESS = SamplingParams(max_tokens=36, temperature=0.0, ignore_eos=True)
