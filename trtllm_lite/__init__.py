@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from trtllm_lite.foreign_names.quantization import QuantAlgo
     from trtllm_lite.llm import LLM
+    from trtllm_lite.runtime.api.classification import ClassificationOutput
     from trtllm_lite.runtime.api.embedding import EmbeddingOutput
     from trtllm_lite.runtime.api.engine_configs import BuildConfig, QuantConfig
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
@@ -26,6 +27,7 @@ __all__ = [
     "LLM",
     "BuildConfig",
     "CapacitySchedulerPolicy",
+    "ClassificationOutput",
     "CompletionOutput",
     "ContextChunkingPolicy",
     "EmbeddingOutput",
@@ -45,6 +47,7 @@ _MODULES = {
     "LLM": "trtllm_lite.llm",
     "BuildConfig": "trtllm_lite.runtime.api.engine_configs",
     "CapacitySchedulerPolicy": "trtllm_lite.runtime.session.config",
+    "ClassificationOutput": "trtllm_lite.runtime.api.classification",
     "CompletionOutput": "trtllm_lite.runtime.api.request_output",
     "ContextChunkingPolicy": "trtllm_lite.runtime.session.config",
     "EmbeddingOutput": "trtllm_lite.runtime.api.embedding",

@@ -12,22 +12,23 @@ from typing import Any, NoReturn
 from trtllm_lite.common.files import atomic_directory
 from trtllm_lite.common.progress import progress_bars
 from trtllm_lite.common.units import counted, format_bytes
-from trtllm_lite.common.vocabulary import TEXT_ENCODER
+from trtllm_lite.common.vocabulary import TEXT_CLASSIFIER, TEXT_ENCODER
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_names
 from trtllm_lite.pages import fact_table
+from trtllm_lite.runtime.api.classification import TextPair, classify_texts
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
-from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
+from trtllm_lite.runtime.api.embedding import embed_prompts, model_of
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.opening import NO_GENERATION, open_encoder_beside
+from trtllm_lite.runtime.session.opening import check_generates, open_encoder_beside
 from trtllm_lite.runtime.session.prompts import (
     Chat,
     Prompt,
@@ -58,7 +59,7 @@ class _Prompt:
 
 
 class LLM:
-    """Generates text with one model, or embeds texts with an encoder. Threads and coroutines may share it.
+    """Generates text with one model, or embeds or classifies texts. Threads and coroutines may share it.
 
     ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Unless
     it is an engine, an engine is made from it and kept for later calls in the cache ``$XDG_CACHE_HOME/trtllm_lite``,
@@ -208,8 +209,8 @@ class LLM:
     @property
     def session(self) -> Session:
         """The session that runs requests. Raises ArgumentError if the engine is an encoder's."""
-        if isinstance(self._model, Embedder):
-            raise ArgumentError(f"{self.engine_dir} {NO_GENERATION}")
+        check_generates(self._model.manifest, self.engine_dir)
+        assert isinstance(self._model, Session)
         return self._model
 
     @property
@@ -219,13 +220,13 @@ class LLM:
 
     @property
     def embeds(self) -> bool:
-        """Whether the engine is an encoder's, or has one in its directory."""
-        return self._beside is not None or not self.generates
+        """Whether the engine is a text encoder's, or has one in its directory."""
+        return self.encoder is not None and self.encoder.manifest.module.kind == TEXT_ENCODER
 
     @property
-    def embedder(self) -> Embedder:
-        """The embedder of texts. Raises ArgumentError if there is only a decoder."""
-        return embedder_of(self._beside or self._model)
+    def encoder(self) -> Embedder | None:
+        """What embeds or classifies texts: the engine's own encoder, or the one in its directory; None without one."""
+        return self._model if isinstance(self._model, Embedder) else self._beside
 
     def generate(
         self,
@@ -314,7 +315,25 @@ class LLM:
         cut), before anything runs; LimitError also when the timeout has passed, OverloadedError if too many texts of
         other calls are outstanding, EngineError if a text fails.
         """
-        return embed_prompts(self.embedder, prompts, priority=priority, timeout=timeout)
+        embedder = model_of(TEXT_ENCODER, self._beside or self._model)
+        return embed_prompts(embedder, prompts, priority=priority, timeout=timeout)
+
+    def classify(
+        self,
+        texts: Prompt | TextPair | Sequence[Prompt | TextPair],
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Labels of texts, or of pairs of texts, by a classifier: a :class:`ClassificationOutput` for one, a list for
+        several.
+
+        A text is a string or a list of token ids, and a pair, such as a question and a passage for a reranker, a tuple
+        of two strings or {"text": first, "text_pair": second}. Batching, arguments and errors are those of
+        :meth:`embed`.
+        """
+        classifier = model_of(TEXT_CLASSIFIER, self._model)
+        return classify_texts(classifier, texts, priority=priority, timeout=timeout)
 
     def encode(self, *_: Any, **__: Any) -> NoReturn:
         """Raise ArgumentError, which names :meth:`embed` to those who know vLLM's ``encode``."""

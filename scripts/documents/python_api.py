@@ -25,7 +25,7 @@ MODULES = {
     "trtllm_lite.errors": ("TrtllmLiteError",),
 }
 # Members that only other modules of the project use.
-_INTERNAL = ("handles", "params", "session", "embedder", "since")
+_INTERNAL = ("handles", "params", "session", "encoder", "since")
 _FIELDS_ALONE = ("SamplingParams", "GuidedDecodingParams", "BuildLimits")
 
 

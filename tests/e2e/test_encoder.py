@@ -187,6 +187,12 @@ def test_a_decoder_embeds_nothing(llm: LLM) -> None:
         llm.embed("text")
 
 
+def test_an_encoder_classifies_nothing(encoder: LLM) -> None:
+    message = r"built from a text encoder, which embeds texts \(LLM.embed\), and LLM.classify is of another kind"
+    with pytest.raises(ArgumentError, match=message):
+        encoder.classify("text")
+
+
 def test_options_of_generation_are_refused(encoder: LLM) -> None:
     with pytest.raises(ArgumentError, match=r"kv_cache_config: this engine is an encoder's, which generates nothing"):
         LLM(encoder.engine_dir, kv_cache_config={"max_tokens": 64})

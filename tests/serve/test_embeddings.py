@@ -120,7 +120,7 @@ def test_requests_side_by_side_are_answered_apart(server, ids, expected):
         ({"input": "x", "priority": 3}, 400, "priority", "all requests have one priority here"),
         ({"input": "x", "timeout": 0}, 400, "timeout", "timeout is 0.0: expected seconds above 0"),
         ({"input": "x", "model": "other"}, 404, "model", "there is no model"),
-        ({"input": "x", "model": "decoder"}, 400, "model", "'decoder' generates text and makes no embeddings"),
+        ({"input": "x", "model": "decoder"}, 400, "model", "'decoder' generates text, by /v1/completions, and /v1/emb"),
     ],
 )
 def test_bad_requests_name_the_field(server, body, status, param, message):

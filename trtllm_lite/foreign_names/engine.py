@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.entry import Foreign, merge, same
 
-_TASKS = "an encoder's engine embeds, a decoder's generates"
+_TASKS = "an encoder's engine embeds or classifies, a decoder's generates"
 _ONE_WAY = "models are read in one way; leave it out"
 _OWN_DEFAULTS = "a model's own defaults are part of its engine, and requests may override them"
 _CONFIG = "change the model's config.json, or pass ignore_config_keys"
@@ -57,7 +57,7 @@ _MODEL = merge(
         same("hf_token", "set the variable HF_TOKEN"),
         same("safetensors_load_strategy model_loader_extra_config use_tqdm_on_load", _MAPPED, harmless=True),
         same("pt_load_map_location ignore_patterns", _MAPPED, harmless=True),
-        same("task runner", _TASKS, ("auto", "generate", "embed", "pooling")),
+        same("task runner", _TASKS, ("auto", "generate", "embed", "classify", "pooling")),
         same("convert", _TASKS, ("auto", "none")),
         same("pooler_config override_pooler_config", "an encoder's own pooling is used; leave it out", ("{}",)),
         same("generation_config", _OWN_DEFAULTS, ("auto",)),

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from trtllm_lite.common.vocabulary import MODULE_USES, TEXT_CLASSIFIER, TEXT_ENCODER
 from trtllm_lite.errors import shown
 from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -32,6 +33,7 @@ from trtllm_lite.serve.turns import TURN, Lanes, Turn, network_of
 if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
 
+_NOT_OF_KIND = {TEXT_ENCODER: "not_an_embedder", TEXT_CLASSIFIER: "not_a_classifier"}  # codes of errors
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's status for a client that went away
 _NO_BODY = 1 << 10  # the most bytes of a body for an endpoint that ignores bodies
@@ -177,22 +179,27 @@ class Application:
         if not isinstance(model, ServedModel):
             raise ApiError(
                 400,
-                f"{shown(model.name)} is an encoder, which generates no text: send texts to /v1/embeddings",
+                f"{shown(model.name)} is an encoder, which generates no text: send texts to {model.module.use.route}",
                 param="model",
                 code="not_a_generator",
             )
         return model, adapter
 
-    def encoder(self, request: Request, name: str) -> ServedEncoder:
-        """The encoder called ``name``, or the one beside the decoder called that. Raises ApiError if there is none."""
+    def encoder(self, request: Request, name: str, kind: str) -> ServedEncoder:
+        """The encoder called ``name``, or the one beside the decoder called that, whose module is of this ``kind``.
+
+        Raises ApiError if there is none.
+        """
         model, _ = self.found(request, name)
         model = next((other for other in self.models if other.settings.part_of == model.name), model)
-        if not isinstance(model, ServedEncoder):
+        if not isinstance(model, ServedEncoder) or model.module.kind != kind:
+            use = model.module.use
             raise ApiError(
                 400,
-                f"{shown(model.name)} generates text and makes no embeddings: name an encoder",
+                f"{shown(model.name)} {use.doing}, by {use.route}, and {MODULE_USES[kind].route} is not for it: name a "
+                f"{kind.replace('_', ' ')}",
                 param="model",
-                code="not_an_embedder",
+                code=_NOT_OF_KIND[kind],
             )
         return model
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.completion import CompletionBody
-from trtllm_lite.serve.bodies.embedding import EmbeddingBody
+from trtllm_lite.serve.bodies.embedding import EmbeddingBody, TextsBody
 from trtllm_lite.serve.bodies.messages import MessagesBody, PromptFields
 from trtllm_lite.serve.bodies.responses import ResponsesBody
 from trtllm_lite.serve.endpoints import about, adapters, metrics, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
+from trtllm_lite.serve.endpoints.classify import classify
 from trtllm_lite.serve.endpoints.completions import completions
 from trtllm_lite.serve.endpoints.embeddings import embeddings
 from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
@@ -29,6 +30,7 @@ ROUTES: Mapping[str, Sequence[Route]] = {
         Route("POST", count_tokens, PromptFields, has_one_prompt=True, error_body=anthropic_error)
     ],
     "/v1/embeddings": [Route("POST", embeddings, EmbeddingBody, is_work=True)],
+    "/classify": [Route("POST", classify, TextsBody, is_work=True)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],
     "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT, is_admin=True)],

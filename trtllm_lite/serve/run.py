@@ -74,7 +74,7 @@ def application(models: Sequence[tuple[LLM, ModelSettings]], settings: Settings,
         if llm.generates:
             served.append(ServedModel(llm, chosen, loop))
             chosen = chosen.of_encoder_beside()
-        if llm.embeds:
+        if llm.encoder is not None:
             served.append(ServedEncoder(llm, chosen, loop))
     return Application(served, ROUTES, settings, lanes)
 

@@ -1,4 +1,4 @@
-"""Defines ServedEncoder: the engine of an encoder in the server."""
+"""Defines ServedEncoder: the engine of an encoder or a classifier in the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.metrics.encoder_metrics import add_encoder
@@ -19,15 +20,20 @@ Rows = NDArray[np.float32]
 
 @dataclass(eq=False)
 class ServedEncoder(ServedEngine):
-    """The engine of an encoder that embeds texts of HTTP requests."""
+    """The engine of an encoder that embeds or classifies texts of HTTP requests."""
 
     def __post_init__(self) -> None:
-        self.embedder = self.llm.embedder
+        assert self.llm.encoder is not None
+        self.embedder = self.llm.encoder
         super().__post_init__()
         self.counts = TextCounts(self.max_input_len)
 
     def own_tokenizer(self) -> Tokenizer | None:
         return self.embedder.tokenizer
+
+    @property
+    def module(self) -> Module:
+        return self.embedder.manifest.module
 
     @property
     def vocab_size(self) -> int:
@@ -72,7 +78,7 @@ class ServedEncoder(ServedEngine):
         return self.embedder.submit(texts, priority=priority, timeout=timeout, on_end=self.counts.add)
 
     async def embedded(self, handle: EmbeddingHandle) -> Rows:
-        """The embeddings of submitted texts, float32[texts, embedding_size].
+        """The rows of submitted texts, embeddings or scores: float32[texts, size].
 
         The texts are cancelled if this coroutine is. Raises the errors of ``EmbeddingHandle.result``.
         """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trtllm_lite.common.vocabulary import TEXT_ENCODER
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.errors import OverloadedError, shown
 from trtllm_lite.llm import LLM
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -86,6 +87,11 @@ class ServedEngine(ABC):
     def own_tokenizer(self) -> Tokenizer | None:
         """The engine's tokenizer, if it has one."""
         return self.llm.tokenizer
+
+    @property
+    @abstractmethod
+    def module(self) -> Module:
+        """The engine's module."""
 
     @property
     @abstractmethod

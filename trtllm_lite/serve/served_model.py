@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.engine.modules import Module
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.notifier import Mailbox
@@ -57,6 +58,10 @@ class ServedModel(ServedEngine):
             self.add_adapter(name, path)
         self.loaded: set[str] = set()
         """Names of adapters that requests have loaded, and may unload."""
+
+    @property
+    def module(self) -> Module:
+        return self.session.manifest.module
 
     @property
     def vocab_size(self) -> int:

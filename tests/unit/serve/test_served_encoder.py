@@ -23,7 +23,7 @@ def _run(use: Any, *, takes_priorities: bool = False) -> None:
     embedder = fake_embedder(num_steps_allowed=0)
 
     async def run() -> None:
-        llm: Any = SimpleNamespace(tokenizer=None, embedder=embedder)
+        llm: Any = SimpleNamespace(tokenizer=None, encoder=embedder)
         settings = ModelSettings(names=("m",), takes_priorities=takes_priorities)
         await use(ServedEncoder(llm, settings, asyncio.get_running_loop()), embedder.pump.loop)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from trtllm_lite.common.units import counted
+from trtllm_lite.common.vocabulary import MODULE_USES, TEXT_CLASSIFIER, TEXT_ENCODER
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.pages import fact_table
 from trtllm_lite.runtime.session.embedder import Embedder
@@ -11,6 +12,11 @@ from trtllm_lite.runtime.session.prompts import Prompt, is_token_ids, parse_prom
 from trtllm_lite.runtime.session.session import Session
 
 _NUM_SHOWN = 4
+_REMEDIES = {
+    TEXT_ENCODER: "convert an encoder, such as a BertModel, and build it alone or as text_encoder in a decoder's "
+    "engine directory",
+    TEXT_CLASSIFIER: "convert a classifier, such as a BertForSequenceClassification",
+}
 
 
 class EmbeddingOutput(list[float]):
@@ -28,13 +34,15 @@ class EmbeddingOutput(list[float]):
         return ", ".join([f"{value:.4g}" for value in self[:_NUM_SHOWN]] + ["…"] * (len(self) > _NUM_SHOWN))
 
 
-def embedder_of(model: Session | Embedder) -> Embedder:
-    """``model``, which has to be an encoder. Raises ArgumentError for a decoder."""
-    if isinstance(model, Embedder):
+def model_of(kind: str, model: Session | Embedder) -> Embedder:
+    """``model``, whose module has to be of this ``kind``: one that embeds or classifies. ArgumentError for another."""
+    module = model.manifest.module
+    if isinstance(model, Embedder) and module.kind == kind:
         return model
+    use, found, method = module.use, module.kind.replace("_", " "), MODULE_USES[kind].method
     raise ArgumentError(
-        "this engine was built from a decoder, which generates text (LLM.generate) but computes no embeddings: "
-        "convert an encoder, such as a BertModel, and build it alone or as text_encoder in this engine's directory"
+        f"this engine was built from a {found}, which {use.doing} (LLM.{use.method}), and LLM.{method} is of another "
+        f"kind of model: {_REMEDIES[kind]}"
     )
 
 

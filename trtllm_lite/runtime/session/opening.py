@@ -32,16 +32,15 @@ from trtllm_lite.runtime.session.remote import (
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-NO_GENERATION = (
-    "is the engine of an encoder, which embeds texts (`LLM.embed`, or /v1/embeddings of `trtllm-lite serve`) but "
-    "generates none: build a decoder"
-)
-
 
 def check_generates(manifest: Manifest, engine_dir: Path) -> None:
     """Raise ArgumentError if the engine of ``engine_dir`` is an encoder's."""
     if not manifest.module.generates:
-        raise ArgumentError(f"{engine_dir} {NO_GENERATION}")
+        use = manifest.module.use
+        raise ArgumentError(
+            f"{engine_dir} is the engine of an encoder, which {use.doing} (`LLM.{use.method}`, or {use.route} of "
+            "`trtllm-lite serve`) but generates none: build a decoder"
+        )
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:

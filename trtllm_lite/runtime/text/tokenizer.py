@@ -157,13 +157,25 @@ class Tokenizer:
 
         Raises ArgumentError if ``text`` holds lone surrogates, which stand for bytes that were not valid UTF-8.
         """
-        if not is_unicode(text):
-            raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
+        _check_unicode(text)
         text = self._prompt + text if add_special_tokens else text
         with _ENCODING:
             # The library's batch functions, unlike encode and decode, let other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
+
+    def encode_pair(self, first: str, second: str, second_text_offset: int) -> list[int]:
+        """Token ids of a pair of texts, with the special tokens around them.
+
+        ``second_text_offset`` is added to ids that the tokenizer gives the type of second texts. Raises the errors of
+        :meth:`encode`.
+        """
+        for text in (first, second):
+            _check_unicode(text)
+        with _ENCODING:
+            (encoding,) = self._backend.encode_batch_fast([(first, second)], add_special_tokens=True)
+        typed = zip(encoding.ids, encoding.type_ids, strict=True)
+        return [token + second_text_offset if of_second else token for token, of_second in typed]
 
     def apply_chat_template(
         self,
@@ -211,3 +223,8 @@ class Tokenizer:
         with _DECODING:
             (text,) = self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)
         return str(text)
+
+
+def _check_unicode(text: str) -> None:
+    if not is_unicode(text):
+        raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
