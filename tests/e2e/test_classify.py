@@ -82,6 +82,16 @@ def test_pairs_are_those_of_transformers(family: str, tmp_path: Path) -> None:
         assert_close(np.array(output.logits, np.float32), expected, what="scores")
 
 
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
+def test_quantized_weights(qformat: str, tmp_path: Path) -> None:
+    _model("modernbert", tmp_path / "model", num_labels=3, hidden_size=96, intermediate_size=128)
+    rows = []
+    for options in ({}, {"qformat": qformat, "group_size": 32}):
+        with LLM(tmp_path / "model", **options, **LIMITS) as llm:
+            rows.append(np.array([output.logits for output in llm.classify(TEXTS)]))
+    assert 0.95 < (rows[0] * rows[1]).sum() / np.linalg.norm(rows[0]) / np.linalg.norm(rows[1]) < 1
+
+
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     """A BERT with named labels."""

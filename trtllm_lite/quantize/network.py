@@ -21,7 +21,7 @@ from trtllm_lite.quantize.kv_cache import (
     kv_cache_dtype_of,
     round_kv_cache,
 )
-from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products, merged, observed_input
+from trtllm_lite.quantize.products import CLASSIFIER, LM_HEAD, Product, by_input, find_products, merged, observed_input
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
@@ -35,9 +35,9 @@ class Recipe:
     """``qformat`` is the scheme of all products; those whose path matches the pattern of an override get another.
 
     If several patterns match, the last counts. The LM head stays unquantized, because its errors hurt most, unless
-    ``quantize_lm_head`` or an override says otherwise. Embeddings, which are looked up and not multiplied, and routers
-    stay unquantized. In experts all schemes quantize only the weights. ``group_size`` neighbouring weights of a row
-    share a scale in 4-bit schemes.
+    ``quantize_lm_head`` or an override says otherwise, and so does the last product of a classifier, unless an override
+    says otherwise. Embeddings, which are looked up and not multiplied, and routers stay unquantized. In experts all
+    schemes quantize only the weights. ``group_size`` neighbouring weights of a row share a scale in 4-bit schemes.
 
     With a ``kv_cache_dtype`` (fp8 or int8) keys and values are quantized, with ``kv_cache_scale`` for all layers if it
     is given, else with a scale per layer that calibration finds. With a ``key_cache_dtype`` other than ``auto``, which
@@ -147,7 +147,8 @@ class Recipe:
         return chosen
 
     def _qformat_of(self, path: str) -> str:
-        usual = FULL_PRECISION if path == LM_HEAD and not self.quantize_lm_head else self.qformat
+        stays = path == CLASSIFIER or (path == LM_HEAD and not self.quantize_lm_head)
+        usual = FULL_PRECISION if stays else self.qformat
         return next((qformat for pattern, qformat in reversed(self.overrides) if fnmatchcase(path, pattern)), usual)
 
 

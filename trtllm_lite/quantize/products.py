@@ -12,6 +12,7 @@ from trtllm_lite.quantize.formats import Plain, StoredMatrix
 from trtllm_lite.quantize.formats.format import initializer, made_by
 
 LM_HEAD = "lm_head"
+CLASSIFIER = "classification.classifier"  # the last product of a classifier, see network/classification.py
 _PROJECTIONS = ("gate", "up", "down")
 
 

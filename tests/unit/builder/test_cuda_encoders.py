@@ -87,6 +87,20 @@ def test_programs_compute_scores(family: str, tmp_path: Path) -> None:
         assert_close(scores, expected_scores(model, texts), "float16", table=ROUNDED_TOLERANCES)
 
 
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo", "fp8_rowwise"])
+def test_scores_with_quantized_weights(qformat: str, tmp_path: Path) -> None:
+    """The product that makes scores stays in 16 bits, so that there may be any number of labels."""
+    shape = {**SHAPE, "intermediate_size": 128}
+    save_tiny_model("bert", tmp_path / "model", classifies=True, num_labels=3, **shape)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
+    rows = []
+    for format_ in ("full_prec", qformat):
+        card = CudaInterpreter(_lowered(tmp_path / "checkpoint", "sm_90", format_))
+        card.run(_inputs(TEXTS), "mixed", {})
+        rows.append(card.output("scores"))
+    assert 0.95 < (rows[0] * rows[1]).sum() / np.linalg.norm(rows[0]) / np.linalg.norm(rows[1]) < 1
+
+
 @pytest.mark.parametrize("num_labels", [1, 16])
 def test_engines_of_classifiers_are_read_back(num_labels: int, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
