@@ -143,6 +143,7 @@ def test_what_a_matrix_of_16_bits_keeps(state_dtype: str) -> None:
 
 OPERATORS = [
     causal_conv(8, 5),
+    gated_delta_rule(1, 2, 64, 32),
     gated_delta_rule(1, 2, 24, 40),
     gated_delta_rule(1, 1, 8, 8, by_channel=True),
     mamba2(2, 1, 24, 40),

@@ -188,13 +188,20 @@ def check_a_token_that_repeats(operator: Operator, length: int, dtype: torch.dty
 def check_divided(
     operator: Operator, steps: Sequence[Sequence[tuple[int, int]]], dtype: torch.dtype, machine: Machine
 ) -> None:
-    """Check that sequences get the same bits in these steps and in one step of a deterministic engine."""
+    """Check that sequences get the same bits in these steps and in one step of a deterministic engine.
+
+    Steps are those of programs for few sequences, and for many.
+    """
     lengths = [sum(dict(step).get(sequence, 0) for step in steps) for sequence in range(len(steps[0]))]
-    kernel = StateKernel(operator, dtype, machine, deterministic=True)
-    whole = run_steps(rounded(operator, lengths, dtype), [list(enumerate(lengths))], kernel)
-    parts = run_steps(rounded(operator, lengths, dtype), steps, kernel)
-    for expected, found in zip(whole, parts, strict=True):
-        assert np.array_equal(found, expected)
+
+    def computed(of_steps: Sequence[Sequence[tuple[int, int]]], max_decode_seqs: int) -> list[np.ndarray]:
+        kernel = StateKernel(operator, dtype, machine, deterministic=True, max_decode_seqs=max_decode_seqs)
+        return run_steps(rounded(operator, lengths, dtype), of_steps, kernel)
+
+    whole = computed([list(enumerate(lengths))], 1)
+    for max_decode_seqs in (1, 1 << 10):
+        for expected, found in zip(whole, computed(steps, max_decode_seqs), strict=True):
+            assert np.array_equal(found, expected)
 
 
 def check_gated_rms_norm(
