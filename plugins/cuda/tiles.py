@@ -70,9 +70,9 @@ class _Costs:
 
 
 # Costs of weights of 16 bits, of bytes multiplied by bytes, and of weights that are dequantized. For products whose
-# kernels have been measured, the heuristic's choices take 0.9%, 0.6% and 1.5% longer than the fastest on average; those
+# kernels have been measured, the heuristic's choices take 0.9%, 0.7% and 1.5% longer than the fastest on average; those
 # of bytes and of dequantized weights take 0.7% and 1.6% longer for shapes that a fit did not see.
-_OF_16_BITS = _Costs(44, 58, 20, 150, 2500, 1750, 0.56)
+_OF_16_BITS = _Costs(44, 66, 14, 200, 2500, 1300, 0.56)
 _OF_BYTES = _Costs(35, 69, 10, 255, 4500, 875, 0.65, element=0.5)
 _OF_DEQUANTIZED = _Costs(46, 45, 14, 146, 1350, 875, 0.48, dequantized_elements=2.1, dequantize=200)
 
