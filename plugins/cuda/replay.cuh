@@ -74,7 +74,7 @@ struct ReplayState {
     next_length = whole > length ? whole : length;
   }
 
-  // The length that a sequence most likely has before a step, where drafts were taken back, it may be another.
+  // The length that a sequence most likely has before a step. Where drafts were taken back, it may be another.
   static __device__ __forceinline__ int likely_length(StateSpan span) {
     return max_of(0, span.past - min_of(1, TL_TAKEN_BACK)) / TL_REPLAYED * TL_REPLAYED;
   }

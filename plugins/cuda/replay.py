@@ -45,7 +45,7 @@ def lower_replay(
     defines: Mapping[str, int],
     heads_macro: str,
 ) -> list[Command]:
-    """Launch the kernel ``name`` of the operator's folder of that name, with a cluster for each head of a sequence.
+    """Launch the kernel ``name`` of the operator's folder of that name, which takes a token after the other.
 
     In programs for prompts a kernel for long sequences (``replay_chunks.cuh``) comes before it, unless a token must
     get the same bits in every program. Operands are ``rows`` of tokens, ``gates``, which may be columns of wider rows,

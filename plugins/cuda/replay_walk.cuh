@@ -19,7 +19,7 @@ struct Item {
   StateSpan span;
   int head;
 
-  // Whether its tokens are computed here, unless another kernel has computed them in chunks.
+  // Whether it has tokens that are computed here: another kernel computes those of long sequences.
   __device__ __forceinline__ bool is_computed() const { return span.count > 0 && !has_chunks(span); }
   __device__ __forceinline__ bool is_stored() const { return is_computed() && span.past > 0; }
   __device__ __forceinline__ float* state(const StatePlaces& places) const {

@@ -8,7 +8,7 @@ from ..launch import Command
 
 
 def lower(op: Lowering) -> list[Command]:
-    """Launch a kernel with a cluster for each head of a sequence, before it possibly one for long sequences."""
+    """Launch a kernel that takes a token after the other, before it possibly one for long sequences."""
     of_heads, bounds = ("a_log", "dt_bias", "d"), ("min_step", "max_step")
     return lower_replay(
         op, "mamba2", "xbc", ("dt",), of_heads, bounds, {"TL_GROUPS": op.attribute("num_groups")}, "TL_HEADS"
