@@ -30,7 +30,8 @@ def words(count: int) -> list[str]:
 def main() -> None:
     """Write tokenizer.json."""
     shape, directory = map(Path, sys.argv[1:])
-    vocabulary = words(json.loads(shape.read_text())["vocab_size"])
+    config = json.loads(shape.read_text())  # of a model that sees, too, the text's part has the vocabulary
+    vocabulary = words(config.get("text_config", config)["vocab_size"])
     tokenizer = Tokenizer(models.BPE({word: token for token, word in enumerate(vocabulary)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

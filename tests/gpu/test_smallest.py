@@ -81,5 +81,12 @@ def test_states() -> None:
             check_state_steps(operator, [40, 23], STEPS, BF16, GPU, decode=decode)
 
 
+def test_states_that_blocks_walk_through_and_chunks() -> None:
+    """In sizes of models, because smaller ones have neither."""
+    for operator in (gated_delta_rule(1, 2, 128, 128), mamba2(2, 1, 128, 64)):
+        for decode in (False, True):
+            check_state_steps(operator, [40, 23], STEPS, BF16, GPU, decode=decode, max_decode_seqs=1 << 10)
+
+
 def test_chain() -> None:
     test_decode_step.test_programmatic_launches_change_nothing(3, 63, test_decode_step.StepOptions())

@@ -12,7 +12,7 @@ from trtllm_lite.engine.manifest import KvCache, Manifest
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
+from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor, open_gpus
 from trtllm_lite.runtime.session.engine_dir import open_ranks
 from trtllm_lite.runtime.session.opening import check_generates
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
@@ -55,7 +55,8 @@ class SequenceRunner:
         self.max_logits = self._plan.symbols["num_logits"]
         """The maximum number of rows of logits that a step computes."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
-        available_memory(native, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
+        gpus = open_gpus(native, self.manifest.target, len(ranks))
+        available_memory(gpus, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
         self._tables, num_blocks = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         self.executor = make_executor(native, ranks, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks)
         """The ``_core.DeviceExecutor``."""

@@ -59,6 +59,19 @@ def test_message_has_path_expected_found_remedy(tiny: TinyEngine, open_bytes, tm
     assert message.endswith("copy the engine again, or build it again (trtllm-lite build)")
 
 
+@pytest.mark.parametrize("size", [4 << 20, (9 << 20) + 5])
+def test_entries_whose_pieces_are_checked_by_several_threads(tiny: TinyEngine, open_bytes, size: int) -> None:
+    large = np.random.default_rng(0).bytes(size)
+    data = tiny.to_bytes(documents={"padding.large": large, **tiny.documents()})
+    open_bytes(data)
+    first = data.index(large[:64])
+    for place in (0, size // 2, size - 1):
+        changed = bytearray(data)
+        changed[first + place] ^= 1
+        with pytest.raises(EngineError, match=r"entry padding\.large: expected checksum"):
+            open_bytes(bytes(changed))
+
+
 @pytest.mark.parametrize(("field", "ours"), [("format_version", 1), ("plan_version", PLAN_VERSION)])
 def test_newer_version(tiny: TinyEngine, open_bytes, field: str, ours: int) -> None:
     tiny.metadata[field] = str(ours + 1)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ int check(const Algorithm& algorithm, std::uint64_t num_rows, Result& result) {
 }
 
 std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>& runs() {
-  static std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> runs;  // number of runs, by algorithm and rows
+  static std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> runs;  // by algorithm and rows
   return runs;
 }
 
@@ -83,10 +84,11 @@ extern "C" {
 
 int cuLaunchHostFunc(void* stream, void (*function)(void*), void* argument);
 
-// For tests: how often an algorithm ran, and the root mean square of the last product's x.
+// For tests: how often an algorithm was enqueued.
 std::int64_t fake_runs(std::int64_t algorithm, std::int64_t num_rows) { return runs()[{algorithm, num_rows}]; }
 
-double fake_deviation() { return last_deviation(); }
+// For tests: the deviation of the last product's x; 0 if none has run since the last call.
+double fake_deviation() { return std::exchange(last_deviation(), 0); }
 
 // For tests: the most streams of products that used one workspace, since the last call.
 std::int64_t fake_workspace_users() {
@@ -132,6 +134,8 @@ int cublasLtMatmul(void*, void*, const void*, void*, Layout*, const std::uint16_
   Result result;
   const int status = check(*algorithm, d->cols, result);
   if (status != 0 || result.workspace_bytes > workspace_bytes) return kNotSupported;
+  static std::mutex counting;  // threads prepare products at the same time
+  const std::lock_guard lock(counting);
   ++runs()[{static_cast<std::int64_t>(algorithm->data[0]), static_cast<std::int64_t>(d->cols)}];
   workspace_users()[workspace].insert(stream);
   return cuLaunchHostFunc(stream, look_at, new Values{x, b->rows * b->cols});

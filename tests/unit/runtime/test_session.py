@@ -124,16 +124,14 @@ def test_too_little_memory_names_the_limits():
 
 def test_a_gpu_too_small_for_the_engine():
     engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), memory=Memory(1000, 0, 300))
-    gpu = SimpleNamespace(cuda_device_memory=lambda _: {"free": 1350, "total": 2000})
-    assert available_memory(gpu, engine) == 50
-    gpu.cuda_device_memory = lambda _: {"free": 1299, "total": 2000}
+    enough, small = SimpleNamespace(free_memory=1350), SimpleNamespace(free_memory=1299)
+    assert available_memory([enough], engine) == 50
     with pytest.raises(LimitError, match=r"needs 1,000 bytes for weights and 300 for .* has 1,299 free: .*--max_num"):
-        available_memory(gpu, engine)
-    gpu.cuda_device_memory = lambda _: {"free": 1350, "total": 2000}
+        available_memory([enough, small], engine, others=[engine])
     adapted = replace(engine, lora=Lora(8, (), slot_bytes=10))
-    assert available_memory(gpu, adapted, num_loras=4) == 50  # adapters share it with the KV cache
+    assert available_memory([enough], adapted, num_loras=4) == 50  # adapters share it with the KV cache
     with pytest.raises(LimitError, match=r"slots of 6 adapters take 60 bytes .* 1,350 free: lower max_loras"):
-        available_memory(gpu, adapted, num_loras=6)
+        available_memory([enough], adapted, num_loras=6)
 
 
 def test_adapters_take_what_the_cache_leaves_and_borrow_the_rest():

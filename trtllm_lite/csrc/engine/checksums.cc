@@ -34,18 +34,19 @@ void compare(const std::string& what, std::uint32_t expected, std::uint32_t foun
                     " (the file is damaged)");
 }
 
-struct Job {
-  const std::string* name;
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+
+// A part of an entry, whose checksum one thread computes.
+struct Piece {
   std::span<const std::byte> bytes;
-  std::uint32_t expected;
   std::uint32_t found = 0;
 };
 
-void compute(std::vector<Job>& jobs, int num_threads) {
+void compute(std::vector<Piece>& pieces, int num_threads) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
-    for (std::size_t i = next++; i < jobs.size(); i = next++) {
-      jobs[i].found = crc32c(jobs[i].bytes.data(), jobs[i].bytes.size());
+    for (std::size_t i = next++; i < pieces.size(); i = next++) {
+      pieces[i].found = crc32c(pieces[i].bytes.data(), pieces[i].bytes.size());
     }
   };
   std::vector<std::jthread> helpers;
@@ -70,21 +71,32 @@ void check_header_checksum(std::string_view header, const JsonView& metadata) {
   compare("header", expected, crc32c(rest.data(), rest.size(), found));
 }
 
-void check_entry_checksums(const Container& container, const JsonView& checksums, int num_threads) {
+void read_checksums(const JsonView& checksums, Container& container) {
   const std::shared_ptr<const Json> json = parse_json(checksums.string(), checksums.path());
   const JsonView expected(*json, checksums.path());
   if (expected.members().size() != container.entries.size()) {
     throw EngineError(checksums.path() + ": expected " + std::to_string(container.entries.size()) +
                       " checksums, found " + std::to_string(expected.members().size()));
   }
-  std::vector<Job> jobs;
-  for (const auto& [name, entry] : container.entries) {
-    jobs.push_back({&name, entry.bytes, parse_checksum(expected.at(name))});
+  for (auto& [name, entry] : container.entries) entry.checksum = parse_checksum(expected.at(name));
+}
+
+void check_entry_checksums(const Container& container, int num_threads) {
+  std::vector<Piece> pieces;
+  for (const auto& [_, entry] : container.entries) {
+    for (std::size_t at = 0; at < entry.bytes.size(); at += kPieceBytes) {
+      pieces.push_back({entry.bytes.subspan(at, std::min(kPieceBytes, entry.bytes.size() - at))});
+    }
   }
-  // The longest entries come first, so that no thread ends with a long one alone.
-  std::ranges::stable_sort(jobs, std::greater<>(), [](const Job& job) { return job.bytes.size(); });
-  compute(jobs, num_threads);
-  for (const Job& job : jobs) compare("entry " + *job.name, job.expected, job.found);
+  compute(pieces, num_threads);
+  auto piece = pieces.begin();
+  for (const auto& [name, entry] : container.entries) {
+    std::uint32_t found = crc32c(nullptr, 0);
+    for (std::size_t at = 0; at < entry.bytes.size(); at += kPieceBytes, ++piece) {
+      found = crc32c_of_both(found, piece->found, piece->bytes.size());
+    }
+    compare("entry " + name, entry.checksum, found);
+  }
 }
 
 }  // namespace tl

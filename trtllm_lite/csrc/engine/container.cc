@@ -102,7 +102,7 @@ const Entry& Container::at(const std::string& name) const {
   return found->second;
 }
 
-Container read_container(std::span<const std::byte> file, int num_threads) {
+Container read_container(std::span<const std::byte> file) {
   const std::string_view header = read_header(file);
   const std::shared_ptr<const Json> json = parse_json(header, "header");
   const JsonView view(*json, "header");
@@ -120,7 +120,7 @@ Container read_container(std::span<const std::byte> file, int num_threads) {
     container.entries.emplace(name, read_entry(entry, data));
   }
   check_coverage(container, static_cast<std::int64_t>(data.size()));
-  check_entry_checksums(container, metadata.at("checksums"), num_threads);
+  read_checksums(metadata.at("checksums"), container);
   return container;
 }
 

@@ -56,7 +56,6 @@ std::uint32_t crc_portable(std::uint32_t crc, const unsigned char* p, std::size_
   return crc;
 }
 
-#ifdef TL_CRC_TARGET
 // a * b modulo the polynomial, in reversed bit order: bit 31 is the coefficient of x^0.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
@@ -79,6 +78,7 @@ constexpr std::uint32_t shift_by(std::size_t num_bytes) {
   return power;
 }
 
+#ifdef TL_CRC_TARGET
 TL_CRC_TARGET inline std::uint32_t step8(std::uint32_t crc, const unsigned char* p) {
   std::uint64_t word;
   std::memcpy(&word, p, sizeof(word));
@@ -146,6 +146,11 @@ Update select_update() {
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
   static const Update update = select_update();
   return ~update(~crc, static_cast<const unsigned char*>(data), size);
+}
+
+// The inversions before and behind the data cancel out.
+std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second, std::size_t size) {
+  return multiply(first, shift_by(size)) ^ second;
 }
 
 }  // namespace tl

@@ -1,9 +1,11 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <future>
 #include <set>
 #include <string_view>
 
+#include "engine/checksums.h"
 #include "engine/json_reader.h"
 #include "engine/version.h"
 #include "errors.h"
@@ -68,12 +70,8 @@ auto with_path(const std::string& path, Read read) {
   }
 }
 
-}  // namespace
-
-EngineContents read_engine(std::span<const std::byte> file, int num_threads) {
-  EngineContents contents;
-  contents.container = read_container(file, num_threads);
-  check_plan_version(contents.container.plan_version);
+// Reads what an engine says of itself, whose bytes may still turn out to be damaged.
+void read_records(EngineContents& contents) {
   const Entry& manifest = contents.container.at("manifest");
   const std::shared_ptr<const Json> manifest_json = parse_json(manifest.text(), "manifest");
   contents.manifest = read_manifest(view_of(manifest, *manifest_json, "manifest"));
@@ -83,6 +81,22 @@ EngineContents read_engine(std::span<const std::byte> file, int num_threads) {
   contents.plan = read_plan(plan_view);
   check_entry_names(contents);
   contents.value_bounds = check_plan(contents.plan, contents.manifest, contents.container);
+}
+
+}  // namespace
+
+EngineContents read_engine(std::span<const std::byte> file, int num_threads) {
+  EngineContents contents;
+  contents.container = read_container(file);
+  check_plan_version(contents.container.plan_version);
+  auto intact = std::async(std::launch::async, [&] { check_entry_checksums(contents.container, num_threads); });
+  try {
+    read_records(contents);
+  } catch (const EngineError&) {
+    intact.get();  // damage is the cause, if there is any
+    throw;
+  }
+  intact.get();
   return contents;
 }
 

@@ -38,10 +38,12 @@ class GpuStage:
         self._paths = list(digests)
         self._engines: list[Any] = []
         self._worker: Any = None
+        self._gpus: list[Any] = []  # kept until the engines are loaded
 
     def free_memory(self) -> list[int]:
         """Free bytes of each rank's GPU. Raises DeviceError if there are too few GPUs."""
-        return [core().cuda_device_memory(device)["free"] for device in range(len(self._paths))]
+        self._gpus = [core().GpuContext(device) for device in range(len(self._paths))]
+        return [gpu.free_memory for gpu in self._gpus]
 
     def gpus(self) -> list[str]:
         """See :func:`named_gpus`."""
@@ -59,6 +61,7 @@ class GpuStage:
             library_directories=library_directories(),
             rank_timeout=rank_timeout,
         )
+        self._gpus = []
         return Facts(os.getpid(), self._worker.memory)
 
     def connect(self, ids: Sequence[bytes]) -> None:

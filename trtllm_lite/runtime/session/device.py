@@ -33,28 +33,37 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
         raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out, or pass the target cpu")
 
 
+def open_gpus(core: Any, target: Target, num_ranks: int, device_ids: Sequence[int] | None = None) -> list[Any]:
+    """Make a ``_core.GpuContext`` for each of ``num_ranks`` ranks of this process; none on a CPU.
+
+    The caller keeps them until it has made the executor, so that contexts are made only once. Raises DeviceError if the
+    engine is for a GPU and there is none.
+    """
+    if target.kind == "cpu":
+        return []
+    return [core.GpuContext(device) for device in (range(num_ranks) if device_ids is None else device_ids)]
+
+
 def available_memory(
-    core: Any,
+    gpus: Sequence[Any],
     manifest: Manifest,
     draft: Manifest | None = None,
     num_loras: int = 0,
-    device_ids: Sequence[int] | None = None,
     others: Sequence[Manifest] = (),
     elsewhere: Sequence[int] = (),
 ) -> int:
-    """Bytes of a rank's device that are free for the KV cache; the least over all devices.
+    """Bytes of a rank's device that are free for the KV cache; the least over all devices (:func:`open_gpus`).
 
     Weights and workspace of the engine and of the engine ``draft`` are subtracted. ``num_loras`` adapters must fit
     beside them, but share the memory with the KV cache. ``others`` are the manifests of all ranks but the first;
     ``elsewhere`` has the free bytes of the devices of ranks in other processes; these ranks come first.
 
-    Raises DeviceError if the engine is for a GPU and there is none, LimitError if the memory does not suffice.
+    Raises LimitError if the memory does not suffice.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
     ranks = [manifest, *others]
-    devices = range(len(ranks) - len(elsewhere)) if device_ids is None else device_ids
-    found = [*elsewhere, *(core.cuda_device_memory(device)["free"] for device in devices)]
+    found = [*elsewhere, *(gpu.free_memory for gpu in gpus)]
     free, memory = min(
         ((free, rank.memory) for free, rank in zip(found, ranks, strict=False)),
         key=lambda pair: pair[0] - pair[1].weights - pair[1].workspace,

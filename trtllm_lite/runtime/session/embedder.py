@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
+from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor, open_gpus
 from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd
 from trtllm_lite.runtime.session.embedding_pump import EmbeddingPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, tightened
@@ -145,8 +145,9 @@ def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: R
     unused = [_NAMES.get(name, name) for name in given if name not in used]
     if unused:
         raise ArgumentError(f"{', '.join(unused)}: this engine is an encoder's, which generates nothing: leave it out")
+    gpus = open_gpus(native, manifest.target, len(ranks), options.device_ids)
     if on_gpu:
-        available_memory(native, manifest, device_ids=options.device_ids)  # raises if the device has too little memory
+        available_memory(gpus, manifest)  # raises if the device has too little memory
     values = {name: tightened(name, getattr(options, name), getattr(manifest.limits, name)) for name in _LIMITS}
     executing: dict[str, Any] = {"num_threads": options.num_threads or 0, "device_ids": options.device_ids}
     max_len = min(values["max_input_len"], values["max_seq_len"])

@@ -15,7 +15,7 @@ from trtllm_lite.runtime.lora.peft import Projections, read_adapter
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.lora.slot_memory import SlotMemory
 from trtllm_lite.runtime.session.config import SpeculativeConfig
-from trtllm_lite.runtime.session.device import adapter_slots, available_memory, device_options, make_executor
+from trtllm_lite.runtime.session.device import adapter_slots, available_memory, device_options, make_executor, open_gpus
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
 from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids, engine_path, open_ranks
@@ -116,7 +116,8 @@ def _open(
     num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
     others = manifests[1:]
     elsewhere = () if gpu_stages is None else gpu_stages.free_memory()
-    available = available_memory(native, manifest, draft, num_loras, options.device_ids, others, elsewhere)
+    gpus = open_gpus(native, manifest.target, len(manifests) - len(elsewhere), options.device_ids)
+    available = available_memory(gpus, manifest, draft, num_loras, others, elsewhere)
     slots = adapter_slots(native, manifest, num_loras, options.device_ids)
     limits = runner_limits(manifest, options, available, draft, others, slots)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)

@@ -87,6 +87,7 @@ void Device::enable_access_to(const Device& other) const {
 }
 
 DeviceMemory Device::memory() const {
+  make_current();
   DeviceMemory memory;
   driver().check(driver().memory_info(&memory.free, &memory.total), "reading the memory of " + name_);
   return memory;

@@ -95,6 +95,23 @@ using OwnedEvent = Owner<Event, &Driver::event_destroy>;
 using OwnedGraph = Owner<Graph, &Driver::graph_destroy>;
 using OwnedGraphExec = Owner<GraphExec, &Driver::graph_exec_destroy>;
 
+// The graph of what `enqueue` enqueues on the stream, which does not run meanwhile. An exception of `enqueue` ends the
+// capture. Other threads may do what they want at the same time.
+template <typename Enqueue>
+OwnedGraph captured(Stream stream, const std::string& what, const Enqueue& enqueue) {
+  driver().check(driver().stream_begin_capture(stream, kThreadLocalCapture), what);
+  Graph graph = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    driver().stream_end_capture(stream, &graph);
+    const OwnedGraph abandoned(graph);
+    throw;
+  }
+  driver().check(driver().stream_end_capture(stream, &graph), what);
+  return OwnedGraph(graph);
+}
+
 OwnedStream make_stream();
 // Makes a stream whose kernels are begun before those of other streams.
 OwnedStream make_urgent_stream();

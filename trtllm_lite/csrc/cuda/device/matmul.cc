@@ -79,7 +79,12 @@ std::vector<MatmulAlgorithm> propose(const Blas& blas, const MatmulForm& form, i
 }
 
 Matmul::Matmul(const Blas& blas, const MatmulInstruction& kind)
-    : blas_(blas), library_(*blas.library), timed_(kind.algorithms), name_("matrix product " + describe(kind)) {
+    : blas_(blas),
+      library_(*blas.library),
+      timed_(kind.algorithms),
+      has_bias_(kind.bias.has_value()),
+      has_residual_(kind.residual.has_value()),
+      name_("matrix product " + describe(kind)) {
   const auto in = static_cast<std::uint64_t>(kind.in_features), out = static_cast<std::uint64_t>(kind.out_features);
   const int dtype = data_type(kind.dtype);
   library_.check(library_.descriptor_create(&descriptor_, kCompute32F, kReal32F), name_);
@@ -124,11 +129,18 @@ void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream s
       name_);
 }
 
-void Matmul::prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
+void Matmul::prepare(std::int64_t max_rows, Stream stream) {
+  const DevicePtr any = blas_.workspace.address();  // no graph runs, so that nothing is read or written
+  const MatmulOperands operands{
+      .x = any, .weight = any, .y = any, .bias = has_bias_ ? any : 0, .residual = has_residual_ ? any : 0};
   for (std::int64_t rows = 0; rows < max_rows; rows = algorithms_.rbegin()->first) {
     choose({rows + 1, largest_alike(rows + 1)}, max_rows);
+    const OwnedGraph graph = captured(stream, name_, [&] {
+      for (auto chosen = algorithms_.upper_bound(rows); chosen != algorithms_.end(); ++chosen) {
+        enqueue(std::min(chosen->first, max_rows), operands, stream, chosen->second);
+      }
+    });
   }
-  for (const auto& [rows, algorithm] : algorithms_) enqueue(std::min(rows, max_rows), operands, stream, algorithm);
 }
 
 std::int64_t Matmul::largest_alike(std::int64_t rows) const {

@@ -65,10 +65,11 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  // Called once, before enqueue(). Chooses the algorithm of every number of rows up to `max_rows` and runs each
-  // algorithm once, because the library takes tens of milliseconds to load a kernel at its first use. Returns at once;
-  // y is overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
-  void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
+  // Called once, before enqueue(). Chooses the algorithm of every number of rows up to `max_rows` and captures each in
+  // a graph that never runs, because the library takes tens of milliseconds to load a kernel at its first use. Other
+  // threads may prepare other products, on streams of their own. Throws DeviceError if the library refuses an algorithm
+  // of the plan, or has none.
+  void prepare(std::int64_t max_rows, Stream stream);
   // Enqueue the product of `rows` rows, by the algorithm chosen for them or by `algorithm`. The first throws
   // EngineError for more rows than prepare() was given.
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
@@ -91,6 +92,7 @@ class Matmul {
   const Blas& blas_;
   const CublasLt& library_;
   const std::vector<TimedAlgorithm> timed_;
+  const bool has_bias_, has_residual_;
   std::string name_;
   MatmulDescriptor descriptor_ = nullptr;
   // The matrices as the library sees them, column-major: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].

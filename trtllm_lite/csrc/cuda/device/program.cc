@@ -140,27 +140,26 @@ MatmulOperands operands_of(const MatmulInstruction& product, const Extents& exte
 }
 
 ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories)
-    : engine_(engine),
+    : device_(device),
+      engine_(engine),
       plan_(engine.plan_for(TargetKind::kCuda)),
       functions_(plan_.kernels.size()),
       matmuls_(device, plan_, std::move(library_directories)) {
   std::set<std::string> archs;
   for (const Program& program : plan_.programs) archs.insert(program.arch);
   const std::string best = best_arch(archs, device);
+  const auto masks = plan_.outputs.find("token_masks");  // stages before the last draw no tokens
   for (const Program& program : plan_.programs) {
     if (program.arch != best) continue;
     programs_.push_back(&program);
-    const auto masks = plan_.outputs.find("token_masks");  // stages before the last draw no tokens
     num_forward_[&program] = num_forward(program, masks == plan_.outputs.end() ? -1 : masks->second);
-    for (const Instruction& instruction : program.instructions) {
-      if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
-        load_kernel(launch->kernel, best, device);
-        check_parameters(*launch);
-      } else if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
-        matmul_of_[matmul] = &matmuls_.get(*matmul);
-      }
-    }
   }
+  check_complete(archs);
+  begin_products();
+}
+
+// Throws DeviceError unless there are programs for every step on this device.
+void ProgramSet::check_complete(const std::set<std::string>& archs) const {
   const auto complete = [&](bool adapters) {
     return std::ranges::any_of(programs_, [&](const Program* program) {
       return !program->decode_only && program->adapters == adapters &&
@@ -168,18 +167,19 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
     });
   };
   if (complete(false) && (plan_.cuda->adapted.empty() || complete(true))) return;
-  const std::string name = device.name() + " (" + device.arch() + ")";
-  if (device.capability_major() < kLeastMajor) {
+  const std::string name = device_.name() + " (" + device_.arch() + ")";
+  if (device_.capability_major() < kLeastMajor) {
     throw DeviceError("expected a GPU of sm_" + std::to_string(kLeastMajor) + "0 or later, found " + name +
                       ", which is not supported; choose another, or build an engine with --target cpu");
   }
   throw DeviceError("expected an engine for " + name + ", found one for " + join(archs) +
-                    "; build it again with --target " + device.arch());
+                    "; build it again with --target " + device_.arch());
 }
 
 void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
+  load_kernels();
   encode_tensor_maps(addresses, plan_.symbols, stream);
-  prepare_products(addresses, stream);
+  if (products_) products_->finish();
 }
 
 std::size_t ProgramSet::add_stream(const Addresses& addresses, const Extents& bounds, Stream stream) {
@@ -205,20 +205,19 @@ void ProgramSet::encode_tensor_maps(const Addresses& addresses, const Extents& b
   }
 }
 
-void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
-  std::map<Matmul*, std::pair<std::int64_t, const MatmulInstruction*>> largest;
+void ProgramSet::begin_products() {
+  std::map<Matmul*, std::int64_t> most;
   for (const Program* program : programs_) {
     for (const Instruction& instruction : program->instructions) {
       const auto* product = std::get_if<MatmulInstruction>(&instruction);
       if (product == nullptr) continue;
-      auto& [rows, found] = largest[matmul_of_.at(product)];
-      const std::int64_t most = std::min(product->rows.at(plan_.symbols), program->max_tokens);
-      if (most > rows) std::tie(rows, found) = std::pair(most, product);
+      Matmul* const matmul = matmul_of_[product] = &matmuls_.get(*product);
+      most[matmul] = std::max(most[matmul], std::min(product->rows.at(plan_.symbols), program->max_tokens));
     }
   }
-  for (const auto& [matmul, use] : largest) {
-    if (use.second != nullptr) matmul->prepare(use.first, operands_of(*use.second, Extents(), addresses), stream);
-  }
+  std::vector<ProductUse> uses;
+  for (const auto& [matmul, rows] : most) uses.push_back({matmul, rows});
+  if (!uses.empty()) products_.emplace(device_, std::move(uses));
 }
 
 // Kernels of one cubin share one function handle, so the driver must allow the most shared memory of any.
@@ -231,16 +230,27 @@ std::int64_t ProgramSet::shared_bytes_of(const std::string& key, const std::stri
   return most;
 }
 
-void ProgramSet::load_kernel(int index, const std::string& arch, const Device& device) {
+void ProgramSet::load_kernels() {
+  for (const Program* program : programs_) {
+    for (const Instruction& instruction : program->instructions) {
+      const auto* launch = std::get_if<LaunchInstruction>(&instruction);
+      if (launch == nullptr) continue;
+      load_kernel(launch->kernel, program->arch);
+      check_parameters(*launch);
+    }
+  }
+}
+
+void ProgramSet::load_kernel(int index, const std::string& arch) {
   Function& function = functions_[static_cast<std::size_t>(index)];
   if (function != nullptr) return;
   const CompiledKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
   const std::string what = "loading kernel " + kernel.name + " for " + arch;
-  if (kernel.shared_bytes > device.max_shared_bytes()) {
+  if (kernel.shared_bytes > device_.max_shared_bytes()) {
     throw DeviceError("kernel " + kernel.name + " of this engine for " + arch + " has blocks with " +
-                      std::to_string(kernel.shared_bytes) + " bytes of shared memory, and on " + device.name() + " (" +
-                      device.arch() + ") they can have " + std::to_string(device.max_shared_bytes()) +
-                      "; build the engine again with --target " + device.arch());
+                      std::to_string(kernel.shared_bytes) + " bytes of shared memory, and on " + device_.name() + " (" +
+                      device_.arch() + ") they can have " + std::to_string(device_.max_shared_bytes()) +
+                      "; build the engine again with --target " + device_.arch());
   }
   const std::string& key = kernel.cubins.at(arch);
   OwnedModule& module = modules_[key];
@@ -413,19 +423,9 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
 OwnedGraphExec ProgramSet::capture(const Program& program, ProgramPart part, const Extents& extents,
                                    const Addresses& addresses, Stream stream) {
   const std::string what = "capturing program " + program.name;
-  driver().check(driver().stream_begin_capture(stream, kThreadLocalCapture), what);
-  Graph graph = nullptr;
-  try {
-    enqueue(program, part, extents, addresses, stream);
-  } catch (...) {
-    driver().stream_end_capture(stream, &graph);
-    const OwnedGraph abandoned(graph);
-    throw;
-  }
-  driver().check(driver().stream_end_capture(stream, &graph), what);
-  const OwnedGraph captured(graph);
+  const OwnedGraph graph = captured(stream, what, [&] { enqueue(program, part, extents, addresses, stream); });
   GraphExec exec = nullptr;
-  const Result result = driver().graph_instantiate(&exec, captured.get(), 0);
+  const Result result = driver().graph_instantiate(&exec, graph.get(), 0);
   if (result == kOutOfMemory) {
     throw LimitError(what +
                      ": expected more free memory on the GPU, found too little; reserve fewer blocks "

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -11,6 +13,7 @@
 #include "cuda/device/device.h"
 #include "cuda/device/matmul.h"
 #include "cuda/device/nccl.h"
+#include "cuda/device/product_preparation.h"
 #include "engine/engine.h"
 #include "host/timed_step.h"
 
@@ -29,9 +32,9 @@ enum class ProgramPart : std::uint8_t { kWhole, kForward, kSampling };
 
 class ProgramSet {
  public:
-  // Loads the kernels of every program for this device's architecture, or for the nearest that runs on it. Borrows all
-  // its arguments. Throws DeviceError if the kernels cannot run every step on this device, or if its cuBLASLt is not
-  // the version that the plan's algorithms are for.
+  // Takes the programs for this device's architecture, or for the nearest that runs on it, and begins to prepare their
+  // products on threads. Borrows all its arguments. Throws DeviceError if no programs can run every step on this
+  // device, or if its cuBLASLt is not the version that the plan's algorithms are for.
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
   // The first program for a step of `num_tokens` tokens. `adapters`: whether a request of the step has one.
@@ -40,9 +43,9 @@ class ProgramSet {
   const Program& named(const std::string& name) const;
   void enqueue(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
                Stream stream);
-  // Called before anything is enqueued. Encodes the tensor maps for these addresses and runs every product in every
-  // size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError, also if cuBLASLt
-  // refuses an algorithm of the plan.
+  // Called before anything is enqueued. Loads the kernels, encodes the tensor maps for these addresses, and waits until
+  // every product is prepared in every size, so that no step waits for kernels to be loaded. Throws DeviceError, also
+  // if the kernels cannot run on this device or cuBLASLt refuses an algorithm of the plan; EngineError.
   void prepare(const Addresses& addresses, Stream stream);
   // Lets programs run on another stream, beside those of the stream that prepare() was given. `addresses`: those of the
   // steps on it, whose symbols are within `bounds`. Returns the bytes of the workspace of their products. Throws
@@ -66,9 +69,11 @@ class ProgramSet {
   void enqueue(const Instruction& instruction, bool follows_kernel, const Extents& extents, const Addresses& addresses,
                Stream stream);
   void encode_tensor_maps(const Addresses& addresses, const Extents& bounds, Stream stream);
-  void prepare_products(const Addresses& addresses, Stream stream);
+  void check_complete(const std::set<std::string>& archs) const;
+  void begin_products();
   std::int64_t shared_bytes_of(const std::string& key, const std::string& arch) const;
-  void load_kernel(int index, const std::string& arch, const Device& device);
+  void load_kernels();
+  void load_kernel(int index, const std::string& arch);
   void enqueue_collective(const CollectiveInstruction& collective, const Extents& extents, const Addresses& addresses,
                           Stream stream);
   std::string name_of(const Instruction& instruction) const;
@@ -76,6 +81,7 @@ class ProgramSet {
   void enqueue_launch(const LaunchInstruction& launch, bool follows_kernel, const Extents& extents,
                       const Addresses& addresses, Stream stream);
 
+  const Device& device_;
   const Engine& engine_;
   const Plan& plan_;
   std::map<std::string, OwnedModule> modules_;  // keyed by the key of the cubin
@@ -85,6 +91,7 @@ class ProgramSet {
   const Nccl* nccl_ = nullptr;
   NcclCommunicator communicator_ = nullptr;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
+  std::optional<ProductPreparation> products_;  // empty without products
   std::map<Stream, TensorMaps> tensor_maps_;
   std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of kForward
 };

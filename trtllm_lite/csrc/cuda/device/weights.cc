@@ -18,7 +18,7 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::size_t kWeightAlignment = 256;
-constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kMaxStagingBytes = std::size_t{8} << 20;
 constexpr std::size_t kNumStagingBuffers = 4;
 constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // bytes that a thread copies at a time into a staging
                                                             // buffer
