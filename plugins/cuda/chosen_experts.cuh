@@ -1,4 +1,5 @@
-// Which experts the rows of a step have chosen: lists that Router's kernels write for grouped products.
+// Which experts the rows of a step have chosen: lists that Router's kernels write for products of rows sorted by
+// expert. A step of a few rows has lists in shared memory instead (router/chosen_list.cuh).
 //
 // Macros: TL_EXPERTS, TL_TOP_K (experts per row).
 #pragma once
@@ -8,26 +9,8 @@
 namespace tl {
 
 constexpr int kExperts = TL_EXPERTS, kTopK = TL_TOP_K;
-constexpr int kMostListedRows = 16;  // the most rows of a step whose choices are lists of ChosenExpert
 
-// One expert that some row has chosen, in a step of at most kMostListedRows rows. The list is ordered by expert.
-struct alignas(16) ChosenExpert {
-  int expert;
-  u32 rows;  // bit r is set if row r has chosen it
-  u32 unused[2];
-  unsigned char slots[kMostListedRows];  // for each such row, the index of this choice among the row's kTopK
-};
-
-struct ChosenExperts {
-  const int* list;  // count | three unused ints | that many ChosenExpert
-
-  __device__ __forceinline__ int count() const { return list[0]; }
-  __device__ __forceinline__ const ChosenExpert& operator[](int i) const {
-    return reinterpret_cast<const ChosenExpert*>(list + 4)[i];
-  }
-};
-
-// A group in a larger step, where rows are sorted by expert: rows `first` to `end` - 1 have chosen `expert`.
+// A group of rows that are sorted by expert: rows `first` to `end` - 1 have chosen `expert`.
 struct alignas(16) ExpertRows {
   int expert, first, end, unused;
 };

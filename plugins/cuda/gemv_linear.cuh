@@ -67,7 +67,7 @@ struct Consumer {
     if constexpr (WalkOf<Op>::kWaits) {
       wait_for_previous_kernel();
       allow_next_kernel();
-      op.take_list();
+      op.make_list();
     }
     products<Product>(op);
   }

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from .lowering import Lowering
 
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels, shared experts included
-MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
+MOST_LISTED_ROWS = 16  # kMostListedRows of router/chosen_list.cuh
 _MOST_DEQUANTIZED_ROWS = 8  # the most for GEMV kernels; swap-AB kernels take more rows
 EIGHT = 8  # rows of a weight whose block scales are contiguous
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for each
-HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # ints: of a list's header, a ChosenExpert, an ExpertRows
+HEADER, GROUP_INTS = 4, 4  # ints: of a list's header, an ExpertRows
 ROW_THREADS = 128  # threads per block of kernels that move rows; a thread has eight features
 _MOST_STAGE_BYTES = 2048  # bytes of a weight row in a stage
 # Kernels of GroupedLinear have so many bytes in flight with one tile per stage, and with two. Those of
 # GroupedGatedLinear, some of whose stages are not full, have the last number.
 _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS, _IN_FLIGHT_BYTES_OF_GATED = 150 * 1024, 100 * 1024, 100 * 1024
 _STEP_BYTES = 128
+_ALIGNED = 128  # the alignment of a kernel's dynamic shared memory
 _MOST_IMBALANCE = 1.05  # of what the busiest block reads, by the average
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
@@ -58,16 +59,13 @@ class ExpertChoice:
 
     @property
     def defines(self) -> dict[str, int]:
-        """The macros of kernels that read lists of chosen experts."""
+        """The macros of all kernels of mixtures."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
 
-    def chosen_bytes(self, rows: int) -> int:
-        """Bytes of shared memory for a list of ChosenExpert."""
-        return -(-4 * self.chosen_ints(rows) // 128) * 128
-
-    def chosen_ints(self, rows: int) -> int:
-        """The size of a list of ChosenExpert for ``rows`` rows."""
-        return HEADER + CHOSEN_INTS * min(self.local, rows * self.top_k)
+    def list_bytes(self, rows: int) -> int:
+        """The size of a ChosenList (router/chosen_list.cuh) for ``rows`` rows."""
+        choices, of_expert = rows * self.top_k, 8 + 4 * ceil(rows / 4)
+        return of_expert * min(self.local, choices) + 8 * choices + 4 * ceil(self.local / 32) + 4
 
     def group_rows(self, max_rows: int) -> int:
         """The most rows of a group: about twice the average of an expert that rows choose.
@@ -158,8 +156,8 @@ def feature_grain(features: int, form: WeightForm) -> int:
 
 
 def in_list_room(how: FewRows, choice: ExpertChoice) -> FewRows:
-    """``how`` in a kernel that has a list of ChosenExpert in shared memory."""
-    room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
+    """``how`` in a kernel whose blocks have a ChosenList in shared memory."""
+    room = how.device.shared_bytes - _ALIGNED * ceil(choice.list_bytes(how.tokens) / _ALIGNED)
     return replace(how, device=replace(how.device, shared_bytes=room))
 
 

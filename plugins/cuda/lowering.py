@@ -11,12 +11,14 @@ prologue or epilogue:
   too, and ``sum`` the result itself (GroupedLinear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where its kernel may compute these rows.
 
-Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
-few rows, where GroupedGatedLinear multiplies by ``shares``; otherwise ``places`` and ``groups``. It has the state
-``tally`` and, in decode programs, the ``slots`` of CacheSlots, by which it recognises padding rows. Its weight is the
-sum of two 16-bit matrices, its bias is ``score_bias``. All three operators have the attributes ``experts``,
-``local_experts``, ``moe_tp_size`` and ``num_shared``; if a rank has only some of the experts, its Router has the state
-``ranks``.
+Router chooses experts in programs of many rows, and has outputs that GroupedGatedLinear and GroupedLinear read
+(``chosen_experts.cuh``): ``places`` and ``groups``. In programs of a few rows it has only the output ``scores``, from
+which these two choose (``chosen_list.cuh``): they have the attributes and operands of Router for that, and nothing else
+has ``ids`` and ``shares`` in memory; GroupedGatedLinear multiplies by the shares. An operator that chooses has, in
+decode programs, the ``slots`` of CacheSlots, by which it recognises padding rows, and, if a rank has only some of the
+experts, the state ``ranks``. The first that does has the state ``tally``. Router's weight is the sum of two 16-bit
+matrices, its bias is ``score_bias``. All three operators have the attributes ``experts``, ``local_experts``,
+``moe_tp_size`` and ``num_shared``.
 
 Programs with adapters have LowRank before a product. LowRank's result is the operand ``added`` of the product (Linear,
 GatedLinear), or its ``residual`` if LowRank takes over the product's residual. LowRank has the step inputs

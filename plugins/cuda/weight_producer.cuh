@@ -121,8 +121,8 @@ struct Producer {
     stage_commit(to.full());
   }
 
-  // Copies weights without waiting for the previous kernel, unless that lists them; copies x only after that kernel has
-  // ended. `warp`: number of the producer warp.
+  // Copies weights without waiting for the previous kernel, unless they depend on it; copies x only after that kernel
+  // has ended. `warp`: number of the producer warp.
   template <class Product, class Op>
   __device__ __forceinline__ void run(Op op, const u16* x, int warp) {
     using Walk = WalkOf<Op>;

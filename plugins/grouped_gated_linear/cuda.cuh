@@ -5,20 +5,20 @@
 //
 // The weights of every chosen expert are read once and multiplied by all rows; the results of rows that did not choose
 // the expert are dropped. Bytes: 4*I*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8
-// experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the list of experts, so only
-// weights of shared experts, which every step reads, are prefetched before its end. Launch and macros: see
-// linear/cuda.cuh, cuda/chosen_experts.cuh and cuda/feature_range.cuh; TL_OUT is the number of gated features I,
-// TL_SHARED the number of shared experts, TL_LIST_INTS the size of the list, TL_BIAS, TL_SCALES_INPUTS and
-// TL_SELF_GATED are 0 or 1, TL_ACTIVATION is as in cuda/activation.cuh.
+// experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the scores by which each block
+// chooses the experts for itself (router/chosen_list.cuh), so only weights of shared experts, which every step reads,
+// are prefetched before its end. The first block counts the choices. Launch and macros: see linear/cuda.cuh,
+// router/chosen_list.cuh and cuda/feature_range.cuh; TL_OUT is the number of gated features I, TL_BIAS,
+// TL_SCALES_INPUTS and TL_SELF_GATED are 0 or 1, TL_ACTIVATION is as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
-#include "cuda/chosen_experts.cuh"
 #include "cuda/feature_range.cuh"
 #include "cuda/gemv_linear.cuh"
+#include "router/chosen_list.cuh"
 
 namespace tl {
 
 constexpr int kResults = 1 + TL_SELF_GATED;
-constexpr int kSharedExperts = TL_SHARED, kListVectors = ceil_div(TL_LIST_INTS, 4);
+constexpr int kSharedExperts = TL_SHARED;
 
 // A tile is a run of eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in].
 //
@@ -29,24 +29,26 @@ struct GroupedGatedOp {
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   const void* weight;
   BlockNumbers numbers;
-  const float* scale;   // [experts, 2, TL_OUT]
-  const float* bias;    // [experts, 2, TL_OUT]
-  const uint4* listed;  // the list in global memory
-  uint4* list;          // its copy in shared memory
-  const float* shares;  // [rows, kTopK]
-  u16* y;               // [rows, kTopK, kResults * TL_OUT]
+  const float* scale;  // [experts, 2, TL_OUT]
+  const float* bias;   // [experts, 2, TL_OUT]
+  StepChoice choice;
+  ChosenList* list;  // in shared memory
+  Tally tally;
+  u16* y;  // [rows, kTopK, kResults * TL_OUT]
   FeatureRange of_shared = FeatureRange::of_block(kSharedExperts * TL_OUT, blockIdx.x, gridDim.x);
   FeatureRange of_others = {};
 
-  __device__ __forceinline__ ChosenExperts chosen() const { return {reinterpret_cast<const int*>(list)}; }
-  // Copies the list to shared memory, where looking up a tile's expert takes no time. All threads of the block call
-  // this.
+  // Producers wait for the list, which consumers make.
   __device__ __forceinline__ void take_list() {
-    for (int i = threadIdx.x; i < kListVectors; i += kFewRowsThreads) list[i] = __ldcg(listed + i);
     asm volatile("bar.sync 0, %0;" ::"n"(kFewRowsThreads) : "memory");
-    const int all = max_of(chosen().count(), kSharedExperts) * TL_OUT, block = blockIdx.x;
+    const int all = max_of(list->count, kSharedExperts) * TL_OUT, block = blockIdx.x;
     const FeatureRange both = FeatureRange::of_block(all, block, gridDim.x);
     of_others = {both.first - of_shared.first, both.end - of_shared.end};
+  }
+  __device__ __forceinline__ void make_list() {
+    list->fill(choice);
+    take_list();
+    if (blockIdx.x == 0 && threadIdx.x < 32) list->count_step(choice, tally);
   }
 
   __device__ __forceinline__ bool is_shared(int tile) const { return tile < of_shared.runs(); }
@@ -57,12 +59,12 @@ struct GroupedGatedOp {
   __device__ __forceinline__ static int number(const FeatureRange& features) { return (features.end - 1) / TL_OUT; }
   __device__ __forceinline__ int expert(int tile) const {
     const int at = number(features(tile));
-    return is_shared(tile) ? kExperts - kSharedExperts + at : chosen()[at].expert;
+    return is_shared(tile) ? kExperts - kSharedExperts + at : list->experts[at].expert;
   }
   // The tile's expert in the list, at whose end are the shared ones, if there are rows.
   __device__ __forceinline__ const ChosenExpert& record(int tile) const {
     const int at = number(features(tile));
-    return chosen()[is_shared(tile) ? max_of(chosen().count() - kSharedExperts, 0) + at : at];
+    return list->experts[is_shared(tile) ? max_of(list->count - kSharedExperts, 0) + at : at];
   }
   __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + record(tile).slots[m]; }
   // The first row of the tile's run of eight, gate rows or up rows.
@@ -71,7 +73,7 @@ struct GroupedGatedOp {
   }
   __device__ __forceinline__ int first_feature(int tile) const { return features(tile).first % TL_OUT / 8 * 8; }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
-    Begun begun{shares[slot(tile, m)], 0.0f, 1.0f, 1.0f};
+    Begun begun{list->shares[slot(tile, m)], 0.0f, 1.0f, 1.0f};
     if constexpr (kScaledRows) {
       const float* of_tile = scale + run_row(tile, 0) + f;
       begun.scale_a = of_tile[0];
@@ -114,20 +116,25 @@ struct WalkOf<GroupedGatedOp> {
   __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
   __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
   __device__ __forceinline__ static bool stores(const Op& op, int tile, int row, int) {
-    return op.chosen().count() > 0 && (op.record(tile).rows >> row & 1) != 0;
+    return op.list->count > 0 && (op.record(tile).rows >> row & 1) != 0;
   }
 };
 
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
-    grouped_gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
-                         const void* weight_offset, const float* bias, const float* norm_weight, const int* chosen,
-                         const float* shares, int rows, float epsilon, float x_scale) {
-  __shared__ uint4 list[tl::kListVectors];
+    grouped_gated_linear(tl::u16* y, unsigned long long* counted, const tl::u16* x, const void* weight,
+                         const void* weight_scale, const void* weight_offset, const float* bias,
+                         const float* norm_weight, float epsilon, float x_scale, const float* scores,
+                         const float* score_bias, const float* correction, float score_scale,
+                         const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
+  using namespace tl;
+  __shared__ ChosenList list;
+  if (threadIdx.x < kConsumerThreads) list.clear();
   const float* scale = static_cast<const float*>(weight_scale);
-  const uint4* listed = reinterpret_cast<const uint4*>(chosen);
-  tl::few_rows_linear<TL_IN, TL_NORM>(
+  const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
+  const StepChoice choice{{scores, score_bias, score_scale}, terms, first_local(ranks), cache_slots, spare, rows};
+  few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
-      tl::GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, listed, list, shares, y});
+      GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, choice, &list, {counted}, y});
 }

@@ -19,6 +19,7 @@ from ..cuda.grouped import (
 )
 from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
+from ..router.scores import Scores, scores_of
 
 
 def _self_gated(y: Buffer, weight: WeightBuffers) -> int:
@@ -30,35 +31,32 @@ def stream(
     y: Buffer,
     x: Buffer,
     weight: WeightBuffers,
-    chosen: Buffer,
-    shares: Buffer,
-    rows: Extent,
+    scores: Scores,
+    tally: Buffer,
     how: FewRows,
-    choice: ExpertChoice,
     *,
     activation: str,
     scales_inputs: bool = False,
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
 ) -> Launch:
-    """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists.
+    """y [rows, top_k, out] = share * activation(g) * u of each row's experts, chosen by ``scores``.
 
-    If shares scale inputs (``scales_inputs``), the products g and u are multiplied by them instead. If y has twice as
-    many features, they are activation(g) * g and activation(u) * u.
+    The choices are counted in ``tally``. If shares scale inputs (``scales_inputs``), the products g and u are
+    multiplied by them instead. If y has twice as many features, they are activation(g) * g and activation(u) * u.
     """
-    out_features = weight.values.shape[-2]
+    out_features, choice = weight.values.shape[-2], scores.choice
     assert isinstance(out_features, int)
-    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **choice.defines}
+    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **scores.list_defines}
     flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_SCALES_INPUTS": int(scales_inputs)}
     gated = min(choice.experts, how.tokens * choice.top_k) * out_features
     flags |= {"TL_SELF_GATED": _self_gated(y, weight), "TL_GRAIN": feature_grain(gated, how.config.form)}
-    flags |= {"TL_SHARED": choice.shared, "TL_LIST_INTS": choice.chosen_ints(how.tokens)}
     specialised = in_list_room(how, choice).kernel(
         "grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags
     )
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, *weight.numbers, bias, norm_weight, chosen, shares, rows, epsilon, how.x_scale)
-    return launch(specialised, stream_grid(gated // EIGHT), y, x, *operands)
+    operands = (weight.values, *weight.numbers, bias, norm_weight, epsilon, how.x_scale, *scores.arguments)
+    return launch(specialised, stream_grid(gated // EIGHT), y, tally, x, *operands)
 
 
 def sort_rows(
@@ -92,15 +90,16 @@ def lower(op: Lowering) -> list[Command]:
     """Launch the GEMV kernel, or the sort of rows and the tiled kernel."""
     check_vectors(op)
     choice, x, y = choice_of(op), op.rows("x"), op.new("y")
-    activation, input_shares = op.attribute("activation"), op.optional_rows("input_shares")
-    if op.has("chosen"):
+    activation = op.attribute("activation")
+    if op.has("scores"):
         how = op.few_rows()
         assert how is not None
         more = {"activation": activation, "norm": op.norm(), "bias": op.optional_vector("bias")}
-        more["scales_inputs"] = input_shares is not None
-        lists = op.rows("chosen"), input_shares or op.rows("shares")
-        return [stream(y, x, op.weight(), *lists, op.num_rows("y"), how, choice, **more)]
+        more["scales_inputs"] = op.has("input_shares")
+        scores = scores_of(op, op.rows("scores"))
+        return [stream(y, x, op.weight(), scores, op.state("tally"), how, **more)]
     check_sorted(op)
+    input_shares = op.optional_rows("input_shares")
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
     return [
         sort_rows(rows, x, op.rows("places"), op.num_rows("y"), choice, input_shares),

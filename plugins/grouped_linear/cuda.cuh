@@ -2,14 +2,15 @@
 // belong to the expert that row m has chosen in slot s, and share is its share, by which x[m, s] is multiplied already.
 //
 // The sum has a part for every chosen expert, in increasing order. The expert's rows of x are streamed with its
-// weights; rows that did not choose it are zeros, so that a row's sum does not depend on the other rows. The list of
-// experts was written before the previous kernel (GroupedGatedLinear), so weights are prefetched before that kernel's
-// end. Bytes: 2*N*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8 experts of N = 2048, K
-// = 768: 25 MB, 5.6 us at 4.47 TB/s). Launch and macros: see linear/cuda.cuh, cuda/chosen_experts.cuh and
-// cuda/feature_range.cuh; TL_BIAS and TL_RESIDUAL (0 or 1), TL_LIST_INTS (the size of the list).
-#include "cuda/chosen_experts.cuh"
+// weights; rows that did not choose it are zeros, so that a row's sum does not depend on the other rows. Each block
+// chooses the experts for itself (router/chosen_list.cuh), by scores that were written before the previous kernel
+// (GroupedGatedLinear), so experts are chosen and weights prefetched before that kernel's end. Bytes: 2*N*K for each
+// chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6 us at
+// 4.47 TB/s). Launch and macros: see linear/cuda.cuh, router/chosen_list.cuh and cuda/feature_range.cuh; TL_BIAS and
+// TL_RESIDUAL (0 or 1).
 #include "cuda/feature_range.cuh"
 #include "cuda/gemv_linear.cuh"
+#include "router/chosen_list.cuh"
 
 namespace tl {
 
@@ -21,10 +22,9 @@ struct GroupedOp {
   static_assert(!kScaledRows, "row scales of several experts cannot be applied to one sum");
   const void* weight;
   BlockNumbers numbers;
-  ChosenExperts chosen;
-  const float* bias;    // [experts, TL_OUT]
-  const int* ids;       // [rows, kTopK]: index among the rank's experts, or -1
-  const float* shares;  // [rows, kTopK]
+  const ChosenList* list;  // in shared memory
+  int first_local;         // the first of the rank's experts
+  const float* bias;       // [experts, TL_OUT]
   const u16* residual;
   u16* y;
   FeatureRange own;
@@ -45,8 +45,8 @@ struct GroupedOp {
     if constexpr (TL_BIAS != 0) {
 #pragma unroll
       for (int slot = 0; slot < kTopK; ++slot) {
-        const int expert = __ldcg(ids + m * kTopK + slot);
-        if (expert >= 0) sum += __ldcg(shares + m * kTopK + slot) * bias[static_cast<u64>(expert) * TL_OUT + feature];
+        const int at = m * kTopK + slot, expert = local_number(list->choices[at], first_local);
+        if (expert >= 0) sum += list->shares[at] * bias[static_cast<u64>(expert) * TL_OUT + feature];
       }
     }
     return sum;
@@ -66,21 +66,23 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  // A kernel earlier than the previous one wrote the list of chosen experts, so that none waits for it.
+  // A kernel earlier than the previous one wrote the scores, so that the list of experts is there before any wait.
   static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;
   __device__ __forceinline__ static int tiles(const Op& op) {
     return ceil_div(op.own.runs(), Op::kStageEights) * Op::kStageTiles;
   }
-  __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
+  __device__ __forceinline__ static int parts(const Op& op) { return op.list->count; }
   __device__ __forceinline__ static u64 first_row(const Op& op, int part, int tile, int half) {
-    return static_cast<u64>(op.chosen[part].expert) * TL_OUT + op.features(tile, half).first;
+    return static_cast<u64>(op.list->experts[part].expert) * TL_OUT + op.features(tile, half).first;
   }
   __device__ __forceinline__ static int num_rows(const Op& op, int tile, int half) {
     return op.features(tile, half).count();
   }
-  __device__ __forceinline__ static u32 present(const Op& op, int part, int, int) { return op.chosen[part].rows; }
+  __device__ __forceinline__ static u32 present(const Op& op, int part, int, int) {
+    return op.list->experts[part].rows;
+  }
   __device__ __forceinline__ static int x_row(const Op& op, int part, int row) {
-    return row * kTopK + op.chosen[part].slots[row];
+    return row * kTopK + op.list->experts[part].slots[row];
   }
   __device__ __forceinline__ static bool stores(const Op&, int, int row, int rows) { return row < rows; }
 };
@@ -89,17 +91,20 @@ struct WalkOf<GroupedOp> {
 
 extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
-                   const void* weight_offset, const float* bias, const int* ids, const float* shares, const int* chosen,
-                   const tl::u16* residual, int rows) {
-  // In shared memory, because every stage looks up its expert: from global memory, a block would lose half a
-  // microsecond each time.
-  __shared__ uint4 list[(TL_LIST_INTS + 3) / 4];
-  for (int i = threadIdx.x; i < (TL_LIST_INTS + 3) / 4; i += tl::kFewRowsThreads) {
-    list[i] = reinterpret_cast<const uint4*>(chosen)[i];
+                   const void* weight_offset, const float* bias, const tl::u16* residual, const float* scores,
+                   const float* score_bias, const float* correction, float score_scale, const tl::RankTable* ranks,
+                   const int* cache_slots, int spare, int rows) {
+  using namespace tl;
+  __shared__ ChosenList list;
+  const int first = first_local(ranks);
+  if (threadIdx.x < kConsumerThreads) {
+    const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
+    list.clear();
+    if constexpr (TL_TOKENS > 1) consumer_sync();
+    list.fill({{scores, score_bias, score_scale}, terms, first, cache_slots, spare, rows});
   }
-  const tl::ChosenExperts listed{reinterpret_cast<const int*>(list)};
-  const tl::FeatureRange own = tl::FeatureRange::of_block(TL_OUT, blockIdx.x, gridDim.x);
-  tl::few_rows_linear<TL_IN, 0>(
-      {x, 0.0f}, nullptr, 0.0f, rows,
-      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y, own});
+  // All threads see the list after the first barrier of the product.
+  const FeatureRange own = FeatureRange::of_block(TL_OUT, blockIdx.x, gridDim.x);
+  few_rows_linear<TL_IN, 0>({x, 0.0f}, nullptr, 0.0f, rows,
+                            GroupedOp{weight, {weight_scale, weight_offset}, &list, first, bias, residual, y, own});
 }

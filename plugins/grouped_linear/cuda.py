@@ -20,36 +20,28 @@ from ..cuda.grouped import (
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
+from ..router.scores import Scores, scores_of
 
 _MOST_NORM_THREADS = 512
-
-
-@dataclass(frozen=True)
-class Bias:
-    """The bias [experts, out] of each expert, and the ``ids`` and ``shares`` of rows: share * bias[id] is added."""
-
-    values: Buffer
-    ids: Buffer
-    shares: Buffer
 
 
 def stream(
     y: Buffer,
     x: Buffer,
     weight: WeightBuffers,
-    chosen: Buffer,
-    rows: Extent,
+    scores: Scores,
     how: FewRows,
-    choice: ExpertChoice,
     residual: Buffer | None = None,
-    bias: Bias | None = None,
+    bias: Buffer | None = None,
 ) -> Launch:
-    """y [rows, out] = the sum over each row's experts, listed by ``chosen`` [+ residual]; x includes the shares."""
-    flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
-    flags |= {"TL_LIST_INTS": choice.chosen_ints(how.tokens), "TL_GRAIN": feature_grain(features(y), how.config.form)}
-    specialised = in_list_room(how, choice).kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
-    biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
-    operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
+    """y [rows, out] = the sum over each row's experts, chosen by ``scores`` [+ share * bias] [+ residual].
+
+    x includes the shares. A kernel earlier than the previous one must have written the scores.
+    """
+    flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **scores.list_defines}
+    flags["TL_GRAIN"] = feature_grain(features(y), how.config.form)
+    specialised = in_list_room(how, scores.choice).kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
+    operands = (weight.values, *weight.numbers, bias, residual, *scores.arguments)
     return launch(specialised, stream_grid(features(y) // EIGHT), y, x, *operands)
 
 
@@ -115,12 +107,11 @@ def combine_norm(total: Buffer, results: Results, num_rows: Extent, choice: Expe
 def lower(op: Lowering) -> list[Command]:
     """Launch the GEMV kernel, or the tiled kernel and the sum of its results."""
     choice, x, y, residual = choice_of(op), op.rows("x"), op.new("y"), op.optional_rows("residual")
-    if op.has("chosen"):
-        how = op.few_rows()
+    if op.has("scores"):
+        how, bias = op.few_rows(), op.optional_vector("bias")
         assert how is not None
-        bias = op.optional_vector("bias")
-        biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
-        return [stream(y, x, op.weight(), op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
+        assert bias is None or op.has("shares"), "biases are multiplied by shares"
+        return [stream(y, x, op.weight(), scores_of(op, op.rows("scores")), how, residual, bias)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
     results = Results(rows, op.rows("places"), op.optional_rows("shares"), residual)
     product = op.grouped_product(rows, x, choice, "none")

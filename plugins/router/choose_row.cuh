@@ -13,7 +13,7 @@ struct RowChoice {
   float* shares;  // [rows, kTopK]
   ScoreRow first;
   LaneTerms terms;
-  const RankTable* ranks;
+  int first_local;  // the first of the rank's experts
 
   // Lane i < kTopK gets choice i of the row, an index among all experts; -1 if the row is left out.
   __device__ __forceinline__ int of(int row, bool is_left_out, int lane) const {
@@ -21,7 +21,7 @@ struct RowChoice {
     scores.scores += static_cast<u64>(row) * TL_SCORES;
     const Chosen chosen(scores, terms, lane);
     if (lane < kTopK) {
-      ids[row * kTopK + lane] = is_left_out ? -1 : local_number(chosen.expert, ranks);
+      ids[row * kTopK + lane] = is_left_out ? -1 : local_number(chosen.expert, first_local);
       shares[row * kTopK + lane] = chosen.share;
     }
     return is_left_out ? -1 : chosen.expert;

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
                 float scale, const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
   using namespace tl;
   const int lane = threadIdx.x % 32, row = blockIdx.x * (TL_THREADS / 32) + threadIdx.x / 32;
-  const RowChoice choice{ids, shares, {scores, bias, scale}, {bias, correction, lane}, ranks};
+  const RowChoice choice{ids, shares, {scores, bias, scale}, {bias, correction, lane}, first_local(ranks)};
   wait_for_previous_kernel();
   allow_next_kernel();
   if (row >= rows) return;

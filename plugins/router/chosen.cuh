@@ -101,7 +101,7 @@ struct LaneTerms {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      if (TL_BIAS != 0 && e < kCandidates) bias[i] = biases[e];
+      if (TL_SCORE_BIAS != 0 && e < kCandidates) bias[i] = biases[e];
       if (TL_CORRECTION != 0 && e < kCandidates) correction[i] = corrections[e];
     }
   }

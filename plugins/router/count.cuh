@@ -34,16 +34,4 @@ struct Tally {
   }
 };
 
-// Counts the choices of a row that are experts of the ranks with an EP rank. Lanes below kTopK have the choices.
-__device__ __forceinline__ int choices_of_ep_rank(int expert, int ep_rank, int lane) {
-  return __popc(__ballot_sync(0xffffffffu, lane < kTopK && expert / kLocalExperts == ep_rank));
-}
-
-__device__ __forceinline__ int largest_of_ep_ranks(const int* choices) {
-  int largest = 0;
-#pragma unroll
-  for (int ep_rank = 0; ep_rank < kEpSize; ++ep_rank) largest = max_of(largest, choices[ep_rank]);
-  return largest;
-}
-
 }  // namespace tl

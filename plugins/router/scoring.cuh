@@ -2,9 +2,9 @@
 //
 // A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
 // counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
-// of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1), TL_GROUPS,
-// TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share), TL_SHARED_GATE
-// (1: the last score makes the share of these), and those of cuda/chosen_experts.cuh.
+// of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_SCORE_BIAS and TL_CORRECTION (0 or 1),
+// TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share),
+// TL_SHARED_GATE (1: the last score makes the share of these), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -33,14 +33,14 @@ static_assert(TL_SCORES >= 2 * kScores);
 static_assert(kChoices >= 1 && TL_SHARED_GATE <= TL_SHARED);
 static_assert(kCandidates % TL_GROUPS == 0 && TL_TOP_GROUPS * (kCandidates / TL_GROUPS) >= kChoices);
 
-// A row of scores in any memory. `bias` [kCandidates] is read if TL_BIAS is 1; `scale` is a factor of the shares of
-// chosen experts.
+// A row of scores in any memory. `bias` [kCandidates] is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares
+// of chosen experts.
 struct ScoreRow {
   const float* scores;
   const float* bias;
   float scale;
 
-  __device__ __forceinline__ float operator[](int e) const { return score(e, TL_BIAS != 0 ? bias[e] : 0.0f); }
+  __device__ __forceinline__ float operator[](int e) const { return score(e, TL_SCORE_BIAS != 0 ? bias[e] : 0.0f); }
   __device__ __forceinline__ float score(int e, float of_bias) const {
     return fmaxf(scores[e] + scores[kScores + e] + of_bias, kLeast);
   }

@@ -19,7 +19,7 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSortBlocks) __launch_bounds__(TL
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const BlockRows mine(rows);
   const ExpertSort sort(memory);
-  const RowChoice choice{ids, shares, {scores, bias, scale}, {bias, correction, lane}, ranks};
+  const RowChoice choice{ids, shares, {scores, bias, scale}, {bias, correction, lane}, first_local(ranks)};
   int* choices = memory + ExpertSort::kInts;
   sort.clear();
   __syncthreads();

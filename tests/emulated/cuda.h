@@ -92,6 +92,12 @@ T atomicAdd(T* target, std::type_identity_t<T> value) {
   *target = before + value;
   return before;
 }
+inline unsigned atomicOr(unsigned* target, unsigned bits) {
+  emulated::pause();
+  const unsigned before = *target;
+  *target = before | bits;
+  return before;
+}
 
 namespace emulated {
 

@@ -26,6 +26,7 @@ from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
+from trtllm_lite.plugins.router.scores import Scores, Scoring
 
 SHAPES = {"qwen3": (128, 8, 2048, 768), "gpt_oss": (32, 4, 2880, 2880)}
 DTYPE = torch.bfloat16
@@ -87,16 +88,15 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, columns: int | None)
 
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
+    by_scores = Scores(of_scores, num_rows, max_rows, choice, Scoring("normalized_softmax"))
     if max_rows <= most_gemv_rows(form_of(gate_up), H200):
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = few_rows(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
-        of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
+        of_gated = (hidden, x, gate_up, by_scores, lists.tally, first)
         launches = {
-            "choose": [router.choose(lists.ids, lists.shares, lists.chosen, last)],
             "gated": [gated.stream(*of_gated, activation="silu", norm=norm)],
-            "summed": [summed.stream(y, hidden, down, lists.chosen, num_rows, second, choice, x)],
+            "summed": [summed.stream(y, hidden, down, by_scores, second, x)],
         }
         return Layer(memory, launches, read)
     count = max_rows * top_k
@@ -107,7 +107,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, columns: int | None)
     weight = memory("norm", torch.ones(width, device="cuda"))
     norm = summed.SumNorm(memory("normed", room(max_rows, width)), None, weight, 1e-6)
     launches = {
-        "sort": router.sort(lists.ids, lists.places, lists.shares, lists.groups, last),
+        "sort": router.sort(lists.ids, lists.places, lists.shares, lists.groups, lists.tally, by_scores),
         "rows": [gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice)],
         "gated": [gated.tiled(hidden, rows_of_x, gate_up, lists.groups, tiles_of_gated, activation="silu")],
         "summed": [summed.tiled(results, hidden, down, lists.groups, tiles_of_down)],

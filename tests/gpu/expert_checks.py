@@ -1,6 +1,7 @@
 """Compares routers and expert products with float64, on a GPU or emulated."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,17 @@ from trtllm_lite.plugins.cuda.grouped import (
 from trtllm_lite.plugins.cuda.weight_form import WeightForm, form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, WeightBuffers, kernel, launch, symbol
 from trtllm_lite.plugins.router import cuda as router
 from trtllm_lite.plugins.router.reference import reference
+from trtllm_lite.plugins.router.scores import Scores, Scoring
 
 EPSILON = 1e-5
 TALLY_PLACES = 3  # kTallyPlaces of router/tally.cuh
 SPARE = 48
 _MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh
+_LIST_CHOSEN = Path(__file__).parent / "sources" / "list_chosen.cuh"
 _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 
 
@@ -90,8 +93,8 @@ class Mixture:
         return self.inner * (1 + self.self_gated)
 
     @property
-    def routing(self) -> router.Scoring:
-        return router.Scoring(self.scoring, *self.groups, self.scale, int(self.gate))
+    def routing(self) -> Scoring:
+        return Scoring(self.scoring, *self.groups, self.scale, int(self.gate))
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class Mixture:
 
 
 class Lists:
-    """The memory that Router fills for products, poisoned at first."""
+    """The memory that Router fills for products, poisoned at first; ``listed`` is what list_chosen.cuh fills."""
 
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
         rows, top_k, experts = mixture.max_rows, mixture.top_k, mixture.local
@@ -129,7 +132,8 @@ class Lists:
 
         self.ids, self.places = new("ids", rows, top_k), new("places", rows, top_k)
         self.shares = memory("shares", torch.full((rows, top_k), POISON, device=device))
-        self.chosen = new("chosen", mixture.choice.chosen_ints(min(rows, MOST_LISTED_ROWS)))
+        tokens = min(rows, MOST_LISTED_ROWS)
+        self.listed = new("listed", 1 + (2 + tokens) * min(mixture.local, tokens * top_k))
         self.groups = new("groups", mixture.choice.groups_ints(rows))
         self.tally = memory("tally", torch.zeros(experts + TALLY_PLACES, device=device, dtype=torch.int64))
 
@@ -197,32 +201,41 @@ def choose(
     bias: torch.Tensor | None = None,
     correction: torch.Tensor | None = None,
     padding: torch.Tensor | None = None,
-) -> None:
-    """Launch the kernels that choose; rows whose ``padding`` is SPARE or more are padding."""
+) -> Scores:
+    """Launch the kernels that choose, or (``gemv``) one that shows how products choose; returns what they are given.
+
+    Rows whose ``padding`` is SPARE or more are padding.
+    """
     added = (memory.optional("bias", bias), memory.optional("correction", correction))
     ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
     left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))
-    how = router.Scores(*of_rows, lists.tally, *added, ranks, left_out)
+    how = Scores(*of_rows, *added, ranks, left_out)
     if gemv:
-        launches = [router.choose(lists.ids, lists.shares, lists.chosen, how)]
+        launches = [_list_chosen(lists, how)]
     else:
-        launches = router.sort(lists.ids, lists.places, lists.shares, lists.groups, how)
-    for launch in launches:
-        memory.run(launch, len(scores), machine)
+        launches = router.sort(lists.ids, lists.places, lists.shares, lists.groups, lists.tally, how)
+    for each in launches:
+        memory.run(each, len(scores), machine)
+    return how
+
+
+def _list_chosen(lists: Lists, scores: Scores) -> Launch:
+    defines = {"TL_CONSUMER_WARPS": 8, "TL_WEIGHT_FORM": 0, "TL_ROW_SCALES": 0, "TL_TOKENS": scores.max_rows}
+    specialised = kernel(str(_LIST_CHOSEN), "list_chosen", 32 * 8, 0, defines | scores.list_defines)
+    return launch(specialised, (1,), lists.ids, lists.shares, lists.listed, lists.tally, *scores.arguments)
 
 
 def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
-    found = memory.tensors[lists.chosen].cpu()
+    found, ints = memory.tensors[lists.listed].cpu(), 2 + mixture.max_rows
     expected = sorted(set(ids.flatten().tolist()) - {-1})
     assert found[0] == len(expected)
-    records = found[4 : 4 + 8 * len(expected)].reshape(-1, 8)
+    records = found[1 : 1 + ints * len(expected)].reshape(-1, ints)
     assert records[:, 0].tolist() == expected
     for record in records:
         rows, slots = (ids == record[0]).nonzero(as_tuple=True)
         assert record[1] == sum(1 << int(row) for row in rows)
-        assert record[4:].view(torch.uint8)[rows].tolist() == slots.tolist()
-    del mixture
+        assert record[2:][rows].tolist() == slots.tolist()
 
 
 def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
@@ -265,11 +278,11 @@ def check_experts(
     With ``biased``, experts have swiglu_oai and biases so large that sums are clamped; otherwise SwiGLU. Weights have
     ``form``, or the type of activations if it is None.
     """
-    at, choice = machine.device, mixture.choice
-    memory = Memory()
+    at, memory = machine.device, Memory()
     lists = Lists(mixture, memory, at)
     scores = random_scores(mixture, rows, at)
-    choose(mixture, memory, lists, scores, gemv, machine)
+    choice = choose(mixture, memory, lists, scores, gemv, machine)
+    memory.tensors[lists.tally].zero_()
     x = torch.randn(mixture.max_rows, mixture.hidden, device=at).to(dtype)
     good = max(1, rows - 1)
     x[good:rows] = POISON
@@ -284,16 +297,16 @@ def check_experts(
     features = (mixture.max_rows, mixture.top_k, mixture.features)
     hidden = memory("hidden", torch.full(features, POISON, device=at, dtype=dtype))
     y = memory("y", torch.full((mixture.max_rows, mixture.hidden), POISON, device=at, dtype=dtype))
-    of_x, num_rows = memory("x", x), symbol("rows")
+    of_x = memory("x", x)
     if gemv:
         normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
         how = few_rows(mixture, dtype, device, form_of(first))
-        lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
         gating = {"activation": _ACTIVATIONS[biased], "bias": of_bias[0], "norm": normed}
         gating["scales_inputs"] = mixture.scales_inputs
-        memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, **gating), rows, machine)
-        bias = None if of_bias[1] is None else summed.Bias(of_bias[1], lists.ids, lists.shares)
-        memory.run(summed.stream(y, hidden, second, lists.chosen, num_rows, how[1], choice, added, bias), rows, machine)
+        memory.run(gated.stream(hidden, of_x, first, choice, lists.tally, how[0], **gating), rows, machine)
+        memory.run(summed.stream(y, hidden, second, choice, how[1], added, of_bias[1]), rows, machine)
+        expected_tally = _expected_tally(mixture, expected_choice(mixture, scores)[0].cpu())
+        assert torch.equal(memory.tensors[lists.tally].cpu(), expected_tally)
     else:
         _run_sorted(mixture, memory, lists, (of_x, first, hidden, second, y, added), of_bias, rows, machine)
     seen = x[:good].double()

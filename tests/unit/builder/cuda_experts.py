@@ -23,26 +23,19 @@ Added = tuple[Pointer | None, Pointer | None]  # terms added to scores, and to t
 Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
 _SORT_BLOCKS = 8
-_CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
 _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
 _SCORINGS = all_schemas()["Router"].attributes[1].choices
 
 
 def _choose(
-    macros: Macros,
-    outputs: tuple[Pointer, Pointer],
-    scores: Pointer,
-    added: Added,
-    scale: float,
-    padding: tuple[Pointer | None, int],
-    rows: int,
-) -> np.ndarray:
-    """Chosen ids [rows, top_k], -1 in rows of padding; writes ids and shares to the ``outputs``."""
+    macros: Macros, scores: Pointer, added: Added, scale: float, padding: tuple[Pointer | None, int], rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chosen ids [rows, top_k], -1 in rows of padding, and their shares."""
     shared, gate = macros["TL_SHARED"], macros["TL_SHARED_GATE"]
     experts = macros["TL_EXPERTS"] - shared
     columns = experts + gate
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * columns]
-    given = (macros["TL_BIAS"], macros["TL_CORRECTION"])
+    given = (macros["TL_SCORE_BIAS"], macros["TL_CORRECTION"])
     bias, correction = (
         at(values, np.float32, experts) if has else None for values, has in zip(added, given, strict=True)
     )
@@ -56,9 +49,12 @@ def _choose(
     slots, spare = padding
     if slots is not None:
         chosen[at(slots, np.int32, rows) >= spare] = -1
+    return chosen, shares
+
+
+def _put(outputs: tuple[Pointer, Pointer], chosen: np.ndarray, shares: np.ndarray) -> None:
     for pointer, values in zip(outputs, (chosen, shares), strict=True):
         at(pointer, values.dtype.type, *values.shape)[...] = values
-    return chosen
 
 
 def _count(macros: Macros, tally: Pointer, chosen: np.ndarray) -> None:
@@ -84,35 +80,10 @@ def _check_local(macros: Macros, ranks: Pointer | None) -> None:
     assert macros["TL_LOCAL_EXPERTS"] == macros["TL_EXPERTS"]
 
 
-@kernel
-def choose_experts(
-    macros: Macros,
-    grid: Grid,
-    ids: Pointer,
-    shares: Pointer,
-    chosen: Pointer,
-    tally: Pointer,
-    scores: Pointer,
-    bias: Pointer | None,
-    correction: Pointer | None,
-    scale: float,
-    ranks: Pointer | None,
-    cache_slots: Pointer | None,
-    spare: int,
-    rows: int,
-) -> None:
-    assert grid == (1, 1, 1)
-    _check_local(macros, ranks)
-    assert rows <= macros["TL_ROWS"]
-    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
-    _count(macros, tally, found)
-    records = []
-    for expert in np.unique(found[found >= 0]):
-        of_rows, of_slots = np.nonzero(found == expert)
-        slots = np.zeros(16, np.uint8)
-        slots[of_rows] = of_slots
-        records.append((expert, sum(1 << int(row) for row in of_rows), (0, 0), slots))
-    _list(chosen, records, _CHOSEN)
+def _list_experts(found: np.ndarray) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Each expert that some row has chosen, with the (row, slot) of all such choices."""
+    chosen = np.unique(found[found >= 0])
+    return [(int(expert), list(zip(*np.nonzero(found == expert), strict=True))) for expert in chosen]
 
 
 def _sort(macros: Macros, found: np.ndarray, places: Pointer, groups: Pointer) -> None:
@@ -166,7 +137,8 @@ def sort_by_expert(
 ) -> None:
     _check_local(macros, ranks)
     assert grid == (_SORT_BLOCKS, 1, 1)
-    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
+    found, factors = _choose(macros, scores, (bias, correction), scale, (cache_slots, spare), rows)
+    _put((ids, shares), found, factors)
     _count(macros, tally, found)
     _sort(macros, found, places, groups)
 
@@ -189,7 +161,8 @@ def choose_rows(
 ) -> None:
     _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
+    found, factors = _choose(macros, scores, (bias, correction), scale, (cache_slots, spare), rows)
+    _put((ids, shares), found, factors)
     at(choices, np.int32, *found.shape)[...] = found
 
 
@@ -231,35 +204,40 @@ def grouped_gated_linear(
     macros: Macros,
     grid: Grid,
     y: Pointer,
+    tally: Pointer,
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
     bias: Pointer | None,
     norm_weight: Pointer | None,
-    chosen: Pointer,
-    shares: Pointer,
-    rows: int,
     epsilon: float,
     x_scale: float,
+    scores: Pointer,
+    score_bias: Pointer | None,
+    correction: Pointer | None,
+    score_scale: float,
+    ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
+    rows: int,
 ) -> None:
     del grid, x_scale
+    _check_local(macros, ranks)
+    found, factors = _choose(macros, scores, (score_bias, correction), score_scale, (cache_slots, spare), rows)
+    _count(macros, tally, found)
     half, out, top_k = half_type(macros), macros["TL_OUT"], macros["TL_TOP_K"]
     source = at(x, half, rows, macros["TL_IN"]).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
     weights = _of_experts(macros, (weight, weight_scale, weight_offset), 2 * out)
-    factors = at(shares, np.float32, rows, top_k)
     ones = np.ones_like(factors)
     before, behind = (factors, ones) if macros["TL_SCALES_INPUTS"] else (ones, factors)
     result = at(y, half, rows, top_k, out * _results(macros))
-    for record in _listed(chosen, _CHOSEN):
-        for row in range(rows):
-            if record["rows"] >> row & 1:
-                slot = record["slots"][row]
-                sums = weights[record["expert"]] @ source[row] * before[row, slot]
-                sums += _bias(macros, bias, 2 * out)[record["expert"]]
-                result[row, slot] = _gated(macros, sums) * behind[row, slot]
+    for expert, choices in _list_experts(found):
+        for row, slot in choices:
+            sums = weights[expert] @ source[row] * before[row, slot] + _bias(macros, bias, 2 * out)[expert]
+            result[row, slot] = _gated(macros, sums) * behind[row, slot]
 
 
 @kernel
@@ -272,26 +250,29 @@ def grouped_linear(
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
     bias: Pointer | None,
-    ids: Pointer | None,
-    shares: Pointer | None,
-    chosen: Pointer,
     residual: Pointer | None,
+    scores: Pointer,
+    score_bias: Pointer | None,
+    correction: Pointer | None,
+    score_scale: float,
+    ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
     rows: int,
 ) -> None:
     del grid
+    _check_local(macros, ranks)
+    found, factors = _choose(macros, scores, (score_bias, correction), score_scale, (cache_slots, spare), rows)
     half, out = half_type(macros), macros["TL_OUT"]
     source = at(x, half, rows, macros["TL_TOP_K"], macros["TL_IN"]).astype(np.float64)
     weights, sums = _of_experts(macros, (weight, weight_scale, weight_offset), out), np.zeros((rows, out))
     if macros["TL_RESIDUAL"]:
         sums += at(residual, half, rows, out).astype(np.float64)
     if macros["TL_BIAS"]:
-        places = rows, macros["TL_TOP_K"]
-        of_slots = _bias(macros, bias, out)[at(ids, np.int32, *places)]
-        sums += (of_slots * at(shares, np.float32, *places, 1)).sum(1)
-    for record in _listed(chosen, _CHOSEN):
-        for row in range(rows):
-            if record["rows"] >> row & 1:
-                sums[row] += weights[record["expert"]] @ source[row, record["slots"][row]]
+        sums += (np.where(found[..., None] < 0, 0, _bias(macros, bias, out)[found]) * factors[..., None]).sum(1)
+    for expert, choices in _list_experts(found):
+        for row, slot in choices:
+            sums[row] += weights[expert] @ source[row, slot]
     at(y, half, rows, out)[...] = sums
 
 

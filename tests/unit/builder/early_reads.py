@@ -15,10 +15,16 @@ ALLOW_AT_ONCE = {
     *("low_rank_shrink", "low_rank_expand"),
 }
 # Indices of the arguments, besides weights, that a kernel reads early.
-EARLY = {"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)}
+EARLY = {
+    **{"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)},
+    **{"grouped_gated_linear": (2,), "grouped_linear": (7, 12)},
+}
 # The number of leading arguments that a kernel may write. Kernels that are not listed write one, which follows the
 # tensor maps of their operands.
-WRITTEN = {"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
+WRITTEN = {
+    **{"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2},
+    "grouped_gated_linear": 2,
+}
 
 
 def check_early_reads(lowered: Lowered) -> int:

@@ -15,6 +15,7 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.common.vocabulary import KV_CACHE_DTYPES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.few_rows import FewRows, GemvConfig, few_rows_config
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.cuda.replay import STATE_FORMS, chunk_bytes, prefetched_bytes
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split_k import SplitKConfig
@@ -67,13 +68,12 @@ SWAP_AB = GROUPS | BLOCKS | {"TL_WEIGHT_FORM": 8, "TL_X_BOX": 16, "TL_RAW_STAGES
 SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1, "TL_CHUNKED": 1, "TL_TEMPERATURE": 1}
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
-LISTED = {"TL_LIST_INTS": 68, "TL_GRAIN": 4}
-SHARED = LISTED | {"TL_SHARED": 1, "TL_SELF_GATED": 1}
 CHOICE = EXPERTS | {
-    **{"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_BIAS": 1, "TL_CORRECTION": 1, "TL_SCORING": 0, "TL_SCORES": 256},
-    **{"TL_SHARED": 0, "TL_SHARED_GATE": 0},
+    **{"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_SCORE_BIAS": 1, "TL_CORRECTION": 1, "TL_SCORING": 0},
+    **{"TL_SCORES": 256, "TL_SHARED": 0, "TL_SHARED_GATE": 0},
     **{"TL_GROUPS": 8, "TL_TOP_GROUPS": 4, "TL_NUM_BEST": 2},
 }
+LISTED = CHOICE | {"TL_LIST_BYTES": ExpertChoice(128, 8, 64).list_bytes(1), "TL_GRAIN": 4}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
@@ -164,7 +164,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | SHARED | {"TL_SCALES_INPUTS": 1},
+    "grouped_gated_linear/cuda.cuh": LINEAR | LISTED | GELU | {"TL_SELF_GATED": 1, "TL_SCALES_INPUTS": 1},
     "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 128, "TL_SHARES": 1},
     "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 5, "TL_SELF_GATED": 1},
     "grouped_gated_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 4, "TL_SELF_GATED": 0},
@@ -172,7 +172,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_linear/combine_norm.cuh": EXPERTS
     | NORM
     | {"TL_HIDDEN": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
-    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | LISTED | {"TL_STREAM_X": 1},
+    "grouped_linear/cuda.cuh": LINEAR | LISTED | {"TL_STREAM_X": 1},
     "grouped_linear/even_groups.cuh": EXPERTS
     | {"TL_LOCAL_EXPERTS": 64, "TL_SHARED": 0, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
@@ -180,7 +180,6 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_rms_norm/cuda.cuh": {
         **{"TL_FEATURES": 8192, "TL_GROUPS": 1, "TL_GATE_FIRST": 1, "TL_GATE_PITCH": 16768, "TL_THREADS": 512},
     },
-    "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
     "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
     "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},
     "router/sort_chosen.cuh": CHOICE | {"TL_THREADS": 512, "TL_GROUP_ROWS": 128},
@@ -307,13 +306,25 @@ def test_kernels_that_copy_states_ahead_compile(
     assert cubin.image.startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("source", ["choose.cuh", "choose_rows.cuh", "sort.cuh", "sort_chosen.cuh"])
-@pytest.mark.parametrize(("shared", "gate"), [(1, 1), (2, 0), (4, 1)])
-def test_routers_with_shared_experts_compile(source: str, shared: int, gate: int, tmp_path: Path) -> None:
-    """There are 256 experts, of which a row chooses eight, and the shared ones, all on one rank."""
-    root, name, experts = Path(__file__).parents[3] / "plugins", f"router/{source}", 256 + shared
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("grouped_gated_linear/cuda.cuh", "grouped_linear/cuda.cuh"),
+        *("router/choose_rows.cuh", "router/sort.cuh", "router/sort_chosen.cuh"),
+    ],
+)
+@pytest.mark.parametrize(("shared", "gate", "rows"), [(1, 1, 1), (2, 0, 5), (4, 1, 16)])
+def test_choices_with_shared_experts_compile(name: str, shared: int, gate: int, rows: int, tmp_path: Path) -> None:
+    """There are 256 experts, of which a row chooses eight, and the shared ones, all on one rank.
+
+    Lists of what up to 16 rows choose are as large as the builder says.
+    """
+    root, experts = Path(__file__).parents[3] / "plugins", 256 + shared
     of_all = {"TL_EXPERTS": experts, "TL_LOCAL_EXPERTS": experts, "TL_TOP_K": 8 + shared, "TL_SCORES": 2 * 256 + 8}
     defines = KERNELS[name] | of_all | {"TL_SHARED": shared, "TL_SHARED_GATE": gate}
+    if name.startswith("grouped"):
+        listed = ExpertChoice(experts, 8 + shared, experts, shared=shared).list_bytes(rows)
+        defines |= {"TL_TOKENS": rows, "TL_LIST_BYTES": listed, "TL_IN": 2048, "TL_SHARED_BYTES": 216 * 1024}
     cubin = compile_kernel(root / name, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 

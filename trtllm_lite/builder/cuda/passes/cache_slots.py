@@ -1,6 +1,7 @@
 """Puts CacheSlots first in a program, which finds the tokens' places in the cache once for all layers."""
 
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
+from trtllm_lite.builder.cuda.passes.experts import chooses
 from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -8,8 +9,9 @@ from trtllm_lite.plugins.schema import all_schemas
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Put CacheSlots first: operators over caches read its ``slots``, and attention reads its ``past_lens``.
 
-    Routers of decode steps also read ``slots``, by which they recognise padding rows. CacheSlots reads in
-    ``last_tokens`` which sequences Sample has marked as ended. The programs of encoders, which have no cache, stay.
+    Operators that choose experts in decode steps also read ``slots``, by which they recognise padding rows. CacheSlots
+    reads in ``last_tokens`` which sequences Sample has marked as ended. The programs of encoders, which have no cache,
+    stay.
     """
     limits = program.limits
     if not limits.cache_groups:
@@ -26,7 +28,7 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
 
     def placed(op: Op) -> Op:
         schema = all_schemas()[op.kind]
-        if schema.caches or (op.kind == "Router" and program.bucket.decode):
+        if schema.caches or (chooses(op) and program.bucket.decode):
             op = op.with_inputs(**slots)
         return op.with_inputs(**past_lens) if schema.reads_step_input("past_lens") else op
 

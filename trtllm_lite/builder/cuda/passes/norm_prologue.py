@@ -31,7 +31,7 @@ def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
     """Return the norm without residual that ``op`` can take into its prologue; None if there is none."""
     if op.kind not in _PRODUCTS or "x" not in op.inputs:
         return None
-    if op.kind == "GroupedGatedLinear" and "chosen" not in op.inputs:
+    if op.kind == "GroupedGatedLinear" and "scores" not in op.inputs:
         return None
     norm = links.producer(op.inputs["x"], "RmsNorm")
     if norm is None or op.inputs["x"] is not norm.outputs["y"] or "residual" in norm.inputs:

@@ -4,6 +4,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind, known_dims
+from trtllm_lite.builder.cuda.passes.experts import chooses
 from trtllm_lite.builder.graph import value_of
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_TURNS, RANKS_WORDS, inbox_rows
@@ -24,7 +25,8 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
     """CacheSlots, Embedding, AllReduce and AllGather of several ranks get the states ``ranks`` and ``rank_flags``.
 
     AllReduce gets ``rank_inbox`` and ``rank_turns``, too. With NCCL only Embedding gets ``ranks``, to know the number
-    of its rank. A Router whose experts are divided among ranks always gets ``ranks``.
+    of its rank. An operator that chooses experts which are divided among ranks always gets
+    ``ranks``.
     """
     states = rank_states(program.limits)
     if program.limits.uses_nccl:
@@ -42,8 +44,8 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _has_some_experts(op: Op) -> bool:
-    """Return whether ``op`` is a Router whose experts are divided among ranks."""
-    return op.kind == "Router" and op.attributes["local_experts"] != op.attributes["experts"]
+    """Return whether ``op`` chooses experts that are divided among ranks."""
+    return chooses(op) and op.attributes["local_experts"] != op.attributes["experts"]
 
 
 def inbox_size(program: ProgramKind) -> int:
