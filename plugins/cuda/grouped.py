@@ -65,7 +65,7 @@ class ExpertChoice:
     def list_bytes(self, rows: int) -> int:
         """The size of a ChosenList (router/chosen_list.cuh) for ``rows`` rows."""
         choices, of_expert = rows * self.top_k, 8 + 4 * ceil(rows / 4)
-        return of_expert * min(self.local, choices) + 8 * choices + 4 * ceil(self.local / 32) + 4
+        return of_expert * min(self.local, choices) + 8 * (choices + rows) + 4 * ceil(self.local / 32) + 4
 
     def group_rows(self, max_rows: int) -> int:
         """The most rows of a group: about twice the average of an expert that rows choose.

@@ -46,8 +46,10 @@ struct GroupedGatedOp {
     of_others = {both.first - of_shared.first, both.end - of_shared.end};
   }
   __device__ __forceinline__ void make_list() {
-    list->fill(choice);
+    list->choose(choice);
     take_list();
+    list->add_shares(choice);
+    consumer_sync();
     if (blockIdx.x == 0 && threadIdx.x < 32) list->count_step(choice, tally);
   }
 

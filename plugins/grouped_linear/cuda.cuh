@@ -101,7 +101,9 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
     list.clear();
     if constexpr (TL_TOKENS > 1) consumer_sync();
-    list.fill({{scores, score_bias, score_scale}, terms, first, cache_slots, spare, rows});
+    const StepChoice choice{{scores, score_bias, score_scale}, terms, first, cache_slots, spare, rows};
+    list.choose(choice);
+    if constexpr (TL_BIAS != 0) list.add_shares(choice);
   }
   // All threads see the list after the first barrier of the product.
   const FeatureRange own = FeatureRange::of_block(TL_OUT, blockIdx.x, gridDim.x);

@@ -20,9 +20,10 @@ struct RowChoice {
     ScoreRow scores = first;
     scores.scores += static_cast<u64>(row) * TL_SCORES;
     const Chosen chosen(scores, terms, lane);
+    const float share = chosen.share(scores, lane);
     if (lane < kTopK) {
       ids[row * kTopK + lane] = is_left_out ? -1 : local_number(chosen.expert, first_local);
-      shares[row * kTopK + lane] = chosen.share;
+      shares[row * kTopK + lane] = share;
     }
     return is_left_out ? -1 : chosen.expert;
   }

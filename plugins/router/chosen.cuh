@@ -13,15 +13,6 @@ static_assert(kTopK <= 32, "each chosen expert has a lane");
 static_assert(TL_GROUPS <= 32, "each group has a lane");
 static_assert(TL_NUM_BEST <= kGroupExperts, "a group has at least TL_NUM_BEST experts");
 
-// Maps numbers to integers of the same order, all greater than 0; 0 means none.
-__device__ __forceinline__ u32 rank_of(float x) {
-  const u32 bits = __float_as_uint(x + 0.0f);  // makes -0 equal to +0
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float of_rank(u32 rank) {
-  return __uint_as_float(rank >> 31 != 0 ? rank ^ 0x80000000u : ~rank);
-}
-
 // The largest rank in a warp, and the lowest number that has it.
 struct Best {
   u32 rank;
@@ -110,11 +101,12 @@ struct LaneTerms {
 // Lane i < kTopK has expert i of the row: first the chosen ones, then the shared ones.
 struct Chosen {
   int expert = 0;
-  float share = 0.0f;
+  float largest = kLeast, total = 0.0f;  // of all scores, and of their powers; only if kNeedsTotal
 
+  __device__ __forceinline__ Chosen(int expert, float largest, float total)
+      : expert(expert), largest(largest), total(total) {}
   __device__ __forceinline__ Chosen(const ScoreRow& row, const LaneTerms& terms, int lane) {
-    const float of_shared = row.shared();
-    float scores[kOfLane], largest = kLeast, total = 0.0f;
+    float scores[kOfLane];
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
@@ -122,7 +114,7 @@ struct Chosen {
       largest = fmaxf(largest, scores[i]);
     }
     if constexpr (kNeedsTotal) {
-      largest = warp_max(largest);
+      largest = largest_score(largest);
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) {
         if (i * 32 + lane < kCandidates) total += __expf(scores[i] - largest);
@@ -142,11 +134,14 @@ struct Chosen {
       const Best best = candidates.take(-1, lane);
       if (lane == slot) expert = best.at;
     }
-    share = row.share(lane < kChoices, row[expert], largest, total);
-    if (TL_SHARED > 0 && lane >= kChoices && lane < kTopK) {
-      expert = kCandidates + lane - kChoices;
-      share = of_shared;
-    }
+    if (TL_SHARED > 0 && lane >= kChoices && lane < kTopK) expert = kCandidates + lane - kChoices;
+  }
+  // The share of the lane's expert. It is a method of its own because weights are requested before it is known.
+  __device__ __forceinline__ float share(const ScoreRow& row, int lane) const {
+    const float of_shared = row.shared();
+    const float score = row[lane < kChoices ? max_of(expert, 0) : 0];
+    const float of_chosen = row.share(lane < kChoices, score, largest, total);
+    return TL_SHARED > 0 && lane >= kChoices ? of_shared : of_chosen;
   }
 };
 

@@ -3,7 +3,8 @@
 //
 // Bytes: 8 * experts per row, from L2. Latency: a consumer warp has the scores of a row and chooses its experts
 // (router/chosen.cuh), or those of several rows in turn. If there is only one row, the warp also lists them; otherwise
-// the consumer warps list together what they have chosen, after a barrier. Macros: TL_TOKENS (the most rows),
+// the consumer warps list together what they have chosen, after a barrier. Shares are found later, when weights have
+// been requested. Macros: TL_TOKENS (the most rows),
 // TL_LIST_BYTES (the size of ChosenList), and those of router/scoring.cuh and router/local.cuh.
 #pragma once
 
@@ -32,12 +33,13 @@ struct StepChoice {
   const int* cache_slots;
   int spare, rows;
 
+  __device__ __forceinline__ ScoreRow scores(int row) const {
+    return {first.scores + row * TL_SCORES, first.bias, first.scale};
+  }
   // Lane i < kTopK gets choice i of the row. Its expert is an index among all experts; -1 in padding rows.
   __device__ __forceinline__ Chosen of(int row, int lane) const {
-    ScoreRow scores = first;
-    scores.scores += row * TL_SCORES;
     const bool is_left_out = is_padding(cache_slots, spare, row);
-    Chosen chosen(scores, terms, lane);
+    Chosen chosen(scores(row), terms, lane);
     if (is_left_out) chosen.expert = -1;
     return chosen;
   }
@@ -46,20 +48,21 @@ struct StepChoice {
 // In shared memory.
 struct ChosenList {
   static constexpr int kWords = ceil_div(kLocalExperts, 32);
-  ChosenExpert experts[kMostListed];  // ordered by expert
-  float shares[kMostChoices];         // [rows, kTopK]
-  int choices[kMostChoices];          // [rows, kTopK]: an index among all experts; -1 in padding rows
-  u32 is_listed[kWords];              // a bit for each of the rank's experts, if there are several rows
-  int count;                          // of `experts`
+  ChosenExpert experts[kMostListed];           // ordered by expert
+  float shares[kMostChoices];                  // [rows, kTopK]
+  float largest[TL_TOKENS], total[TL_TOKENS];  // of each row, as in Chosen
+  int choices[kMostChoices];                   // [rows, kTopK]: an index among all experts; -1 in padding rows
+  u32 is_listed[kWords];                       // a bit for each of the rank's experts, if there are several rows
+  int count;                                   // of `experts`
 
-  // Consumer threads clear the list; a barrier must follow before they fill it.
+  // Consumer threads clear the list; a barrier must follow before choose().
   __device__ __forceinline__ void clear() {
     if constexpr (TL_TOKENS == 1) return;
     for (int i = threadIdx.x; i < kMostListed; i += kConsumerThreads) experts[i].rows = 0;
     for (int i = threadIdx.x; i < kWords; i += kConsumerThreads) is_listed[i] = 0;
   }
-  // Consumer threads fill the list; a barrier of the block must follow.
-  __device__ __forceinline__ void fill(const StepChoice& choice) {
+  // Consumer threads fill the list except for shares; a barrier of the block must follow.
+  __device__ __forceinline__ void choose(const StepChoice& choice) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if constexpr (TL_TOKENS == 1) {
       if (warp == 0) list_row(choice, put_row(choice, 0, lane), lane);
@@ -73,7 +76,18 @@ struct ChosenList {
       list_rows(choice);
     }
   }
-  // A warp counts the step, after that barrier.
+  // Consumer threads add the shares; a barrier of all that read them must follow.
+  __device__ __forceinline__ void add_shares(const StepChoice& choice) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < choice.rows; row += kConsumerWarps) {
+      const int at = row * kTopK + lane;
+      const Chosen chosen(lane < kTopK ? choices[at] : 0, largest[row], total[row]);
+      const float share = chosen.share(choice.scores(row), lane);
+      if (lane < kTopK) shares[at] = share;
+    }
+  }
+  // A warp counts the step, after the barrier that follows choose().
   __device__ __forceinline__ void count_step(const StepChoice& choice, Tally tally) const {
     const int lane = threadIdx.x % 32, num_choices = choice.rows * kTopK;
     for (int i = lane; i < count; i += 32) tally.add_choices(experts[i].expert, __popc(experts[i].rows));
@@ -94,9 +108,9 @@ struct ChosenList {
   // none.
   __device__ __forceinline__ int put_row(const StepChoice& choice, int row, int lane) {
     const Chosen chosen = choice.of(row, lane);
+    if (kNeedsTotal && lane == 0) largest[row] = chosen.largest, total[row] = chosen.total;
     if (lane >= kTopK) return -1;
     choices[row * kTopK + lane] = chosen.expert;
-    shares[row * kTopK + lane] = chosen.share;
     return local_number(chosen.expert, choice.first_local);
   }
   // Lists the experts of the only row.

@@ -33,6 +33,29 @@ static_assert(TL_SCORES >= 2 * kScores);
 static_assert(kChoices >= 1 && TL_SHARED_GATE <= TL_SHARED);
 static_assert(kCandidates % TL_GROUPS == 0 && TL_TOP_GROUPS * (kCandidates / TL_GROUPS) >= kChoices);
 
+// Maps numbers to integers of the same order, all greater than 0; 0 means none.
+__device__ __forceinline__ u32 rank_of(float x) {
+  const u32 bits = __float_as_uint(x + 0.0f);  // makes -0 equal to +0
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float of_rank(u32 rank) {
+  return __uint_as_float(rank >> 31 != 0 ? rank ^ 0x80000000u : ~rank);
+}
+
+// The largest score in a warp.
+__device__ __forceinline__ float largest_score(float score) {
+  return of_rank(__reduce_max_sync(0xffffffffu, rank_of(score)));
+}
+
+// The sum of what the lanes of chosen experts have, in these lanes.
+__device__ __forceinline__ float sum_of_chosen(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    if (distance < kChoices) value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
 // A row of scores in any memory. `bias` [kCandidates] is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares
 // of chosen experts.
 struct ScoreRow {
@@ -57,12 +80,12 @@ struct ScoreRow {
     if constexpr (kScoring == Scoring::kSigmoid || kScoring == Scoring::kNormalizedSigmoid) score = sigmoid(score);
     return fmaxf(TL_CORRECTION != 0 ? score + correction : score, kLeast);
   }
-  // The share of the expert whose `score` this lane has; zero for lanes without one.
+  // The share of the expert whose `score` this lane has, if it is one of the first kChoices lanes (`has_one`).
   __device__ __forceinline__ float share(bool has_one, float score, float largest, float total) const {
-    if constexpr (kSoftmaxOfFew) largest = warp_max(has_one ? score : kLeast);
+    if constexpr (kSoftmaxOfFew) largest = largest_score(has_one ? score : kLeast);
     const float value = !has_one ? 0.0f : kIsSigmoid ? sigmoid(score) : __expf(score - largest);
-    if constexpr (kSoftmaxOfFew) total = warp_sum(value);
-    if constexpr (kScoring == Scoring::kNormalizedSigmoid) total = warp_sum(value) + 1e-20f;
+    if constexpr (kSoftmaxOfFew) total = sum_of_chosen(value);
+    if constexpr (kScoring == Scoring::kNormalizedSigmoid) total = sum_of_chosen(value) + 1e-20f;
     return (!kIsSigmoid || kScoring == Scoring::kNormalizedSigmoid ? value / total : value) * scale;
   }
 };

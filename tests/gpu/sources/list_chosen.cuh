@@ -14,7 +14,9 @@ extern "C" __global__ void list_chosen(int* ids, float* shares, int* listed, uns
   const StepChoice choice{{scores, score_bias, score_scale}, terms, first_local(ranks), cache_slots, spare, rows};
   list.clear();
   __syncthreads();
-  list.fill(choice);
+  list.choose(choice);
+  __syncthreads();
+  list.add_shares(choice);
   __syncthreads();
   if (threadIdx.x < 32) list.count_step(choice, Tally{counted});
   for (int i = threadIdx.x; i < rows * kTopK; i += kConsumerThreads) {
