@@ -68,6 +68,7 @@ struct Consumer {
       wait_for_previous_kernel();
       allow_next_kernel();
       op.make_list();
+      op.finish_list();
     }
     products<Product>(op);
   }

@@ -12,6 +12,8 @@ namespace tl {
 constexpr int kConsumerWarps = TL_CONSUMER_WARPS;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
+// A barrier of all threads of the block, at which they may arrive in different places of a kernel.
+__device__ __forceinline__ void block_sync() { asm volatile("bar.sync 0, %0;" ::"r"(blockDim.x) : "memory"); }
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
 
 // Where and how rows of x are stored: as 16-bit elements, as bytes with `scales` (all equal to `scale` or, with

@@ -150,7 +150,7 @@ struct Producer {
       const int known = min_of(Walk::known_tiles(op) / Ring::kTilesPerStage * Product::kChunks, Ring::kStages);
       for (; i < known; i += Ring::kTurns, next()) ask();
       wait_for_previous_kernel();
-      op.take_list();
+      op.make_list();
     }
     const int total = groups.groups(op) * parts * Product::kChunks;
     for (; i < total && (!Product::kStreamX || early < kInFlight); i += Ring::kTurns, ++early, next()) ask();

@@ -38,16 +38,16 @@ struct GroupedGatedOp {
   FeatureRange of_shared = FeatureRange::of_block(kSharedExperts * TL_OUT, blockIdx.x, gridDim.x);
   FeatureRange of_others = {};
 
-  // Producers wait for the list, which consumers make.
-  __device__ __forceinline__ void take_list() {
-    asm volatile("bar.sync 0, %0;" ::"n"(kFewRowsThreads) : "memory");
+  // All threads of the block make the list.
+  __device__ __forceinline__ void make_list() {
+    list->choose(choice);
+    block_sync();
     const int all = max_of(list->count, kSharedExperts) * TL_OUT, block = blockIdx.x;
     const FeatureRange both = FeatureRange::of_block(all, block, gridDim.x);
     of_others = {both.first - of_shared.first, both.end - of_shared.end};
   }
-  __device__ __forceinline__ void make_list() {
-    list->choose(choice);
-    take_list();
+  // Consumers finish it while producers request weights.
+  __device__ __forceinline__ void finish_list() {
     list->add_shares(choice);
     consumer_sync();
     if (blockIdx.x == 0 && threadIdx.x < 32) list->count_step(choice, tally);
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
                          const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
   using namespace tl;
   __shared__ ChosenList list;
-  if (threadIdx.x < kConsumerThreads) list.clear();
+  list.clear();
   const float* scale = static_cast<const float*>(weight_scale);
   const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
   const StepChoice choice{{scores, score_bias, score_scale}, terms, first_local(ranks), cache_slots, spare, rows};

@@ -97,14 +97,12 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
   using namespace tl;
   __shared__ ChosenList list;
   const int first = first_local(ranks);
-  if (threadIdx.x < kConsumerThreads) {
-    const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
-    list.clear();
-    if constexpr (TL_TOKENS > 1) consumer_sync();
-    const StepChoice choice{{scores, score_bias, score_scale}, terms, first, cache_slots, spare, rows};
-    list.choose(choice);
-    if constexpr (TL_BIAS != 0) list.add_shares(choice);
-  }
+  const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
+  const StepChoice choice{{scores, score_bias, score_scale}, terms, first, cache_slots, spare, rows};
+  list.clear();
+  if constexpr (TL_TOKENS > 1) block_sync();
+  list.choose(choice);
+  if (TL_BIAS != 0 && threadIdx.x < kConsumerThreads) list.add_shares(choice);
   // All threads see the list after the first barrier of the product.
   const FeatureRange own = FeatureRange::of_block(TL_OUT, blockIdx.x, gridDim.x);
   few_rows_linear<TL_IN, 0>({x, 0.0f}, nullptr, 0.0f, rows,

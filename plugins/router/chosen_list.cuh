@@ -1,11 +1,11 @@
 // The experts that the rows of a step have chosen, as each block of a GEMV kernel of at most 16 rows finds them by
 // itself: a kernel that chose for all blocks would take longer than any of them does.
 //
-// Bytes: 8 * experts per row, from L2. Latency: a consumer warp has the scores of a row and chooses its experts
+// Bytes: 8 * experts per row, from L2. Latency: a warp has the scores of a row and chooses its experts
 // (router/chosen.cuh), or those of several rows in turn. If there is only one row, the warp also lists them; otherwise
-// the consumer warps list together what they have chosen, after a barrier. Shares are found later, when weights have
-// been requested. Macros: TL_TOKENS (the most rows),
-// TL_LIST_BYTES (the size of ChosenList), and those of router/scoring.cuh and router/local.cuh.
+// all warps list together what they have chosen, after a barrier. Shares are found later, when weights have
+// been requested. Macros: TL_TOKENS (the most rows), TL_LIST_BYTES (the size of ChosenList), and those of
+// router/scoring.cuh and router/local.cuh.
 #pragma once
 
 #include "cuda/load_rows.cuh"
@@ -55,24 +55,25 @@ struct ChosenList {
   u32 is_listed[kWords];                       // a bit for each of the rank's experts, if there are several rows
   int count;                                   // of `experts`
 
-  // Consumer threads clear the list; a barrier must follow before choose().
+  // All threads of the block clear the list; a barrier must follow before choose().
   __device__ __forceinline__ void clear() {
     if constexpr (TL_TOKENS == 1) return;
-    for (int i = threadIdx.x; i < kMostListed; i += kConsumerThreads) experts[i].rows = 0;
-    for (int i = threadIdx.x; i < kWords; i += kConsumerThreads) is_listed[i] = 0;
+    for (int i = threadIdx.x; i < kMostListed; i += blockDim.x) experts[i].rows = 0;
+    for (int i = threadIdx.x; i < kWords; i += blockDim.x) is_listed[i] = 0;
   }
-  // Consumer threads fill the list except for shares; a barrier of the block must follow.
+  // All threads of the block fill the list except for shares; a barrier of the block must follow.
   __device__ __forceinline__ void choose(const StepChoice& choice) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if constexpr (TL_TOKENS == 1) {
       if (warp == 0) list_row(choice, put_row(choice, 0, lane), lane);
+      __syncwarp();  // for add_shares() of the same warp
     } else {
 #pragma unroll 1
-      for (int row = warp; row < choice.rows; row += kConsumerWarps) {
+      for (int row = warp; row < choice.rows; row += blockDim.x / 32) {
         const int expert = put_row(choice, row, lane);
         if (expert >= 0) atomicOr(is_listed + expert / 32, 1u << expert % 32);
       }
-      consumer_sync();
+      block_sync();
       list_rows(choice);
     }
   }
@@ -138,7 +139,7 @@ struct ChosenList {
     return before;
   }
   __device__ __forceinline__ void list_rows(const StepChoice& choice) {
-    for (int i = threadIdx.x; i < choice.rows * kTopK; i += kConsumerThreads) {
+    for (int i = threadIdx.x; i < choice.rows * kTopK; i += blockDim.x) {
       const int expert = local_number(choices[i], choice.first_local), row = i / kTopK;
       if (expert < 0) continue;
       ChosenExpert& listed = experts[place(expert)];

@@ -13,7 +13,7 @@ constexpr int kEpSize = kExperts / kLocalExperts;  // ranks with the same expert
 // Whether a row is padding of a decode step. `cache_slots` has the cache slot of each row, and is null in steps without
 // padding; padding rows have slots from `spare` on.
 __device__ __forceinline__ bool is_padding(const int* cache_slots, int spare, int row) {
-  return cache_slots != nullptr && cache_slots[row] >= spare;
+  return cache_slots != nullptr && __ldcg(cache_slots + row) >= spare;
 }
 
 struct Tally {

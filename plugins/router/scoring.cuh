@@ -56,8 +56,8 @@ __device__ __forceinline__ float sum_of_chosen(float value) {
   return value;
 }
 
-// A row of scores in any memory. `bias` [kCandidates] is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares
-// of chosen experts.
+// A row of scores, which an earlier kernel may have written after this one began: L1 is not asked. `bias` [kCandidates]
+// is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares of chosen experts.
 struct ScoreRow {
   const float* scores;
   const float* bias;
@@ -65,12 +65,12 @@ struct ScoreRow {
 
   __device__ __forceinline__ float operator[](int e) const { return score(e, TL_SCORE_BIAS != 0 ? bias[e] : 0.0f); }
   __device__ __forceinline__ float score(int e, float of_bias) const {
-    return fmaxf(scores[e] + scores[kScores + e] + of_bias, kLeast);
+    return fmaxf(__ldcg(scores + e) + __ldcg(scores + kScores + e) + of_bias, kLeast);
   }
   // The share of each shared expert.
   __device__ __forceinline__ float shared() const {
     if constexpr (TL_SHARED_GATE == 0) return 1.0f;
-    return sigmoid(scores[kCandidates] + scores[kScores + kCandidates]);
+    return sigmoid(__ldcg(scores + kCandidates) + __ldcg(scores + kScores + kCandidates));
   }
   // The value by which an expert with this score is chosen. `correction`: that of the expert; `largest`: the largest of
   // all scores; `total`: the sum of their powers.
