@@ -22,9 +22,8 @@ constexpr int kSharedExperts = TL_SHARED;
 
 // A tile is a run of eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in].
 //
-// The features of all experts that are read are shared out among blocks: a block has some of the shared experts, which
-// it reads first, and some of the others. Of both together, blocks have equally many. (Where the others are only a few
-// hundred features, two blocks may have the same one, and store the same result.)
+// The features of all experts that are read are shared out among blocks (BlockFeatures): a block has some of the shared
+// experts, which it reads first, and some of the others.
 struct GroupedGatedOp {
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   const void* weight;
@@ -35,16 +34,13 @@ struct GroupedGatedOp {
   ChosenList* list;  // in shared memory
   Tally tally;
   u16* y;  // [rows, kTopK, kResults * TL_OUT]
-  FeatureRange of_shared = FeatureRange::of_block(kSharedExperts * TL_OUT, blockIdx.x, gridDim.x);
-  FeatureRange of_others = {};
+  BlockFeatures own{kSharedExperts * TL_OUT};
 
   // All threads of the block make the list.
   __device__ __forceinline__ void make_list() {
     list->choose(choice);
     block_sync();
-    const int all = max_of(list->count, kSharedExperts) * TL_OUT, block = blockIdx.x;
-    const FeatureRange both = FeatureRange::of_block(all, block, gridDim.x);
-    of_others = {both.first - of_shared.first, both.end - of_shared.end};
+    own.add_others(max_of(list->count - kSharedExperts, 0) * TL_OUT);
   }
   // Consumers finish it while producers request weights.
   __device__ __forceinline__ void finish_list() {
@@ -53,11 +49,9 @@ struct GroupedGatedOp {
     if (blockIdx.x == 0 && threadIdx.x < 32) list->count_step(choice, tally);
   }
 
-  __device__ __forceinline__ bool is_shared(int tile) const { return tile < of_shared.runs(); }
+  __device__ __forceinline__ bool is_shared(int tile) const { return tile < own.known_runs(); }
   // The tile's features, counted over the shared experts or over the others.
-  __device__ __forceinline__ FeatureRange features(int tile) const {
-    return is_shared(tile) ? of_shared.run(tile) : of_others.run(tile - of_shared.runs());
-  }
+  __device__ __forceinline__ FeatureRange features(int tile) const { return own.run(tile); }
   __device__ __forceinline__ static int number(const FeatureRange& features) { return (features.end - 1) / TL_OUT; }
   __device__ __forceinline__ int expert(int tile) const {
     const int at = number(features(tile));
@@ -84,8 +78,8 @@ struct GroupedGatedOp {
     return begun;
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
-    const FeatureRange own = features(tile);
-    if (!own.has(own.first / 8 * 8 + f)) return;
+    const FeatureRange of_tile = features(tile);
+    if (!of_tile.has(of_tile.first / 8 * 8 + f)) return;
     const float before = TL_SCALES_INPUTS != 0 ? begun.x : 1.0f, behind = TL_SCALES_INPUTS != 0 ? 1.0f : begun.x;
     gate *= before;
     up *= before;
@@ -108,8 +102,8 @@ template <>
 struct WalkOf<GroupedGatedOp> {
   using Op = GroupedGatedOp;
   static constexpr bool kWaits = true, kListed = false, kOwn = true, kOnePart = true;
-  __device__ __forceinline__ static int tiles(const Op& op) { return op.of_shared.runs() + op.of_others.runs(); }
-  __device__ __forceinline__ static int known_tiles(const Op& op) { return op.of_shared.runs(); }
+  __device__ __forceinline__ static int tiles(const Op& op) { return op.own.runs(); }
+  __device__ __forceinline__ static int known_tiles(const Op& op) { return op.own.known_runs(); }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {
     return op.run_row(tile, half) + op.features(tile).first % 8;
