@@ -24,6 +24,7 @@ Tensors = dict[str, torch.Tensor]
 Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
 Round = Callable[[torch.Tensor], torch.Tensor]
 
+MLP_SIZE = 192  # intermediate_size of the models that are written in a mixed layout
 UNTOUCHED = "layers.1.mlp.down_proj"  # a layer that no layout quantizes
 _IN_16_BITS = ("lm_head", "shared_expert_gate", "linear_attn.in_proj_a", "linear_attn.in_proj_b", UNTOUCHED)
 _INPUT_SCALES = {"float8_e4m3fn": 1 / 64, "int8": 1 / 16}
@@ -175,6 +176,12 @@ def in_groups(
 def in_words(elements: torch.Tensor, bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
     """Pack neighbours along the last axis in int32 words; nibble i of a word has neighbour order[i]."""
     per_word = 32 // bits
+    if bits == 3:  # 32 elements in three words
+        numbers = elements.long().reshape(*elements.shape[:-1], -1, 32)
+        runs = [sum(int(n) << (3 * i) for i, n in enumerate(run)) for run in numbers.reshape(-1, 32)]
+        found = [(run >> (32 * i) & 0xFFFFFFFF) for run in runs for i in range(3)]
+        signed = torch.tensor([word - 2**32 if word >= 2**31 else word for word in found])
+        return signed.reshape(*elements.shape[:-1], -1).int()
     words = elements.long().reshape(*elements.shape[:-1], -1, per_word)[..., list(order or range(per_word))]
     summed = sum(words[..., place] << (bits * place) for place in range(per_word))
     return torch.where(summed >= 2**31, summed - 2**32, summed).int()
@@ -295,6 +302,74 @@ def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
     return quantized
 
 
+_NF4 = torch.tensor(  # the table of bitsandbytes: quantiles of a normal distribution
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+        *(0.7229568362236023, 1.0),
+    ]
+)
+
+
+def nf4(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Blocks of 64 elements, whose factors are stored as they are."""
+    blocks = weight.reshape(-1, 64)
+    absmax = blocks.abs().amax(-1)
+    codes = ((blocks / absmax[:, None])[..., None] - _NF4).abs().argmin(-1)
+    return _in_codes(weight, codes, absmax, {"weight.absmax": absmax}, {})
+
+
+def nf4_twice(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """The same with factors that are codes of a table of 256 numbers, in blocks of 256, plus an offset."""
+    blocks, table = weight.reshape(-1, 64), torch.linspace(-1, 1, 256)
+    exact = blocks.abs().amax(-1)
+    offset = exact.mean()
+    runs = torch.nn.functional.pad(exact - offset, (0, -len(exact) % 256)).reshape(-1, 256)
+    outer = runs.abs().amax(-1)
+    inner = ((runs / outer[:, None])[..., None] - table).abs().argmin(-1)
+    absmax = (table[inner] * outer[:, None]).reshape(-1)[: len(exact)] + offset
+    codes = ((blocks / absmax[:, None])[..., None] - _NF4).abs().argmin(-1)
+    stored = {"weight.absmax": inner.reshape(-1)[: len(exact)].to(torch.uint8)}
+    stored |= {"weight.nested_absmax": outer, "weight.nested_quant_map": table}
+    nested = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
+    return _in_codes(weight, codes, absmax, stored, nested)
+
+
+def _in_codes(
+    weight: torch.Tensor, codes: torch.Tensor, absmax: torch.Tensor, stored: Tensors, nested: dict[str, Any]
+) -> tuple[Tensors, torch.Tensor]:
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape), **nested}
+    flat = codes.reshape(-1)
+    stored |= {
+        "weight": (flat[0::2] << 4 | flat[1::2]).to(torch.uint8)[:, None],
+        "weight.quant_map": _NF4.clone(),
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }
+    return stored, (_NF4[codes] * absmax[:, None]).reshape(weight.shape)
+
+
+def int8_of_bitsandbytes(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Rows of int8, and the largest magnitude of each."""
+    largest = weight.abs().amax(1)
+    elements = (weight * 127 / largest[:, None]).round()
+    stored = {"weight": elements.to(torch.int8), "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    return stored, elements * (largest / 127)[:, None]
+
+
+def mixed(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """The layers of the MLP in int8, the others in NVFP4."""
+    of_mlp = in_bytes("int8", True, torch.float32, (-1,))
+    return of_mlp(weight) if MLP_SIZE in weight.shape else nvfp4("weight", "weight_scale_2", divides=False)(weight)
+
+
+def nvfp4_with_factors(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """NVFP4 for activations that are multiplied with factors."""
+    factors = some_factors(weight.shape[1])
+    stored, matrix = nvfp4("weight", "weight_scale_2", divides=False)(weight / factors)
+    return {**stored, "pre_quant_scale": factors.bfloat16()}, matrix
+
+
 def some_factors(features: int) -> torch.Tensor:
     """Factors of activations that are exact in bfloat16."""
     return torch.linspace(0.5, 2, features).bfloat16().float()
@@ -344,7 +419,15 @@ def _gptq(bits: int, size: int, symmetric: bool, **others: Any) -> dict[str, Any
     return {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": symmetric, **usual, **others}
 
 
+def _bitsandbytes(bits: int) -> dict[str, Any]:
+    four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_use_double_quant": True}
+    eight = {"llm_int8_threshold": 6.0, "llm_int8_skip_modules": ["lm_head"], "llm_int8_has_fp16_weight": False}
+    loads = {"load_in_4bit": bits == 4, "load_in_8bit": bits == 8, "_load_in_4bit": bits == 4}
+    return {"quant_method": "bitsandbytes", **loads, **four, **eight, "bnb_4bit_quant_storage": "uint8"}
+
+
 _FP8, _INT8 = "float8_e4m3fn", "int8"
+_MLP = ("gate", "up", "down")
 LAYOUTS = {
     "modelopt fp8": Layout(
         _modelopt("FP8"), in_bytes(_FP8, False, torch.float32, ()), static(_FP8), _input_scale(_FP8)
@@ -403,6 +486,22 @@ LAYOUTS = {
         _modelopt("NVFP4"), nvfp4("weight", "weight_scale_2", divides=False), extra={"input_scale": torch.tensor(0.5)}
     ),
     "modelopt mxfp4": Layout(_modelopt("mxfp4"), mxfp4("weight")),
+    "modelopt nvfp4 awq": Layout(_modelopt("NVFP4_AWQ"), nvfp4_with_factors, factors=some_factors),
+    "modelopt mixed": Layout(
+        _modelopt(
+            "MIXED_PRECISION",
+            quantized_layers={
+                f"model.layers.{layer}.{part}.{name}_proj": {"quant_algo": algorithm}
+                for layer in range(2)
+                for part, names, algorithm in (("self_attn", "qkvo", "NVFP4"), ("mlp", _MLP, "W8A16"))
+                for name in names
+            },
+        ),
+        mixed,
+    ),
+    "bitsandbytes nf4": Layout(_bitsandbytes(bits=4), nf4),
+    "bitsandbytes nf4, twice": Layout(_bitsandbytes(bits=4), nf4_twice),
+    "bitsandbytes int8": Layout(_bitsandbytes(bits=8), int8_of_bitsandbytes),
     "modelopt awq": Layout(_modelopt("W4A16_AWQ", group_size=64), modelopt_awq, factors=some_factors),
     "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, awq),
     "gptq": Layout(_gptq(4, 64, True), gptq(4, 64, True, 1)),
@@ -416,6 +515,8 @@ LAYOUTS = {
         with_act_order(packed(4, 64, False), 64, "weight_packed", "weight_g_idx", 1),
     ),
     "gptq 8 bits": Layout(_gptq(8, 64, False), gptq(8, 64, False, 1)),
+    "gptq 2 bits": Layout(_gptq(2, 64, False), gptq(2, 64, False, 1)),
+    "gptq 3 bits": Layout(_gptq(3, 64, True), gptq(3, 64, True, 1)),
     "gptq by row": Layout(_gptq(8, -1, True), gptq(8, -1, True, 1)),
     "auto-round": Layout(
         {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 64}, awq

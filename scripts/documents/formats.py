@@ -10,6 +10,7 @@ from documents.variants import markdown
 from trtllm_lite.common.vocabulary import DTYPES
 from trtllm_lite.convert.gguf.blocks import kind_of
 from trtllm_lite.convert.quantized import METHODS
+from trtllm_lite.convert.quantized.refused import REFUSED
 from trtllm_lite.quantize.formats import FORMATS
 from trtllm_lite.quantize.schemes import SCHEMES, Needs
 
@@ -46,6 +47,12 @@ def checkpoints_table() -> str:
         first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
         rows.append([f"`{name}`", first.replace("``", "`").rstrip(".")])
     return markdown(("`quant_method`", "what is read"), rows) + "\n"
+
+
+def refused_table() -> str:
+    """A row for each quantization method that is refused by name, with the reason."""
+    rows = [[f"`{name}`", why] for name, why in REFUSED.items()]
+    return markdown(("`quant_method`", "why it is not read"), rows) + "\n"
 
 
 def gguf_table() -> str:

@@ -15,7 +15,7 @@ from documents.errors import errors_table
 from documents.experts import experts_table
 from documents.families import families_table
 from documents.foreign_names import FOREIGN, foreign_table, part_of
-from documents.formats import checkpoints_table, dtypes_table, gguf_table, schemes_table
+from documents.formats import checkpoints_table, dtypes_table, gguf_table, refused_table, schemes_table
 from documents.hybrids import hybrids_table
 from documents.measured import BASELINES, gpu_table, table
 from documents.metrics import metrics_reference
@@ -63,6 +63,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "schemes": schemes_table,
     "dtypes": dtypes_table,
     "checkpoints": checkpoints_table,
+    "refused-checkpoints": refused_table,
     "gguf": gguf_table,
     "metrics": metrics_reference,
     "errors": errors_table,

@@ -15,14 +15,16 @@ from trtllm_lite.common.vocabulary import PLAIN_DTYPES
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.quantized.auto_round import auto_round
 from trtllm_lite.convert.quantized.awq import Awq
+from trtllm_lite.convert.quantized.bitsandbytes import Bitsandbytes
 from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
 from trtllm_lite.convert.quantized.fp8 import Fp8
 from trtllm_lite.convert.quantized.gptq import Gptq
 from trtllm_lite.convert.quantized.kv_cache import is_cache_scale, read_scales
-from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.layer import ExpandedMatrix, Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
 from trtllm_lite.convert.quantized.mxfp4 import Mxfp4
+from trtllm_lite.convert.quantized.refused import REFUSED
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError, shown
@@ -38,6 +40,7 @@ METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
     "gptq": Gptq,
     "auto-round": auto_round,
     "mxfp4": Mxfp4,
+    "bitsandbytes": Bitsandbytes,
 }
 
 
@@ -46,6 +49,8 @@ def as_blocks(source: Source) -> Source:
 
     Raises ConvertError for an unknown method, and settings or layers that are not supported.
     """
+    if "dfloat11_config" in source.config:
+        raise ConvertError(f"the weights are compressed by DFloat11, which is not read: {REFUSED['dfloat11']}")
     settings = source.config.get(SETTINGS)
     if not settings:
         return source
@@ -69,7 +74,7 @@ def as_blocks(source: Source) -> Source:
         config={key: value for key, value in source.config.items() if key != SETTINGS},
         tensors=kept | {name: TensorInfo(dtype, matrix.shape) for name, matrix in weights.items()},
         read=partial(_read, source, weights),
-        blocks={name: matrix.blocks for name, matrix in weights.items()},
+        blocks={name: matrix.blocks for name, matrix in weights.items() if isinstance(matrix, Matrix)},
         cache=cache,
         quantization=method.description + about_cache,
     )
@@ -81,6 +86,8 @@ def _read_method(settings: object) -> Method:
     fields = ConfigFields(settings, f"{SETTINGS}.", frozenset())
     fields.rename({"method": "quant_method"})  # GPTQModel writes both
     name = fields.take("quant_method")
+    if isinstance(name, str) and name in REFUSED:
+        raise ConvertError(f"the weights are quantized with {name}, which is not read: {REFUSED[name]}; {UNQUANTIZED}")
     if not isinstance(name, str) or name not in METHODS:
         found = "in a way without a name (quant_method)" if name is None else f"with {shown(name)}"
         raise ConvertError(f"the weights are quantized {found}, expected one of {', '.join(METHODS)}: {UNQUANTIZED}")
@@ -95,7 +102,8 @@ def _read_method(settings: object) -> Method:
 def _layers(source: Source) -> list[Layer]:
     tensors: dict[str, dict[str, TensorInfo]] = {}
     for name, info in source.tensors.items():
-        layer, _, tensor = name.rpartition(".")
+        layer, _, tensor = name.partition(".weight.")  # bitsandbytes gives a weight tensors of its own
+        layer, tensor = (layer, f"weight.{tensor}") if tensor else (name.rpartition(".")[0], name.rpartition(".")[2])
         tensors.setdefault(layer, {})[tensor] = info
     return [Layer(name, found, partial(_load, source, name)) for name, found in tensors.items()]
 
@@ -104,11 +112,12 @@ def _load(source: Source, layer: str, tensor: str) -> NDArray:
     return source.read(f"{layer}.{tensor}")
 
 
-def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
+def _read(source: Source, weights: Mapping[str, Matrix | ExpandedMatrix], name: str) -> NDArray:
     """Read a tensor of the source, an expanded matrix, or a part of a matrix by its name of :func:`part_name`."""
     tensor, _, part = name.rpartition("/")
-    if tensor in weights and name == part_name(tensor, part):
-        return weights[tensor].parts[part]()
+    matrix = weights.get(tensor)
+    if isinstance(matrix, Matrix) and name == part_name(tensor, part):
+        return matrix.parts[part]()
     return weights[name].expanded() if name in weights else source.read(name)
 
 

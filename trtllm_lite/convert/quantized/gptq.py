@@ -1,8 +1,9 @@
 """GPTQ (arXiv 2210.17323) as AutoGPTQ, GPTQModel and AutoRound store it (``quant_method: gptq``).
 
-``qweight`` int32 [in / n, out] holds n = 32 / bits elements of a column in each word, ``qzeros`` [groups, out / n] zero
-points, ``scales`` [groups, out]. Stored zero points are 1 too small, modulo 2^bits; with ``checkpoint_format: gptq_v2``
-they are exact. ``g_idx`` [in] is the group of each input feature; without it groups are consecutive features.
+``qweight`` int32 [in * bits / 32, out] holds the elements of a column one after the other, ``qzeros`` [groups, out *
+bits / 32] zero points, ``scales`` [groups, out]. Stored zero points are 1 too small, modulo 2^bits; with
+``checkpoint_format: gptq_v2`` they are exact. ``g_idx`` [in] is the group of each input feature; without it groups are
+consecutive features.
 https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py.
 """
 
@@ -48,19 +49,20 @@ class Gptq(LinearMethod):
         if not isinstance(overrides, dict) or not all(name.startswith("-:") for name in overrides):
             fields.problem("dynamic", "settings of single layers are not supported")
         self._less = 0 if fields.take("checkpoint_format") == "gptq_v2" else 1
-        self._bits = read_bits(fields, 4, 8)
+        self._bits = read_bits(fields, 2, 3, 4, 8)
         self._symmetric = fields.flag("sym", True)
         self.description = f"gptq, {self._bits} bits"
 
     def matrix(self, layer: Layer) -> Matrix:
         """Implements :meth:`LinearMethod.matrix`."""
-        per_word = WORD_BITS // self._bits
         packed, out_features = layer.find("qweight", ("int32",), 2).shape
-        in_features = packed * per_word
+        in_features = packed * WORD_BITS // self._bits
+        if in_features * self._bits != packed * WORD_BITS or out_features * self._bits % WORD_BITS:
+            raise layer.error(f"expected whole words of {self._bits} bits in qweight and qzeros, found others")
         scales = layer.find("scales", PLAIN_DTYPES, 2)
         count = scales.shape[0]
         layer.expect("scales", (count, out_features))
-        layer.expect("qzeros", (count, out_features // per_word), "int32")
+        layer.expect("qzeros", (count, out_features * self._bits // WORD_BITS), "int32")
         groups = Groups(
             (out_features, in_features),
             self._bits,

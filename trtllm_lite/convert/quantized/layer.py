@@ -129,6 +129,22 @@ class Matrix:
         return Matrix(self.shape, blocks, parts, (*self.stored, tensor))
 
 
+@dataclass(frozen=True)
+class ExpandedMatrix:
+    """A matrix [out, in] that its layer stores in a form which is kept nowhere: ``expand`` gives its elements.
+
+    ``stored`` are the tensors that it is made from.
+    """
+
+    shape: tuple[int, ...]
+    expand: Callable[[], NDArray[np.float32]]
+    stored: tuple[str, ...]
+
+    def expanded(self) -> NDArray[np.float32]:
+        """The elements, each rounded to float32 once."""
+        return self.expand()
+
+
 def static_rounding(layer: Layer, to: str) -> Rounding:
     """Return the rounding of activations to ``to`` with the single scale that the source gives."""
     return Rounding(to, layer.number("input_scale"))

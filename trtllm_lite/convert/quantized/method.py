@@ -1,9 +1,10 @@
 """Defines the interface of quantization methods: each has a file, which reads its settings and its layers."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from trtllm_lite.convert.quantized.kv_cache import KvCache
-from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.layer import ExpandedMatrix, Layer, Matrix
 
 # A linear layer that has one of these tensors is quantized.
 _MARKS = ("weight_scale", "weight_packed", "qweight", "weight_scale_inv")
@@ -20,7 +21,7 @@ class Method(ABC):
     kv_cache: KvCache | None = None
 
     @abstractmethod
-    def matrices(self, layer: Layer) -> dict[str, Matrix]:
+    def matrices(self, layer: Layer) -> Mapping[str, Matrix | ExpandedMatrix]:
         """Return the layer's matrices, by the name of the tensor that an unquantized layer has in their place.
 
         The result is empty if the layer is not quantized. Raises ConvertError for unsupported layers.

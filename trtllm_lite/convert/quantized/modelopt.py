@@ -17,6 +17,7 @@ from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import in_pairs
+from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
 
 _FP8 = "float8_e4m3fn"
@@ -50,6 +51,9 @@ _ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
     "W8A8_SQ_PER_CHANNEL": _smoothed_int8,
     "W4A16_AWQ": _int4_awq,
     "NVFP4": lambda layer: nvfp4(layer, "weight", "weight_scale_2", divides=False),
+    "NVFP4_AWQ": lambda layer: nvfp4(layer, "weight", "weight_scale_2", divides=False).with_factors(
+        layer, "pre_quant_scale"
+    ),
     "mxfp4": lambda layer: mxfp4(layer, "weight"),
     "fp8_pb_wo": lambda layer: fp8_in_tiles(layer, "weight_scale", (128, 128)),
     "W8A16": lambda layer: bytes_by_row(layer, "int8"),
@@ -66,23 +70,39 @@ _REPEATED = [
 ]
 
 # Algorithms that also quantize activations; no kernel multiplies those by 4-bit weights, so they stay unquantized.
-_WEIGHTS_ONLY = ("NVFP4", "mxfp4")
+_WEIGHTS_ONLY = ("NVFP4", "NVFP4_AWQ", "mxfp4")
+_MIXED = "MIXED_PRECISION"  # ``quantized_layers`` has the algorithm of each
 
 
 class ModelOpt(LinearMethod):
-    """One algorithm for all layers."""
+    """One algorithm for all layers, or one for each."""
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in _REPEATED:
             fields.take(key)
         self._algorithm = str(fields.take("quant_algo"))
-        if self._algorithm not in _ALGORITHMS:
-            fields.problem("quant_algo", f"expected one of {', '.join(_ALGORITHMS)}, found {self._algorithm}")
+        self._of_layers = _algorithms_of(fields) if self._algorithm == _MIXED else {}
+        used = sorted(set(self._of_layers.values())) if self._algorithm == _MIXED else [self._algorithm]
+        for name in used:
+            if name not in _ALGORITHMS:
+                fields.problem("quant_algo", f"expected one of {', '.join([*_ALGORITHMS, _MIXED])}, found {name}")
         self.kv_cache = KvCache.read(fields, "kv_cache_scheme", "kv_cache_quant_algo")
-        weights_only = ", weights only" if self._algorithm in _WEIGHTS_ONLY else ""
-        self.description = f"modelopt {self._algorithm}{weights_only}"
+        weights_only = ", weights only" if set(used) <= set(_WEIGHTS_ONLY) else ""
+        self.description = f"modelopt {' and '.join(used)}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
         """Implements :meth:`LinearMethod.matrix`."""
-        return _ALGORITHMS[self._algorithm](layer)
+        algorithm = self._of_layers.get(layer.name) if self._algorithm == _MIXED else self._algorithm
+        if algorithm is None:
+            raise layer.error("expected its algorithm in quantized_layers, found none: export the model again")
+        return _ALGORITHMS[algorithm](layer)
+
+
+def _algorithms_of(fields: ConfigFields) -> dict[str, str]:
+    """The algorithm of each layer; a value that is none becomes a problem of ``fields``."""
+    layers = fields.take("quantized_layers")
+    if isinstance(layers, dict) and layers and all(isinstance(one, dict) for one in layers.values()):
+        return {name: str(one.get("quant_algo")) for name, one in layers.items()}
+    fields.problem("quantized_layers", f"expected an object with the quant_algo of each layer, found {shown(layers)}")
+    return {}
