@@ -309,6 +309,7 @@ def test_biases_that_are_zero_may_be_there(tmp_path: Path) -> None:
 
 
 UP = "model.layers.0.mlp.up_proj"
+NF4_STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 @pytest.mark.parametrize(
@@ -355,6 +356,10 @@ UP = "model.layers.0.mlp.up_proj"
         ),
         ("compressed-tensors int4", "weight_shape", torch.tensor([9, 9]), r"weight_packed to have the shape \[9, 2\]"),
         ("modelopt int8", "weight", torch.zeros(192, 128), "expected weight to be of int8 with 2 dimensions above 0"),
+        ("bitsandbytes nf4", NF4_STATE, None, "expected a tensor weight.quant_state.bitsandbytes__nf4 beside weight"),
+        ("bitsandbytes nf4", NF4_STATE, torch.tensor(list(b"{}"), dtype=torch.uint8), "shape .* and blocksize in"),
+        ("bitsandbytes nf4", "weight.absmax", torch.ones(7), r"weight.absmax to have the shape \[384\], found \[7\]"),
+        ("bitsandbytes int8", "SCB", torch.ones(7), r"SCB to have the shape \[192\], found \[7\]"),
         ("modelopt int8", "weight", torch.zeros(64, 128, dtype=torch.int8), r"weight_scale .*, found float32 \[192\]"),
     ],
 )

@@ -90,8 +90,9 @@ def _read_state(layer: Layer, name: str) -> dict[str, Any]:
     try:
         state = json.loads(text)
         sizes = [*state["shape"], state["blocksize"], state.get("nested_blocksize", 1)]
+        float(state.get("nested_offset", 0))
         if len(sizes) == 4 and all(isinstance(size, int) and size > 0 for size in sizes):
-            return dict(state)
+            return {"nested_offset": 0, **state}
     except (ValueError, KeyError, TypeError):
         pass
     raise layer.error(f"expected a JSON object with shape [out, in] and blocksize in {name}, found {shown(text)}")
