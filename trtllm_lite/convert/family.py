@@ -4,18 +4,22 @@ import difflib
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.model import Model
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
+
+# Whether a tensor's shape fits a config.
+ShapeTest = Callable[[Mapping[str, Any], tuple[int, ...]], bool]
 
 # Buffers that old versions of transformers saved; they can be computed from the config.
 ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
@@ -91,13 +95,17 @@ class Multimodal:
     """Tells how multimodal models, which also take images, hold the family's text model.
 
     ``architectures`` are their class names, which several families may share. In their config.json ``text_config`` has
-    the model's keys. Published files leave out keys with the values in ``defaults``, which transformers fills in from
+    the model's keys, and its model_type, which is the family's or one of ``model_types``; if it is one of
+    ``flat_types``, there may be no ``text_config``, and the keys stand beside those of other parts. Published files
+    leave out keys with the values in ``defaults``, which transformers fills in from
     the text model's config class. ``other_keys`` are keys beside ``text_config`` that concern other parts.
     """
 
     architectures: tuple[str, ...]
     defaults: Mapping[str, Any]
     other_keys: tuple[str, ...]
+    model_types: tuple[str, ...] = ()
+    flat_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,8 @@ class Family:
     ``predictor`` is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is the
     key of config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as
     text alone. ``layouts`` maps keys that ``read_model`` reads and no config.json has to patterns: such a key is true
-    if the name of a tensor of the source fits its pattern.
+    if the name of a tensor of the source fits its pattern, and its shape the test beside the pattern, if there is one,
+    which is also given the config.
     """
 
     name: str
@@ -126,7 +135,7 @@ class Family:
     drafts: bool = False
     predictor: "Family | None" = None
     drafting_layers: str = ""
-    layouts: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, str | tuple[str, ShapeTest]] = field(default_factory=dict)
     gguf: Gguf | None = None
     multimodal: Multimodal | None = None
 
@@ -135,9 +144,13 @@ class Family:
         """Class names of the family's models, and of multimodal models with such a text model."""
         return (*self.architectures, *(self.multimodal.architectures if self.multimodal else ()))
 
-    def config_of(self, config: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
-        """The ``config`` of a source, with what the names of its ``tensors`` say about their layout."""
-        shown = {key: any(re.fullmatch(pattern, name) for name in tensors) for key, pattern in self.layouts.items()}
+    def config_of(self, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+        """The ``config`` of a source, with what its ``tensors`` say about their layout."""
+        shown = {}
+        for key, layout in self.layouts.items():
+            pattern, fits = layout if isinstance(layout, tuple) else (layout, lambda *_: True)
+            found = (info.shape for name, info in tensors.items() if re.fullmatch(pattern, name))
+            shown[key] = any(fits(config, shape) for shape in found)
         return {**config, **shown}
 
     def ignores(self, tensor: str) -> bool:

@@ -17,6 +17,7 @@ from trtllm_lite.network.model import network_of
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"
 PARAMETERS = {
+    "qwen2.5-vl-7b": 7_615_616_512,  # those of Qwen2.5 7B
     "smollm2-135m": 134_515_008,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.1-8b": 8_030_261_248,

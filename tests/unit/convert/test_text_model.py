@@ -15,11 +15,20 @@ from transformers import (
     Llama4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    PreTrainedConfig,
     PreTrainedModel,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeConfig,
     Qwen3_5MoeForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from tests.models import VOCAB_SIZE, tiny_config, tiny_model
@@ -28,7 +37,7 @@ from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.qwen_mtp import random_layer
 from tests.tolerances import RECURRENT_TOLERANCES, assert_close
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.model_config import open_model_config
 from trtllm_lite.errors import ConvertError
 
@@ -109,6 +118,60 @@ def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Pat
     assert_close(found, expected, "float32", "logits")
 
 
+_MEDIA_IDS = {"image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8}
+_VISIONS_OF_QWEN = {
+    "qwen2_vl": {"depth": 1, "embed_dim": 32, "hidden_size": 44, "num_heads": 2, "patch_size": 14},
+    "qwen2_5_vl": {**_QWEN_VISION, "out_hidden_size": 44},
+    "qwen3_vl": {**_QWEN_VISION, "out_hidden_size": 44, "deepstack_visual_indexes": []},
+    "qwen3_vl_moe": {**_QWEN_VISION, "out_hidden_size": 44, "deepstack_visual_indexes": []},
+}
+_QWENS_THAT_SEE: dict[str, tuple[type[PreTrainedModel], Any, str]] = {
+    "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, "qwen2"),
+    "qwen2_5_vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, "qwen2"),
+    "qwen3_vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig, "qwen3"),
+    "qwen3_vl_moe": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig, "qwen3_moe"),
+}
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("name", _QWENS_THAT_SEE)
+def test_qwens_that_see(name: str, published: bool, tmp_path: Path) -> None:
+    """Published Qwen2-VL and 2.5-VL have no text_config, and name the rotation by three positions a type of RoPE.
+
+    The matrices of experts of published Qwen3-VL are [in, out].
+    """
+    make, make_config, family = _QWENS_THAT_SEE[name]
+    torch.manual_seed(0)
+    text = {**tiny_config(family).to_dict(), "model_type": f"{name}_text"}
+    half = (text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]) // 2
+    axes = {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}
+    text["rope_parameters"] = {**text["rope_parameters"], "rope_type": "default", **axes}
+    whole = make(make_config(text_config=text, vision_config=_VISIONS_OF_QWEN[name], **_MEDIA_IDS)).eval()
+    whole.get_decoder().config._experts_implementation = "eager"  # others want multiples of four features
+    whole.save_pretrained(tmp_path / "model")
+    if published and name == "qwen3_vl_moe":
+        file = tmp_path / "model" / "model.safetensors"
+        save_file({name: _turned(name, tensor) for name, tensor in load_file(file).items()}, file)
+    if published and name.startswith("qwen2"):
+        config = json.loads((tmp_path / "model" / "config.json").read_text())
+        own = config.pop("text_config")
+        rope = own.pop("rope_parameters")
+        own |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": {"type": "mrope", **axes}}
+        kept = {**own, **config, "vision_token_id": 9}
+        (tmp_path / "model" / "config.json").write_text(json.dumps(kept))
+    converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert (converted.config.family, converted.is_text_part) == (family, True)
+    tokens = torch.randint(10, VOCAB_SIZE, (13,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = whole(input_ids=tokens[None]).logits[0].numpy()
+    [found] = OnnxRunner(tmp_path / "checkpoint", 1, len(tokens)).step([tokens.tolist()])
+    assert_close(found, expected, "float32", "logits")
+
+
+def _turned(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.mT.contiguous() if ".mlp.experts." in name else tensor
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
 def test_qwens_of_later_releases(family: str, stacked: bool, tmp_path: Path) -> None:
@@ -180,10 +243,21 @@ def _later_name(name: str) -> str:
 @pytest.mark.parametrize("name", _WHOLES)
 def test_defaults_are_those_of_transformers(name: str) -> None:
     family = all_families()[name]
-    assert family.multimodal is not None
     usual = type(tiny_config(family.name))()
     assert usual.model_type == (family.model_type or family.name)
-    assert dict(family.multimodal.defaults) == {key: getattr(usual, key) for key in family.multimodal.defaults}
+    _check_defaults(family, usual)
+
+
+@pytest.mark.parametrize("name", _QWENS_THAT_SEE)
+def test_defaults_of_qwens_that_see(name: str) -> None:
+    _, make_config, family = _QWENS_THAT_SEE[name]
+    _check_defaults(all_families()[family], make_config().text_config)
+
+
+def _check_defaults(family: Family, usual: PreTrainedConfig) -> None:
+    assert family.multimodal is not None
+    found = {key: value for key, value in family.multimodal.defaults.items() if hasattr(usual, key)}
+    assert found == {key: getattr(usual, key) for key in found}
 
 
 @pytest.mark.parametrize("says", [False, True])

@@ -12,7 +12,7 @@ from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_rotating_layers
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
 from trtllm_lite.convert.parts.llama4 import read_chunks, read_sparse_layers, read_temperature
-from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts
+from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts, scaled_inputs
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
@@ -44,7 +44,7 @@ def read_model(config: ConfigFields) -> Decoder:
     rotates, sparse = read_rotating_layers(config, layers), read_sparse_layers(config, layers)
     windows, temperature = read_chunks(config, rotates), read_temperature(config)
     experts = MoeParts.read(config, parts, wide, "sigmoid_of_chosen")
-    make = experts.scaled_moe if config.flag("experts_apart") else experts.transposed_moe
+    make = experts.moe if config.flag("experts_apart") else experts.transposed_moe
 
     def attention(tensors: Tensors, number: int) -> Attention:
         rotated, window = rotates[number], windows[number]
@@ -60,7 +60,7 @@ def read_model(config: ConfigFields) -> Decoder:
     def layer(tensors: Tensors, number: int) -> Layer:
         shared = SharedExpert(parts.mlp_of(tensors, "shared_", wide))
         dense = parts.mlp_of(tensors, "", dense_wide)
-        block = make(tensors, shared) if sparse[number] else dense
+        block = scaled_inputs(make(tensors, shared)) if sparse[number] else dense
         return parts.pre_norm_layer(tensors, attention(tensors, number), block)
 
     return parts.decoder(config, parts.layers(layer))

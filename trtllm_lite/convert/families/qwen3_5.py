@@ -9,7 +9,6 @@ from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.delta_gguf import delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
 from trtllm_lite.convert.parts.qwen_hybrid import (
-    MEDIA_KEYS,
     UNUSED_TENSORS,
     MakeMlp,
     QwenHybrid,
@@ -17,6 +16,7 @@ from trtllm_lite.convert.parts.qwen_hybrid import (
     predictor_family,
     predictor_names,
 )
+from trtllm_lite.convert.parts.qwen_media import MEDIA_KEYS
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
 from trtllm_lite.network.decoder import Decoder
 

@@ -6,9 +6,14 @@ from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.delta_gguf import delta_gguf
 from trtllm_lite.convert.parts.gated_delta_net import APART_TENSOR_NAMES
-from trtllm_lite.convert.parts.moe import SHARED_EXPERT_NAMES, MoeParts, qwen_shared_expert
+from trtllm_lite.convert.parts.moe import (
+    SHARED_EXPERT_NAMES,
+    STACKED_EXPERT_NAMES,
+    STACKED_EXPERTS,
+    MoeParts,
+    qwen_shared_expert,
+)
 from trtllm_lite.convert.parts.qwen_hybrid import (
-    MEDIA_KEYS,
     UNUSED_TENSORS,
     MakeMlp,
     QwenHybrid,
@@ -16,16 +21,16 @@ from trtllm_lite.convert.parts.qwen_hybrid import (
     predictor_family,
     predictor_names,
 )
+from trtllm_lite.convert.parts.qwen_media import MEDIA_KEYS
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Block
 
-_EXPERTS = "model.layers.{layer}.mlp.experts"
 NAMES = {
     **SHARED_EXPERT_NAMES,
     **APART_TENSOR_NAMES,
     # Published files in 16 bits hold all experts of a layer in two tensors, those in fp8 hold each matrix on its own.
-    **{f"experts_{name}_proj": f"{_EXPERTS}.{name}_proj" for name in ("gate_up", "down")},
+    **STACKED_EXPERT_NAMES,
 }
 PREDICTOR_NAMES = predictor_names(NAMES)
 _IN_TWO_TENSORS = "experts_in_two_tensors"
@@ -85,5 +90,5 @@ FAMILY = Family(
         {_IN_TWO_TENSORS: r"mtp\..*\.mlp\.experts\.gate_up_proj"},
     ),
     gguf=delta_gguf("qwen35moe", has_experts=True, is_apart=True),
-    layouts={_IN_TWO_TENSORS: r"model\..*\.mlp\.experts\.gate_up_proj"},
+    layouts={_IN_TWO_TENSORS: STACKED_EXPERTS},
 )

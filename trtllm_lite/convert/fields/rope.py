@@ -17,8 +17,7 @@ def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults:
     theta = config.number("rope_theta", defaults.theta)
     part = config.number("partial_rotary_factor", defaults.part or 1.0), defaults.part is not None
     name, raw = _parameters(config)
-    raw = {key: value for key, value in raw.items() if key not in defaults.others}
-    return _read(config, name, raw, RopeSizes(head_dim, max_positions, original), theta, part)
+    return _read(config, name, defaults.own(raw), RopeSizes(head_dim, max_positions, original), theta, part)
 
 
 def read_ropes_by_layer_type(

@@ -22,15 +22,26 @@ class RopeDefaults:
 
     ``original`` is the length of pretraining in tokens; None means max_position_embeddings. ``part`` is the share of
     every head that is rotated; None means whole heads, which no config may change. ``others`` are keys of other meaning
-    among RoPE's parameters.
+    among RoPE's parameters. With ``by_axes`` the config may say how images and videos rotate by three positions
+    (M-RoPE): those of a text's token are equal.
     """
 
     theta: float = 10000.0
     original: int | None = None
     part: float | None = None
     others: frozenset[str] = frozenset()
+    by_axes: bool = False
+
+    def own(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """The parameters ``raw`` of RoPE by one position, without others."""
+        kept = {key: value for key, value in raw.items() if key not in self.others}
+        if not self.by_axes:
+            return kept
+        plain = {key: value for key, value in kept.items() if key not in _OF_AXES}
+        return {key: "default" if key in _TYPES and value == "mrope" else value for key, value in plain.items()}
 
 
+_OF_AXES, _TYPES = frozenset({"mrope_section", "mrope_interleaved"}), frozenset({"type", "rope_type"})
 USUAL_ROPE = RopeDefaults()
 
 

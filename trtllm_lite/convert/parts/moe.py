@@ -38,6 +38,13 @@ MOE_GGUF_KEYS: Mapping[str, str] = {
 }
 
 
+# Names of tensors that hold all experts of a layer, and the pattern of one of them.
+STACKED_EXPERT_NAMES = {
+    f"experts_{name}_proj": f"model.layers.{{layer}}.mlp.experts.{name}_proj" for name in ("gate_up", "down")
+}
+STACKED_EXPERTS = r"model\..*\.mlp\.experts\.gate_up_proj"
+
+
 @dataclass(frozen=True)
 class MoeParts:
     """Makes the experts of a layer, each with ``intermediate_size`` inner features, and their router.
@@ -84,11 +91,6 @@ class MoeParts:
         experts = Experts(self.num_experts, gate, up, down, self.parts.activation)
         return Moe(self.router(tensors), experts, shared)
 
-    def scaled_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """Like :meth:`moe`, but each expert's input is multiplied by its share."""
-        made = self.moe(tensors, shared)
-        return replace(made, experts=replace(made.experts, scale_inputs=True))
-
     def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """Make the mixture of experts of one layer from two tensors: gate and up of all experts, and their down."""
         return self._of_two(tensors, tensors.weight, shared)
@@ -105,14 +107,13 @@ class MoeParts:
         down = RowsOfMatrices(named("experts_down_proj", count, hidden, inner))
         return Moe(self.router(tensors), Experts(count, gate, up, down, self.parts.activation), shared)
 
-    def transposed_moe(self, tensors: Tensors, shared: SharedExpert) -> Moe:
-        """Like :meth:`fused_moe`, from matrices [in, out]; each expert's input is multiplied by its share."""
+    def transposed_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """Like :meth:`stacked_moe`, from matrices [in, out]."""
         hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
         both = tensors.plain("experts_gate_up_proj", count, hidden, 2 * inner).transpose().split(inner, inner, axis=1)
         gate, up = map(RowsOfMatrices, both)
         down = RowsOfMatrices(tensors.plain("experts_down_proj", count, inner, hidden).transpose())
-        experts = Experts(count, gate, up, down, self.parts.activation, scale_inputs=True)
-        return Moe(self.router(tensors), experts, shared)
+        return Moe(self.router(tensors), Experts(count, gate, up, down, self.parts.activation), shared)
 
     def router(self, tensors: Tensors) -> Router:
         """Make the router of one layer."""
@@ -155,6 +156,11 @@ def expect_no_windows(config: ConfigFields, layers: int) -> None:
     config.expect("layer_types", ["full_attention"] * layers)
     for key in ("sliding_window", "max_window_layers"):
         config.take(key)
+
+
+def scaled_inputs(moe: Moe) -> Moe:
+    """The mixture whose experts' inputs, not their results, are multiplied by shares."""
+    return replace(moe, experts=replace(moe.experts, scale_inputs=True))
 
 
 def layer_block(experts: MoeParts, tensors: Tensors, sparse: bool, shared: SharedExpert | None = None) -> Block:

@@ -18,10 +18,6 @@ from trtllm_lite.network.gated_delta_net import DeltaHeads, GatedDeltaNet
 from trtllm_lite.network.layers import Block, Layer
 
 _HEADS = DeltaHeads(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128)
-# Keys of RoPE by three positions, for images and videos; a text's token has three equal positions.
-_OF_POSITIONS = frozenset({"mrope_section", "mrope_interleaved"})
-# Keys of multimodal configs beside the text model's.
-MEDIA_KEYS = ("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 # The tensors of the layer with which published models draft (MTP), which the model itself is made without.
 UNUSED_TENSORS = (*ROTARY_BUFFERS, r"mtp\..*", *GGUF_DRAFTING_TENSORS)
 _PREDICTOR = PredictorNames(
@@ -52,8 +48,7 @@ class QwenHybrid:
 
         With ``by_axes`` the config may say how RoPE shares the elements of heads out among three positions of a token.
         """
-        others = _OF_POSITIONS if by_axes else frozenset()
-        parts = LlamaParts.read(config, names, head_dim=256, rope=RopeDefaults(part=0.25, others=others))
+        parts = LlamaParts.read(config, names, head_dim=256, rope=RopeDefaults(part=0.25, by_axes=by_axes))
         parts = replace(parts, norm=one_plus_rms_norm(config))
         for key, value in (("hidden_act", "silu"), ("use_sliding_window", False)):
             config.expect(key, value)

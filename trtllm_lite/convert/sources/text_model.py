@@ -27,7 +27,7 @@ def as_text_model(source: Source) -> Source:
     families = _holding(architectures if isinstance(architectures, list) else [])
     if not families:
         return source
-    text = source.config.get(_TEXT_CONFIG)
+    text = source.config.get(_TEXT_CONFIG, source.config if _is_flat(source.config, families) else None)
     if not isinstance(text, dict):
         raise ConvertError(
             f"expected {_TEXT_CONFIG} in the config of {source.description} to be an object, found {shown(text)}: "
@@ -54,16 +54,29 @@ def _holding(architectures: list[Any]) -> dict[str, Family]:
     for name in architectures:
         holding = [family for family in known if family.multimodal and name in family.multimodal.architectures]
         if holding:
-            return {family.model_type or family.name: family for family in holding}
+            return {model_type: family for family in holding for model_type in _model_types(family)}
     return {}
+
+
+def _model_types(family: Family) -> tuple[str, ...]:
+    """The model_types of configs that describe text models of the family in multimodal models."""
+    assert family.multimodal is not None
+    return family.model_type or family.name, *family.multimodal.model_types, *family.multimodal.flat_types
+
+
+def _is_flat(config: dict[str, Any], families: dict[str, Family]) -> bool:
+    """Whether the text model's keys stand beside those of other parts."""
+    found = config.get("model_type")
+    multimodal = families[found].multimodal if isinstance(found, str) and found in families else None
+    return multimodal is not None and found in multimodal.flat_types
 
 
 def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dict[str, Any]:
     """The config of the text model, as if it were saved alone."""
     assert family.multimodal is not None
     others = {_TEXT_CONFIG, *family.multimodal.other_keys}
-    around = {key: value for key, value in config.items() if key not in others}
-    return {**family.multimodal.defaults, **around, **text, "architectures": [family.architectures[0]]}
+    parts = [{key: value for key, value in part.items() if key not in others} for part in (config, text)]
+    return {**family.multimodal.defaults, **parts[0], **parts[1], "architectures": [family.architectures[0]]}
 
 
 def _names(tensors: Collection[str]) -> dict[str, str]:
