@@ -521,3 +521,19 @@ def test_flipped_bytes_never_crash(position: int, value: int, tmp_path_factory: 
         return
     for weight in mapped.network.weights:
         assert weight.expression.evaluate(mapped.source.read).shape == weight.shape
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture"), [("qwen2", "qwen2vl"), ("qwen3", "qwen3vl"), ("qwen3_moe", "qwen3vlmoe")]
+)
+def test_qwens_that_see_are_read_as_text(family: str, architecture: str, tmp_path: Path) -> None:
+    model = tiny_model(family, **({"norm_topk_prob": True} if family == "qwen3_moe" else {}))
+    sections = {f"{architecture}.rope.dimension_sections": [2, 1, 1, 0], f"{architecture}.n_deepstack_layers": 3}
+    path = write_gguf(model, tmp_path / "model.gguf", metadata=sections, architecture=architecture)
+    converted = convert_checkpoint(str(path), tmp_path / "checkpoint")
+    assert converted.config.family == family
+    tokens = torch.arange(3, 16)
+    with torch.no_grad():
+        expected = model(tokens[None]).logits[0].numpy()
+    [found] = OnnxRunner(tmp_path / "checkpoint", 1, len(tokens)).step([tokens.tolist()])
+    assert_close(found, expected, "float32", "logits")

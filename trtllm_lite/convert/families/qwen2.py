@@ -4,7 +4,7 @@ from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import qwen_windows
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
-from trtllm_lite.convert.parts.qwen_media import MEDIA_KEYS
+from trtllm_lite.convert.parts.qwen_media import MEDIA_GGUF_KEYS, MEDIA_KEYS, text_config
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
@@ -38,5 +38,5 @@ FAMILY = Family(
         flat_types=("qwen2_vl", "qwen2_5_vl"),
     ),
     read_model=read_model,
-    gguf=Gguf("qwen2"),
+    gguf=Gguf("qwen2", also=("qwen2vl",), keys=MEDIA_GGUF_KEYS, config=text_config),
 )

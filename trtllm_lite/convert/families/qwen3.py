@@ -4,7 +4,7 @@ from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import qwen_windows
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
-from trtllm_lite.convert.parts.qwen_media import MEDIA_KEYS
+from trtllm_lite.convert.parts.qwen_media import MEDIA_GGUF_KEYS, MEDIA_KEYS, text_config
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
@@ -42,5 +42,5 @@ FAMILY = Family(
         model_types=("qwen3_vl_text",),
     ),
     read_model=read_model,
-    gguf=Gguf("qwen3", optional_bias=True),
+    gguf=Gguf("qwen3", optional_bias=True, also=("qwen3vl",), keys=MEDIA_GGUF_KEYS, config=text_config),
 )

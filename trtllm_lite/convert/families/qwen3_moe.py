@@ -13,7 +13,7 @@ from trtllm_lite.convert.parts.moe import (
     qwen_scoring,
     qwen_sparse_layers,
 )
-from trtllm_lite.convert.parts.qwen_media import MEDIA_KEYS
+from trtllm_lite.convert.parts.qwen_media import MEDIA_GGUF_KEYS, MEDIA_KEYS, text_config
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
@@ -68,5 +68,11 @@ FAMILY = Family(
         _TRANSPOSED: (STACKED_EXPERTS, lambda config, shape: shape[1:2] == (config.get("hidden_size"),)),
     },
     # llama.cpp divides shares by their sum in all Qwen3 mixtures of experts.
-    gguf=Gguf("qwen3moe", keys=MOE_GGUF_KEYS, config=lambda _: {"norm_topk_prob": True}, has_experts=True),
+    gguf=Gguf(
+        "qwen3moe",
+        keys={**MOE_GGUF_KEYS, **MEDIA_GGUF_KEYS},
+        config=lambda config: {"norm_topk_prob": True, **text_config(config)},
+        has_experts=True,
+        also=("qwen3vlmoe",),
+    ),
 )
