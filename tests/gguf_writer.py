@@ -97,6 +97,23 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down",
     },
+    "falcon": {
+        "transformer.word_embeddings": "token_embd",
+        "transformer.ln_f": "output_norm",
+        "ln_attn": "attn_norm_2",
+        "ln_mlp": "attn_norm",
+        "self_attention.query_key_value": "attn_qkv",
+        "self_attention.dense": "attn_output",
+        "mlp.dense_h_to_4h": "ffn_up",
+        "mlp.dense_4h_to_h": "ffn_down",
+    },
+    "phi2": {
+        "model.final_layernorm": "output_norm",
+        "self_attn.dense": "attn_output",
+        "mlp.fc1": "ffn_up",
+        "mlp.fc2": "ffn_down",
+    },
+    "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
     "bert": {
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": "position_embd",
@@ -168,6 +185,7 @@ _ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "cohere": "command-r",
+    "phi": "phi2",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "glm": "chatglm",
@@ -184,7 +202,7 @@ _ARCHITECTURES = {
     "modernbert": "modern-bert",
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
-_INTERLEAVED = ("llama", "internlm2", "mistral3", "smollm3", "granite", "granitemoe")
+_INTERLEAVED = ("llama", "internlm2", "mistral3", "smollm3", "granite", "granitemoe", "arcee")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # in GPT-2
 
 
@@ -230,15 +248,14 @@ def write_gguf(
             rows = rows[_unused_positions(model.config) :]
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
-        if architecture.startswith("gemma") and stem.endswith("norm"):
+        if architecture.startswith(("gemma", "nemotron")) and stem.endswith("norm") and suffix == "weight":
             rows = rows + 1
         if architecture in _DELTA_ARCHITECTURES and stem.endswith("norm") and not stem.endswith("ssm_norm"):
             rows = rows + 1
         if architecture in _INTERLEAVED and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
-        if architecture == "gptneox" and stem.endswith("attn_qkv"):
-            by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
-            rows = by_head.swapaxes(0, 1).reshape(rows.shape)
+        if architecture in ("gptneox", "falcon") and stem.endswith("attn_qkv"):
+            rows = _queries_keys_values(rows, model.config, architecture)
         is_matrix = rows.ndim > 1 and suffix == "weight"
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if is_matrix else "F32"]
         data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(np.ascontiguousarray(rows), kind)
@@ -397,6 +414,19 @@ def _interleave(rows: np.ndarray, config: Any, stem: str) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
+def _queries_keys_values(rows: np.ndarray, config: Any, architecture: str) -> np.ndarray:
+    """The rows of all queries, then those of all keys, then those of all values."""
+    heads = config.num_attention_heads
+    groups = heads if architecture == "gptneox" else _falcon_groups(config)
+    by_group = rows.reshape(groups, heads // groups + 2, -1, *rows.shape[1:])
+    return np.concatenate([part.reshape(-1, *rows.shape[1:]) for part in np.split(by_group, [-2, -1], axis=1)])
+
+
+def _falcon_groups(config: Any) -> int:
+    """The number of key/value heads."""
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
+
+
 def _metadata(config: Any, architecture: str) -> dict[str, Any]:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values = {
@@ -536,6 +566,40 @@ def _gptneox_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         "use_parallel_residual": config.use_parallel_residual,
         "rope.freq_base": config.rope_parameters["rope_theta"],
         "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+    }
+
+
+def _cohere2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_command_r_metadata(config, head_dim),
+        **{"attention.sliding_window": config.sliding_window, "rope.dimension_count": head_dim},
+        "vocab_size": config.vocab_size,
+    }
+
+
+def _nemotron_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "attention.layer_norm_epsilon": config.norm_eps,
+        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.scaling.type": "none",
+    }
+
+
+def _partly_rotated_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    """Metadata of Phi-2 and StableLM."""
+    return {
+        **_grouped_metadata(config),
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "use_parallel_residual": True if config.model_type == "stablelm" else None,
+    }
+
+
+def _falcon_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {
+        **{"feed_forward_length": config.ffn_hidden_size, "attention.head_count_kv": _falcon_groups(config)},
+        **{"attention.layer_norm_epsilon": config.layer_norm_epsilon, "tensor_data_layout": "jploski"},
     }
 
 
@@ -688,6 +752,11 @@ _OWN_METADATA = {
     "gemma2": _gemma2_metadata,
     "gemma3": _gemma3_metadata,
     "command-r": _command_r_metadata,
+    "cohere2": _cohere2_metadata,
+    "gemma": _head_metadata,
+    "nemotron": _nemotron_metadata,
+    **dict.fromkeys(("phi2", "stablelm"), _partly_rotated_metadata),
+    "falcon": _falcon_metadata,
 }
 
 

@@ -29,6 +29,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
+    *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3"),
@@ -97,6 +98,19 @@ _FAMILY: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
+    "gemma": {"head_dim": 14, "tie_word_embeddings": True},
+    "cohere2": {
+        **{"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True, "sliding_window": 7},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "seed_oss": {"head_dim": 14},
+    "arcee": {},
+    "nemotron": {"hidden_size": 72, "norm_eps": 1e-4},
+    "stablelm": {"hidden_size": 72, "layer_norm_eps": 1e-4, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+    "helium": {"head_dim": 10, "rms_norm_eps": 1e-4},
+    "phi": {"hidden_size": 72, "layer_norm_eps": 1e-4, "intermediate_size": 288, "num_key_value_heads": 6},
+    "falcon": {"layer_norm_epsilon": 1e-4, "max_position_embeddings": 2048},
+    "ernie4_5": {"head_dim": 14, "tie_word_embeddings": True},
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
     "gpt_neox": {"layer_norm_eps": 1e-4, "hidden_size": 72, "rotary_pct": 0.5, "rotary_emb_base": 100},
@@ -237,7 +251,12 @@ _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
     "starcoder2": _LAYER_NORM_SHAPE,
-    "cohere": _LAYER_NORM_SHAPE,
+    **dict.fromkeys(("cohere", "cohere2", "nemotron", "stablelm", "phi"), _LAYER_NORM_SHAPE),
+    "falcon": {
+        key: value
+        for key, value in _LAYER_NORM_SHAPE.items()
+        if key not in ("num_key_value_heads", "intermediate_size", "tie_word_embeddings")
+    },
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
     "qwen3_5_moe": {key: value for key, value in _SHAPE.items() if key != "intermediate_size"},
     "nemotron_h": {key: value for key, value in _SHAPE.items() if key not in ("rms_norm_eps", "num_hidden_layers")},
@@ -298,7 +317,7 @@ def tiny_model(
 
 def _adds_one(family: str, norm: str) -> bool:
     """Whether the model adds 1 to the weight of the norm."""
-    return family.startswith("gemma") or (family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight"))
+    return family.startswith(("gemma", "nemotron")) or (family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight"))
 
 
 def is_router(parameter: str) -> bool:

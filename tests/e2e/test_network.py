@@ -193,6 +193,54 @@ CASES |= {
     ),
 }
 CASES |= {
+    "gemma": ("gemma", {}),
+    "gemma-untied-biased": ("gemma", {"tie_word_embeddings": False, "attention_bias": True, "hidden_act": "gelu"}),
+    "cohere2": ("cohere2", {}),
+    "cohere2-usual-layers": (
+        "cohere2",
+        {"layer_types": None, "num_hidden_layers": 5, "tie_word_embeddings": False, "attention_bias": True},
+    ),
+    "seed_oss": ("seed_oss", {}),
+    "seed_oss-all-biased-tied": (
+        "seed_oss",
+        {"attention_out_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "arcee": ("arcee", {}),
+    "arcee-yarn-biased": (
+        "arcee",
+        {
+            **{"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+            **_rope("yarn", factor=4.0, original_max_position_embeddings=32, mscale=1.0),
+        },
+    ),
+    "nemotron": ("nemotron", {}),
+    "nemotron-biased-tied": (
+        "nemotron",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 20},
+    ),
+    "stablelm": ("stablelm", {}),
+    "stablelm-parallel-unbiased-tied": (
+        "stablelm",
+        {"use_parallel_residual": True, "use_qkv_bias": False, "tie_word_embeddings": True},
+    ),
+    "helium": ("helium", {}),
+    "helium-biased-tied": ("helium", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "phi": ("phi", {}),
+    "phi-tied-grouped": ("phi", {"tie_word_embeddings": True, "num_key_value_heads": 2}),
+    "falcon": ("falcon", {}),
+    "falcon-two-norms": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon-one-norm-untied": (
+        "falcon",
+        {
+            **{"new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1},
+            **{"tie_word_embeddings": False, "ffn_hidden_size": 91, "activation": "gelu_pytorch_tanh"},
+        },
+    ),
+    "falcon-mha": ("falcon", {"multi_query": False}),
+    "ernie4_5": ("ernie4_5", {}),
+    "ernie4_5-biased-untied": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
+}
+CASES |= {
     "gpt_oss": ("gpt_oss", {}),
     "gpt_oss-all-tokens-unbiased": ("gpt_oss", {"layer_types": ["full_attention"] * 3, "attention_bias": False}),
     "granitemoe": ("granitemoe", {}),

@@ -18,7 +18,6 @@ from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Layer, ParallelLayer
 from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import PlainMlp
 from trtllm_lite.network.norms import LayerNorm
 
 NAMES = {
@@ -41,15 +40,14 @@ def read_model(config: ConfigFields) -> Decoder:
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, usual)
     epsilon, bias = config.number("layer_norm_eps", 1e-5), config.flag("attention_bias", True)
     is_parallel = config.flag("use_parallel_residual", True)
-    hidden, wide = sizes.hidden_size, sizes.intermediate_size
+    hidden = sizes.hidden_size
 
     def norm(tensors: Tensors, role: str, size: int) -> LayerNorm:
         return LayerNorm(tensors.weight(role, size), tensors.bias(role, size), epsilon)
 
     def layer(tensors: Tensors, _: int) -> Layer:
         attention = Attention(*_projections(tensors, sizes, bias), sizes.heads, rope=rope)
-        up, down = tensors.linear("up_proj", wide, hidden, True), tensors.linear("down_proj", hidden, wide, True)
-        mlp = PlainMlp(up, down, activation)
+        mlp = parts.plain_mlp(tensors, activation, bias=True)
         if not is_parallel:
             return parts.pre_norm_layer(tensors, attention, mlp)
         first, second = (norm(tensors, role, hidden) for role in ("attention_norm", "mlp_norm"))

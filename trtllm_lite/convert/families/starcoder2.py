@@ -10,7 +10,6 @@ from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.mlp import PlainMlp
 from trtllm_lite.network.norms import LayerNorm
 
 NAMES = {
@@ -32,7 +31,7 @@ def read_model(config: ConfigFields) -> Decoder:
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
     epsilon, bias = config.number("norm_epsilon", 1e-5), config.flag("use_bias", True)
     window = config.nullable_integer("sliding_window", 0) or 0
-    hidden, wide = sizes.hidden_size, sizes.intermediate_size
+    hidden = sizes.hidden_size
 
     def norm(tensors: Tensors, role: str, size: int) -> LayerNorm:
         return LayerNorm(tensors.weight(role, size), tensors.bias(role, size), epsilon)
@@ -40,8 +39,7 @@ def read_model(config: ConfigFields) -> Decoder:
     def layer(tensors: Tensors, _: int) -> Layer:
         query, key, value, output = parts.projections(tensors, bias, bias)
         attention = Attention(query, key, value, output, sizes.heads, rope=rope, window=window)
-        up, down = tensors.linear("up_proj", wide, hidden, bias), tensors.linear("down_proj", hidden, wide, bias)
-        return parts.pre_norm_layer(tensors, attention, PlainMlp(up, down, activation))
+        return parts.pre_norm_layer(tensors, attention, parts.plain_mlp(tensors, activation, bias))
 
     parts = UsualParts(sizes, Tensors(NAMES), norm)
     table = parts.tensors.weight("embedding", sizes.vocab_size, hidden)

@@ -36,8 +36,8 @@ _QUANTIZED_DTYPE = "float16"
 class GgufTensor:
     """A tensor of the file: ``raw`` is the reader's object, ``name`` Hugging Face's name.
 
-    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the number of
-    heads whose queries, keys and values were separated, 0 for none; ``offset`` is the amount by which the stored values
+    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the numbers of
+    query heads and of key/value heads whose queries, keys and values were separated; ``offset`` is the amount by which the stored values
     are too large. With ``is_row`` a vector stands for a matrix of one row. An ``is_decay`` tensor holds -exp(a) of
     the values a, an ``is_squeezed`` one is a convolution of which axes of 1 may be absent, ``form`` is the shape of a
     tensor whose axes differ from the source's, and ``tiles`` says how heads were reordered.
@@ -47,7 +47,7 @@ class GgufTensor:
     name: str
     transposed: bool = False
     interleaved_heads: int = 0
-    parted_heads: int = 0
+    parted_heads: tuple[int, int] | None = None
     offset: float = 0.0
     is_row: bool = False
     is_decay: bool = False
@@ -88,14 +88,15 @@ class GgufTensor:
         if role is None or role not in names:
             return cls(raw, raw.name)
         num_heads = _integer(config.get("num_attention_heads"))
+        kv_heads = _integer(config.get("num_key_value_heads", num_heads))
         interleaved = {"q_proj": num_heads, "k_proj": _integer(config.get("num_key_value_heads"))}.get(role, 0)
         return cls(
             raw,
             _name(names[role], layer) + ("" if role in declared.bare else f".{suffix}"),
             transposed=role in declared.transposed and suffix == "weight",
             interleaved_heads=interleaved if declared.interleaved_rope else 0,
-            parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,
-            offset=1.0 if _adds_one(role, declared) else 0.0,
+            parted_heads=(num_heads, kv_heads) if declared.qkv_apart and role == "qkv_proj" else None,
+            offset=1.0 if suffix == "weight" and _adds_one(role, declared) else 0.0,
             is_row=role in _ONE_ROW and len(raw.shape) == 1,
             is_decay=role in declared.decays,
             is_squeezed=role in declared.squeezed and suffix == "weight",
@@ -132,9 +133,8 @@ class GgufTensor:
             values = values.T
         if self.interleaved_heads:
             values = halves_from_pairs(values, self.interleaved_heads)
-        if self.parted_heads:
-            by_kind = values.reshape(3, self.parted_heads, -1, *values.shape[1:])
-            values = by_kind.swapaxes(0, 1).reshape(values.shape)
+        if self.parted_heads is not None:
+            values = _joined_heads(values, *self.parted_heads)
         if self.tiles is not None:
             values = self.tiles.undone(values)
         if self.is_squeezed:
@@ -270,6 +270,20 @@ def check_num_experts(path: Path, tensors: Iterable[Any], config: Mapping[str, A
 def expand(tensor: Any) -> NDArray:
     """The values of the reader's tensor: a view for plain types, float32 for quantized ones."""
     return _expand_rows(tensor.data, tensor.tensor_type).reshape(_shape(tensor))
+
+
+def _joined_heads(rows: NDArray, num_heads: int, kv_heads: int) -> NDArray:
+    """The ``rows`` of all queries, all keys and all values in another order: those of each key/value head together.
+
+    Rows that these heads cannot share out keep their order; the family then names the shape that it expects.
+    """
+    total = num_heads + 2 * kv_heads
+    if kv_heads < 1 or num_heads % kv_heads or len(rows) % total:
+        return rows
+    size = len(rows) // total
+    parts = np.split(rows, [num_heads * size, (num_heads + kv_heads) * size])
+    by_head = [part.reshape(kv_heads, -1, *rows.shape[1:]) for part in parts]
+    return np.concatenate(by_head, 1).reshape(rows.shape)
 
 
 def _adds_one(role: str, declared: Gguf) -> bool:

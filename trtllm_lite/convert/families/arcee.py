@@ -1,0 +1,38 @@
+"""Arcee's AFM (https://huggingface.co/arcee-ai/AFM-4.5B): Llama whose MLP squares ReLU and has no gate."""
+
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_sizes
+from trtllm_lite.convert.fields.rope import read_rope
+from trtllm_lite.convert.parts.usual import UsualParts, rms_norm
+from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.mlp import SquaredRelu
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; all projections of a block have biases, or none has."""
+    config.expect("hidden_act", "relu2")
+    sizes, attention_bias, mlp_bias = read_sizes(config), config.flag("attention_bias"), config.flag("mlp_bias")
+    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
+    parts = UsualParts(sizes, Tensors(TENSOR_NAMES), rms_norm(config, 1e-5))
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        attention = Attention(*parts.projections(tensors, attention_bias, attention_bias), sizes.heads, rope=rope)
+        return parts.pre_norm_layer(tensors, attention, parts.plain_mlp(tensors, SquaredRelu(), mlp_bias))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+FAMILY = Family(
+    name="arcee",
+    architectures=("ArceeForCausalLM",),
+    read_model=read_model,
+    gguf=Gguf(
+        "arcee",
+        interleaved_rope=True,
+        flags={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
+    ),
+)
