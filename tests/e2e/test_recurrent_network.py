@@ -81,6 +81,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "granitemoehybrid": ("granitemoehybrid", {}),
     "granitemoehybrid-dense-rope": ("granitemoehybrid", {"num_local_experts": 0, "position_embedding_type": "rope"}),
+    "granitemoehybrid-all-attention": (
+        "granitemoehybrid",
+        {
+            **{"num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "rope"},
+            "layer_types": ["attention"] * 3,
+        },
+    ),
     "granitemoehybrid-odd-heads-biased-tied": (
         "granitemoehybrid",
         {

@@ -33,7 +33,7 @@ SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attent
 WITHOUT_HEAD_DIM = (
     *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
     *("granitemoe", "deepseek_v2", "deepseek_v3", "kimi_linear", "lfm2", "lfm2_moe"),
-    *("bamba", "falcon_h1", "granitemoehybrid"),
+    *("bamba", "falcon_h1", "granitemoehybrid", "cohere2", "stablelm", "phi"),
 )
 _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
@@ -109,6 +109,8 @@ def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
     if family == "gpt2":
         names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
         return {names[name]: value for name, value in shape.items() if name in names}
+    if family == "falcon":
+        return {name: value for name, value in shape.items() if name in ("hidden_size", "num_attention_heads")}
     lacking = {"head_dim"} if family in WITHOUT_HEAD_DIM else set()
     if family == "gpt_neox":
         lacking.add("num_key_value_heads")

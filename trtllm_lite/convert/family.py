@@ -38,13 +38,13 @@ class Gguf:
     of the query and key projections so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
     matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms; with
     ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
-    all three of one key/value head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
-    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Families that share
-    an architecture are told apart by ``has_experts``, by ``gating``, the number of the router's scoring function (1,
-    softmax, if a file has none), or by the key ``marker``, which only one of them has. ``bare`` are roles whose tensors
-    have no .weight in the source. ``by_head`` are roles of matrices that llama.cpp splits into two tensors: the first
-    rows of each head, with axes swapped, and the other rows of each head. ``end_tokens`` end texts although files do
-    not list them.
+    all three of one key/value head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the
+    config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Families
+    that share an architecture are told apart by ``has_experts``, by ``gating``, the number of the router's scoring
+    function (1, softmax, if a file has none), or by the key ``marker``, which only one of them has. ``bare`` are roles
+    whose tensors have no .weight in the source. ``by_head`` are roles of matrices that llama.cpp splits into two
+    tensors: the first rows of each head, with axes swapped, and the other rows of each head. ``end_tokens`` end texts
+    although files do not list them.
 
     Of recurrent layers: ``without_suffix`` are roles whose tensors have no .weight in the file; ``decays`` are roles of
     logarithms a that llama.cpp stores as -exp(a); ``squeezed`` are roles of convolutions [channels, 1, width] that it

@@ -167,6 +167,21 @@ def test_keys_that_newer_converters_write(family: str, key: str, value: Any, tmp
     assert newer.config == plain.config
 
 
+def test_dense_granite_4_is_granite_3_with_keys_of_recurrent_layers(tmp_path: Path) -> None:
+    """llama.cpp takes the size of the MLP from experts that the models do not have."""
+    of_mamba = {"conv_kernel": 4, "state_size": 256, "group_count": 1, "inner_size": 120, "time_step_rank": 6}
+    of_experts = {"expert_count": 0, "expert_used_count": 0, "expert_shared_feed_forward_length": 91}
+    newer = {f"granite.ssm.{key}": value for key, value in of_mamba.items()}
+    newer |= {f"granite.{key}": value for key, value in of_experts.items()}
+    newer |= {"granite.feed_forward_length": 77, "granite.rope.scaling.finetuned": True}
+    configs = [
+        open_gguf(write_gguf(tiny_model("granite"), tmp_path / f"{number}.gguf", metadata=metadata))
+        for number, metadata in enumerate(({}, newer))
+    ]
+    networks = [map_model(source, "float32").model for source in configs]
+    assert networks[0] == networks[1]
+
+
 def test_exaones_epsilon_has_two_names(tmp_path: Path) -> None:
     names = ("exaone.attention.layer_norm_rms_epsilon", "exaone.attention.layer_norm_epsilon")
     for own, other in (names, reversed(names)):

@@ -76,6 +76,7 @@ PARAMETERS = {
     "bamba-9b": 9_780_243_584,
     "falcon-h1-0.5b": 521_411_104,
     "granite-4.0-h-small": 32_207_346_176,
+    "granite-4.0-micro": 3_402_836_480,
     "nemotron-nano-9b-v2": 8_888_228_608,
     "nemotron-3-nano-30b-a3b": 31_577_940_800,  # and with corrections of scores
     "granite-3.0-1b-a400m": 1_334_628_352,

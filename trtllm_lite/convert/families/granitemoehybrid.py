@@ -1,5 +1,6 @@
 """Granite 4 (https://www.ibm.com/granite), such as 4.0-H-Small: Mamba-2 (arXiv 2405.21060) in most layers, attention in
-the others, and an MLP that all tokens share, perhaps beside a mixture of experts.
+the others, and an MLP that all tokens share, perhaps beside a mixture of experts. Dense ones, such as 4.0-Micro, have
+attention in all layers.
 """
 
 from dataclasses import replace
@@ -28,6 +29,8 @@ def read_model(config: ConfigFields) -> Decoder:
     apart = config.flag("experts_apart")  # in GGUF files, which may also rotate parts of heads, as Bamba does
     granite = GraniteParts.read(config, NAMES, RopeDefaults(part=1.0) if apart else USUAL_ROPE)
     config.expect("position_embedding_type", "nope", "rope")
+    config.expect("normalization_function", "rmsnorm")
+    config.take("init_method")  # a key of training
     rope = granite.parts.rope if config.take("position_embedding_type") == "rope" else None
     kinds = read_layer_kinds(config, "layer_types", granite.parts.sizes.num_hidden_layers, MIXERS, RECURRENT)
     mamba, experts = MambaParts.read(config, _HEADS), _read_experts(config, granite)

@@ -37,10 +37,10 @@ class GgufTensor:
     """A tensor of the file: ``raw`` is the reader's object, ``name`` Hugging Face's name.
 
     ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the numbers of
-    query heads and of key/value heads whose queries, keys and values were separated; ``offset`` is the amount by which the stored values
-    are too large. With ``is_row`` a vector stands for a matrix of one row. An ``is_decay`` tensor holds -exp(a) of
-    the values a, an ``is_squeezed`` one is a convolution of which axes of 1 may be absent, ``form`` is the shape of a
-    tensor whose axes differ from the source's, and ``tiles`` says how heads were reordered.
+    query heads and of key/value heads whose queries, keys and values were separated; ``offset`` is the amount by which
+    the stored values are too large. With ``is_row`` a vector stands for a matrix of one row. An ``is_decay`` tensor
+    holds -exp(a) of the values a, an ``is_squeezed`` one is a convolution of which axes of 1 may be absent, ``form`` is
+    the shape of a tensor whose axes differ from the source's, and ``tiles`` says how heads were reordered.
     """
 
     raw: Any
