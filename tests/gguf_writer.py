@@ -42,6 +42,11 @@ _POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_SHARED_EXPERTS = {
+    "mlp.gate.e_score_correction": "exp_probs_b",
+    "mlp.gate.moe_statics.e_score_correction": "exp_probs_b",
+    **{f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+}
 _DELTA = {
     "post_attention_layernorm": "post_attention_norm",
     "linear_attn.in_proj_qkv": "attn_qkv",
@@ -166,9 +171,12 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "self_attn.kv_b_proj": "attn_kv_b",
         "self_attn.k_b_proj": "attn_k_b",
         "self_attn.v_b_proj": "attn_v_b",
-        "mlp.gate.e_score_correction": "exp_probs_b",
-        **{f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+        **_SHARED_EXPERTS,
     },
+    "dots1": _SHARED_EXPERTS,
+    "ernie4_5-moe": _SHARED_EXPERTS,
+    "glm4moe": {**_SHARED_EXPERTS, "post_attention_layernorm": "post_attention_norm"},
+    "minimax-m2": {"mlp.e_score_correction": "exp_probs_b"},
     "llama4": {
         "feed_forward.router": "ffn_gate_inp",
         **{f"feed_forward.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
@@ -184,6 +192,10 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
 _ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    **dict.fromkeys(("glm4_moe", "solar_open"), "glm4moe"),
+    "ernie4_5_moe": "ernie4_5-moe",
+    "minimax_m2": "minimax-m2",
     "cohere": "command-r",
     "phi": "phi2",
     "gpt_neox": "gptneox",
@@ -337,7 +349,7 @@ def _by_head(
     """``tensors`` with one matrix per head for keys from latents, transposed, and another for values."""
     for name, tensor in tensors:
         if name.endswith("e_score_correction_bias"):
-            yield name.replace("_bias", ".bias"), tensor
+            yield name.removesuffix("_bias") + ".bias", tensor.squeeze()
         elif name.endswith("kv_b_proj.weight") and not whole_heads:
             heads = tensor.reshape(config.num_attention_heads, -1, tensor.shape[-1])
             keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
@@ -485,8 +497,7 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
     """Metadata of latent attention, in which a cache has one key/value head: a latent and a rotated key."""
     rope, latent = config.rope_parameters, config.kv_lora_rank
-    is_v3 = config.model_type == "deepseek_v3"
-    groups = {"expert_group_count": config.n_group, "expert_group_used_count": config.topk_group} if is_v3 else {}
+    is_v3 = config.model_type != "deepseek_v2"
     yarn = {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": rope.get("factor"),
@@ -501,9 +512,50 @@ def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
         "attention.value_length_mla": config.v_head_dim,
         **{"rope.dimension_count": config.qk_rope_head_dim, "rope.freq_base": rope["rope_theta"]},
         **(yarn if rope["rope_type"] == "yarn" else {}),
-        **{"leading_dense_block_count": config.first_k_dense_replace, "expert_count": config.n_routed_experts},
-        **{"expert_shared_count": config.n_shared_experts, "expert_weights_scale": config.routed_scaling_factor},
-        **{"expert_gating_func": 2 if is_v3 else 1, "expert_weights_norm": config.norm_topk_prob or None, **groups},
+        **_shared_experts_metadata(config, is_v3),
+    }
+
+
+def _shared_experts_metadata(config: Any, scores_by_sigmoid: bool = True) -> dict[str, Any]:
+    """Metadata of mixtures of experts like DeepSeek's; those with sigmoids have groups of experts."""
+    groups = {"expert_group_count": "n_group", "expert_group_used_count": "topk_group"} if scores_by_sigmoid else {}
+    types = getattr(config, "mlp_layer_types", None)
+    return {
+        "leading_dense_block_count": types.count("dense") if types else getattr(config, "first_k_dense_replace", 0),
+        **{"expert_count": config.n_routed_experts, "expert_shared_count": config.n_shared_experts},
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2 if scores_by_sigmoid else 1,
+        "expert_weights_norm": config.norm_topk_prob or None,
+        **{key: getattr(config, name) for key, name in groups.items()},
+    }
+
+
+def _glm4moe_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    """Metadata of GLM-4.5, Solar Open and dots.llm1."""
+    rope = config.rope_parameters
+    return {
+        **_llama_metadata(config, head_dim),
+        "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1)),
+        **_shared_experts_metadata(config),
+    }
+
+
+def _minimax_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "rope.dimension_count": config.rotary_dim,
+        **{"expert_feed_forward_length": config.intermediate_size, "expert_gating_func": 2},
+    }
+
+
+def _ernie_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        **{"expert_count": config.moe_num_experts, "expert_used_count": config.moe_k},
+        "interleave_moe_layer_step": config.moe_layer_interval,
+        "leading_dense_block_count": config.moe_layer_start_index,
+        "expert_shared_count": config.moe_num_shared_experts,
+        "expert_shared_feed_forward_length": config.intermediate_size // config.num_key_value_heads,
     }
 
 
@@ -736,6 +788,9 @@ _OWN_METADATA = {
     "mistral3": _mistral3_metadata,
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
+    **dict.fromkeys(("dots1", "glm4moe"), _glm4moe_metadata),
+    "minimax-m2": _minimax_metadata,
+    "ernie4_5-moe": _ernie_metadata,
     "gpt-oss": _gpt_oss_metadata,
     "llama4": _llama4_metadata,
     "bert": _bert_metadata,

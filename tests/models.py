@@ -32,7 +32,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
-    *("deepseek_v2", "deepseek_v3"),
+    *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -188,6 +188,29 @@ _FAMILY: dict[str, dict[str, Any]] = {
             **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
             **{"mscale": 0.7, "mscale_all_dim": 0.9},
         },
+    },
+    "dots1": {
+        **{"head_dim": 14, "sliding_window": 7, "max_window_layers": 2, "norm_topk_prob": True},
+        **{"n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 37},
+        **{"first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+    },
+    "glm4_moe": {
+        **{"head_dim": 20, "attention_bias": True, "use_qk_norm": True},
+        **{"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2},
+        **{"moe_intermediate_size": 37, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+    },
+    "glm4_moe_lite": {
+        **{"num_key_value_heads": 6, "q_lora_rank": 26, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 7, "num_experts_per_tok": 3},
+        "moe_intermediate_size": 37,
+    },
+    "solar_open": {"head_dim": 14, "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+    "minimax_m2": {
+        **{"head_dim": 20, "rotary_dim": 8, "num_local_experts": 9, "num_experts_per_tok": 4, "intermediate_size": 37},
+    },
+    "ernie4_5_moe": {
+        **{"moe_num_experts": 7, "moe_k": 3, "moe_intermediate_size": 37, "moe_num_shared_experts": 2},
+        "tie_word_embeddings": True,
     },
     "llama4": {
         **{"head_dim": 14, "num_local_experts": 5, "intermediate_size": 37, "intermediate_size_mlp": 53},

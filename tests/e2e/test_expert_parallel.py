@@ -25,8 +25,14 @@ SIZES = [(2, 2), (4, 2), (3, 3)]  # tp_size, moe_ep_size
 EXPERTS = 12  # number of experts in every family, divisible by all of SIZES
 
 
+_NAMES = {
+    **dict.fromkeys(("gpt_oss", "granitemoe", "llama4", "mixtral"), "num_local_experts"),
+    **dict.fromkeys(("dots1", "glm4_moe", "glm4_moe_lite", "solar_open"), "n_routed_experts"),
+}
+
+
 def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
-    name = "num_local_experts" if family in ("gpt_oss", "granitemoe", "llama4", "mixtral") else "num_experts"
+    name = _NAMES.get(family, "num_experts")
     return checkpoint_of(family, directory, **{name: EXPERTS, "num_key_value_heads": 6, **overrides})
 
 

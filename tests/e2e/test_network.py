@@ -93,6 +93,33 @@ CASES |= {
             **{"q_lora_rank": None, "rope_parameters": None},
         },
     ),
+    "dots1": ("dots1", {}),
+    "dots1-biased-unnormalized": (
+        "dots1",
+        {"attention_bias": True, "norm_topk_prob": False, "sliding_window": None, "n_group": 2, "topk_group": 1},
+    ),
+    "ernie4_5_moe": ("ernie4_5_moe", {}),
+    "ernie4_5_moe-every-second-unshared-untied": (
+        "ernie4_5_moe",
+        {
+            **{"moe_layer_start_index": 0, "moe_layer_end_index": 2, "moe_layer_interval": 2, "num_hidden_layers": 5},
+            **{"moe_num_shared_experts": 0, "tie_word_embeddings": False},
+        },
+    ),
+    "glm4_moe": ("glm4_moe", {}),
+    "glm4_moe-unnormed-unbiased": (
+        "glm4_moe",
+        {"use_qk_norm": False, "attention_bias": False, "n_group": 1, "topk_group": 1},
+    ),
+    "glm4_moe_lite": ("glm4_moe_lite", {}),
+    "glm4_moe_lite-layer-types": (
+        "glm4_moe_lite",
+        {"mlp_layer_types": ["sparse", "dense", "sparse"], "q_lora_rank": None, "rope_interleave": False},
+    ),
+    "solar_open": ("solar_open", {}),
+    "solar_open-biased-tied": ("solar_open", {"attention_bias": True, "tie_word_embeddings": True}),
+    "minimax_m2": ("minimax_m2", {}),
+    "minimax_m2-whole-heads-tied": ("minimax_m2", {"rotary_dim": 20, "tie_word_embeddings": True}),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (

@@ -24,6 +24,9 @@ ShapeTest = Callable[[Mapping[str, Any], tuple[int, ...]], bool]
 # Buffers that old versions of transformers saved; they can be computed from the config.
 ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
 
+# Tensors in GGUF files of layers that draft (MTP), which come after the others: those that have no role.
+GGUF_DRAFTING_TENSORS = (r"blk\.\d+\.nextn\..*",)
+
 
 @dataclass(frozen=True)
 class Gguf:

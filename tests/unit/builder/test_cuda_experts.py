@@ -38,6 +38,12 @@ _LATENTS: dict[str, Any] = {  # the smallest latents that kernels support
 SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24},
+    "dots1": {"moe_intermediate_size": 48, "head_dim": 16},
+    "ernie4_5_moe": {"moe_intermediate_size": 48},
+    "glm4_moe": {"moe_intermediate_size": 48, "head_dim": 16},
+    "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
+    "minimax_m2": {"head_dim": 16},
+    "solar_open": {"moe_intermediate_size": 48, "head_dim": 16},
     "mixtral": {"head_dim": 16},
     "olmoe": {},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
@@ -47,11 +53,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # With these seeds no choice of an expert is so close that rounding changes it.
-SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11}
+SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11, "dots1": 5, "solar_open": 7}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 _OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
 _LAYER = ["linear", "grouped_gated_linear", "grouped_linear"]  # kernels of a few rows
-CACHES = {"deepseek_v2": _OF_LATENTS, "deepseek_v3": _OF_LATENTS}
+CACHES = dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), _OF_LATENTS)
 
 
 def network_of(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:

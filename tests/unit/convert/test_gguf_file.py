@@ -44,7 +44,9 @@ _KINDS = {
 
 
 _WRITTEN = {family for family in (*NETWORK_FAMILIES, *MOE_FAMILIES) if all_families()[family].gguf}  # by llama.cpp
-_WRITTEN.add("olmo2")  # written like OLMo 3
+# Written like OLMo 3, like DeepSeek-V3 and like GLM-4.5.
+_READ_AS = {"olmo2": "olmo3", "glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
+_WRITTEN |= _READ_AS.keys()
 # Settings without which a family's tiny model could not be described by a GGUF file.
 _SAID: dict[str, dict[str, Any]] = {
     "deepseek_v3": {
@@ -54,6 +56,7 @@ _SAID: dict[str, dict[str, Any]] = {
         },
     },
     "cohere2": {"num_hidden_layers": 5, "layer_types": None},
+    "dots1": {"sliding_window": None},
     "llama4": {"num_hidden_layers": 4, "no_rope_layers": None, "moe_layers": None, "interleave_moe_layer_step": 2},
     "mistral": {"sliding_window": None},
     "olmo3": {"rope_parameters": None},
@@ -94,6 +97,7 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
     model = tiny_model(family, **_SAID.get(family, {}))
     path = write_gguf(model, tmp_path / "m.gguf")
     config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
+    assert config.family == _READ_AS.get(family, family)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = model(torch.tensor(ids[None])).logits[0].numpy()
@@ -188,6 +192,20 @@ def test_exaones_epsilon_has_two_names(tmp_path: Path) -> None:
         metadata = {"llama.attention.layer_norm_rms_epsilon": None, own: 0.25, other: None}
         path = write_gguf(tiny_model("exaone"), tmp_path / "m.gguf", metadata=metadata, architecture="exaone")
         assert open_gguf(path).config["rms_norm_eps"] == 0.25
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "glm4_moe_lite"])
+def test_layers_that_draft_are_left_out(family: str, tmp_path: Path) -> None:
+    """They follow the model's layers, and count among the file's blocks."""
+    plain = write_gguf(tiny_model(family), tmp_path / "plain.gguf")
+    name = gguf.GGUFReader(plain).fields["general.architecture"].contents()
+    extra = {f"blk.3.{tensor}.weight": np.ones(60, np.float32) for tensor in ("attn_norm", "nextn.enorm")}
+    metadata = {f"{name}.block_count": 4, f"{name}.nextn_predict_layers": 1}
+    drafting = write_gguf(tiny_model(family), tmp_path / "drafting.gguf", metadata=metadata, extra=extra)
+    models = [map_model(open_gguf(path), "auto").model for path in (plain, drafting)]
+    assert models[0] == models[1]
+    with pytest.raises(ConvertError, match=r"nextn_predict_layers to be less than block_count \(3\)"):
+        open_gguf(write_gguf(tiny_model(family), tmp_path / "none.gguf", metadata={f"{name}.nextn_predict_layers": 3}))
 
 
 OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6}
@@ -347,7 +365,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
     [
         (
             {"general.architecture": "mamba"},
-            "GGUF architecture 'mamba', expected one of .*command-r, .*gemma2, .*llama, llama4, mistral",
+            "GGUF architecture 'mamba', expected one of .*command-r, .*gemma2, .*llama, llama4, .*mistral",
         ),
         ({"llama.expert_count": 8}, "num_experts_per_tok: expected an integer"),
         ({"llama.expert_used_count": 2}, r"llama\.expert_used_count: 2 is not mapped"),

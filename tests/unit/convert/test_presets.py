@@ -83,6 +83,12 @@ PARAMETERS = {
     "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200,  # without the draft layer
+    "glm-4.5-air": 106_852_251_264,  # without the draft layer
+    "glm-4.7-flash": 29_943_393_920,  # without the draft layer
+    "dots.llm1": 142_774_381_696,
+    "minimax-m2": 228_689_764_864,
+    "ernie-4.5-21b-a3b": 21_825_437_888,  # without the draft layer
+    "solar-open-100b": 102_651_799_552,
     "llama-4-scout": 107_769_861_248,  # with a norm whose weights are all 1
     "mimo-7b": 7_622_619_136,  # without the draft layer
     "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one token type

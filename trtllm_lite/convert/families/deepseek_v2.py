@@ -5,7 +5,8 @@ from typing import Any
 
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.deepseek import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
+from trtllm_lite.convert.parts.deepseek import deepseek_experts, deepseek_layers, read_groups
+from trtllm_lite.convert.parts.deepseek_gguf import deepseek_gguf
 from trtllm_lite.convert.parts.latent import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.network.decoder import Decoder
 
@@ -22,7 +23,8 @@ def read_model(config: ConfigFields) -> Decoder:
     groups = read_groups(config, experts, num_best=1, defaults=(1, 1))
     if config.take("topk_method") == "group_limited_greedy":
         experts = replace(experts, groups=groups)
-    return parts.decoder(config, deepseek_layers(config, parts, experts, first_dense=0, num_shared=2))
+    layers = deepseek_layers(config, parts, experts, parts.latent_attention, first_dense=0, num_shared=2)
+    return parts.decoder(config, layers)
 
 
 def _topk_method(config: dict[str, Any]) -> str:

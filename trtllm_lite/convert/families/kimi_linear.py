@@ -7,17 +7,16 @@ from dataclasses import replace
 from trtllm_lite.common.vocabulary import RECURRENT
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.deepseek import deepseek_experts, read_groups
+from trtllm_lite.convert.parts.deepseek import NUM_DRAFTING_LAYERS, read_sparse_layers, sigmoid_experts
 from trtllm_lite.convert.parts.kimi_delta import KIMI_DELTA_NAMES, KimiDeltaParts
 from trtllm_lite.convert.parts.kimi_gguf import KIMI_GGUF
 from trtllm_lite.convert.parts.latent import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.convert.parts.moe import layer_block
 from trtllm_lite.convert.parts.usual import rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
-from trtllm_lite.errors import shown
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.moe import Scoring, SharedExpert
+from trtllm_lite.network.moe import SharedExpert
 from trtllm_lite.network.rope import Rope
 
 _MOE = "model.layers.{layer}.block_sparse_moe"
@@ -47,13 +46,11 @@ def read_model(config: ConfigFields) -> Decoder:
     for key, value in (("hidden_act", "silu"), ("mla_use_nope", True), ("use_grouped_topk", True)):
         config.expect(key, value)
     config.expect("moe_router_activation_func", "sigmoid")
-    config.expect("num_nextn_predict_layers", 0)
     parts = _without_rope(config)
-    scoring: Scoring = "normalized_sigmoid" if config.flag("norm_topk_prob", True) else "sigmoid"
-    experts = replace(deepseek_experts(config, parts, scoring, inner=1024, scale=2.446), is_corrected=True)
-    experts = replace(experts, groups=read_groups(config, experts, num_best=2, defaults=(1, 1)))
+    config.expect(NUM_DRAFTING_LAYERS, 0)
+    experts = sigmoid_experts(config, parts, inner=1024, scale=2.446)
     shared_wide = experts.intermediate_size * config.integer("n_shared_experts", 1)
-    delta, sparse = KimiDeltaParts.read(config, parts), _read_sparse(config, parts.sizes.num_hidden_layers)
+    delta, sparse = KimiDeltaParts.read(config, parts), read_sparse_layers(config, parts.sizes.num_hidden_layers, 1)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         shared = SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide))
@@ -72,17 +69,6 @@ def _without_rope(config: ConfigFields) -> LatentParts:
     rank = None if config.take("q_lora_rank") is None else parts.query_rank
     norm, rope = rms_norm(config, epsilon=1e-5), Rope((0.0,) * (parts.heads.rotary_dim // 2))
     return replace(parts, query_rank=rank, norm=norm, rope=rope)
-
-
-def _read_sparse(config: ConfigFields, layers: int) -> list[bool]:
-    """For each layer whether it has experts, by ``mlp_layer_types``, or else ``first_k_dense_replace``."""
-    dense, types = config.integer("first_k_dense_replace", 1, minimum=0), config.take("mlp_layer_types")
-    if types is None:
-        return [number >= dense for number in range(layers)]
-    if not isinstance(types, list) or len(types) != layers or not all(kind in ("dense", "sparse") for kind in types):
-        config.problem("mlp_layer_types", f"expected {layers} times dense or sparse, found {shown(types)}")
-        return [False] * layers
-    return [kind == "sparse" for kind in types]
 
 
 FAMILY = Family(

@@ -1,34 +1,54 @@
-"""Makes the layers with experts that DeepSeek's generations share."""
+"""Makes the mixtures of experts that DeepSeek's generations share with many models of others."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from trtllm_lite.convert.family import Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.latent import LatentParts
-from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MoeParts, layer_block
+from trtllm_lite.convert.parts.moe import MoeParts, layer_block
+from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
+from trtllm_lite.errors import shown
 from trtllm_lite.network.expert_groups import ExpertGroups
-from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.layers import Block, Layer
 from trtllm_lite.network.moe import Scoring, SharedExpert
 
 _MAX_GROUPS = 1024
-_SCORES = {1: "softmax", 2: "sigmoid"}  # keys are llama.cpp's numbers
-_LAYER = "blk.{layer}"
 _OF_TRAINING = ("aux_loss_alpha", "seq_aux", "ep_size")
+NUM_DRAFTING_LAYERS = "num_nextn_predict_layers"
 
 
 def deepseek_experts(
-    config: ConfigFields, parts: LatentParts, scoring: Scoring, *, inner: int, scale: float
+    config: ConfigFields, parts: LlamaParts, scoring: Scoring, *, inner: int, scale: float
 ) -> MoeParts:
-    """The experts; ``inner`` and ``scale`` are the generation's default inner features and factor of shares."""
+    """The experts; ``inner`` and ``scale`` are the family's default inner features and factor of shares."""
     config.rename({"n_routed_experts": "num_experts"})
     config.expect("moe_layer_freq", 1)
     for key in _OF_TRAINING:
         config.take(key)
     experts = MoeParts.read(config, parts, config.integer("moe_intermediate_size", inner), scoring)
     return replace(experts, scale=config.number("routed_scaling_factor", scale))
+
+
+def sigmoid_experts(
+    config: ConfigFields,
+    parts: LlamaParts,
+    *,
+    inner: int,
+    scale: float,
+    groups: tuple[int, int] = (1, 1),
+    normalized: bool = True,
+) -> MoeParts:
+    """The experts of DeepSeek-V3 and models like it, with corrections for the choice (arXiv 2412.19437).
+
+    Further defaults of the family are the number of groups and of those chosen, and whether shares are ``normalized``.
+    Drafting layers (MTP), which come last, are left out.
+    """
+    config.expect("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1 names the choice here
+    config.expect("topk_method", "noaux_tc")
+    config.integer(NUM_DRAFTING_LAYERS, 0, minimum=0)
+    scoring: Scoring = "normalized_sigmoid" if config.flag("norm_topk_prob", normalized) else "sigmoid"
+    experts = replace(deepseek_experts(config, parts, scoring, inner=inner, scale=scale), is_corrected=True)
+    return replace(experts, groups=read_groups(config, experts, num_best=2, defaults=groups))
 
 
 def read_groups(
@@ -49,84 +69,33 @@ def read_groups(
     return ExpertGroups(count, top, num_best) if count > 1 else None
 
 
+def read_sparse_layers(config: ConfigFields, layers: int, first_dense: int) -> list[bool]:
+    """For each layer whether it has experts, by ``mlp_layer_types``, or else ``first_k_dense_replace``."""
+    dense, types = config.integer("first_k_dense_replace", first_dense, minimum=0), config.take("mlp_layer_types")
+    if types is None:
+        return [number >= dense for number in range(layers)]
+    if not isinstance(types, list) or len(types) != layers or not all(kind in ("dense", "sparse") for kind in types):
+        config.problem("mlp_layer_types", f"expected {layers} times dense or sparse, found {shown(types)}")
+        return [False] * layers
+    return [kind == "sparse" for kind in types]
+
+
 def deepseek_layers(
-    config: ConfigFields, parts: LatentParts, experts: MoeParts, *, first_dense: int, num_shared: int
+    config: ConfigFields,
+    parts: LlamaParts,
+    experts: MoeParts,
+    attention: Callable[[Tensors, int], Block],
+    *,
+    first_dense: int,
+    num_shared: int,
 ) -> tuple[Layer, ...]:
     """All layers: dense ones (``first_dense`` by default), then those with experts, ``num_shared`` of them shared."""
-    dense = config.integer("first_k_dense_replace", first_dense, minimum=0)
+    sparse = read_sparse_layers(config, parts.sizes.num_hidden_layers, first_dense)
     shared_wide = experts.intermediate_size * config.integer("n_shared_experts", num_shared)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         shared = SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide))
-        block = layer_block(experts, tensors, number >= dense, shared)
-        return parts.pre_norm_layer(tensors, parts.latent_attention(tensors), block)
+        block = layer_block(experts, tensors, sparse[number], shared)
+        return parts.pre_norm_layer(tensors, attention(tensors, number), block)
 
     return parts.layers(layer)
-
-
-def deepseek_gguf(gating: int, topk_method: Callable[[dict[str, Any]], str]) -> Gguf:
-    """How llama.cpp stores a generation whose routers score as ``gating`` says (conversion/deepseek.py)."""
-    return Gguf(
-        "deepseek2",
-        roles={
-            f"{_LAYER}.attn_q_a": "q_a_proj",
-            f"{_LAYER}.attn_q_a_norm": "q_a_norm",
-            f"{_LAYER}.attn_q_b": "q_b_proj",
-            f"{_LAYER}.attn_kv_a_mqa": "kv_a_proj",
-            f"{_LAYER}.attn_kv_a_norm": "kv_a_norm",
-            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # files of 2024 do not split this tensor
-            f"{_LAYER}.exp_probs_b": "correction",
-        },
-        keys={
-            **MOE_GGUF_KEYS,
-            "attention.q_lora_rank": "q_lora_rank",
-            "attention.kv_lora_rank": "kv_lora_rank",
-            "attention.key_length_mla": "qk_head_dim",
-            "attention.value_length": "cached_value_dim",
-            "attention.value_length_mla": "v_head_dim",
-            "rope.dimension_count": "qk_rope_head_dim",
-            "leading_dense_block_count": "first_k_dense_replace",
-            "expert_shared_count": "n_shared_experts",
-            "expert_weights_scale": "routed_scaling_factor",
-            "expert_group_count": "n_group",
-            "expert_group_used_count": "topk_group",
-            "expert_gating_func": "scoring_func",
-        },
-        config=lambda config: _gguf_config(config) | {"topk_method": topk_method(config)},
-        has_experts=True,
-        gating=gating,
-        bare=("correction",),
-        by_head={"kv_b_proj": (f"{_LAYER}.attn_k_b", f"{_LAYER}.attn_v_b")},
-    )
-
-
-def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the true sizes of heads, not those of latent caches; without entries that the file leaves out."""
-    rotary = config["qk_rope_head_dim"]
-    whole, value = config.get("qk_head_dim", config["head_dim"]), config.get("v_head_dim", config["cached_value_dim"])
-    gating = config.get("scoring_func", 1)
-    return {
-        "head_dim": rotary,
-        "qk_head_dim": whole,
-        "qk_nope_head_dim": whole - rotary,
-        "v_head_dim": value,
-        "cached_value_dim": None,
-        "num_key_value_heads": config["num_attention_heads"],
-        "q_lora_rank": config.get("q_lora_rank") or None,
-        "n_group": config.get("n_group", 1),
-        "topk_group": config.get("topk_group", 1),
-        "norm_topk_prob": config.get("norm_topk_prob", False),
-        "routed_scaling_factor": config.get("routed_scaling_factor", 1.0),
-        "scoring_func": _SCORES.get(gating, gating),
-        "rope_parameters": _rope_parameters(config["rope_parameters"]),
-    }
-
-
-def _rope_parameters(rope: dict[str, Any]) -> dict[str, Any]:
-    """YaRN's parameters with ``mscale`` and ``mscale_all_dim``; llama.cpp stores 0.1 * ``mscale_all_dim`` alone."""
-    log_multiplier = rope.get("log_multiplier")
-    if log_multiplier is None:
-        return rope
-    mscale = round(10 * log_multiplier, 6)  # the stored number is a float32
-    left = {key: value for key, value in rope.items() if key != "log_multiplier"}
-    return {**left, "mscale": mscale, "mscale_all_dim": mscale}

@@ -6,8 +6,6 @@ from trtllm_lite.convert.family import Gguf
 from trtllm_lite.convert.parts.mamba_gguf import wrong_gguf
 from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS
 
-# Tensors of layers that draft (MTP), without a role: an embedding and a head of their own.
-GGUF_DRAFTING_TENSORS = (r"blk\.\d+\.nextn\..*",)
 DRAFTING_LAYERS = "mtp_num_hidden_layers"
 _LAYER = "blk.{layer}"
 _ROLES = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
 from trtllm_lite.convert.fields.rope import read_rope
-from trtllm_lite.convert.parts.moe import MOE_TENSOR_NAMES
+from trtllm_lite.convert.parts.moe import DEEPSEEK_MOE_NAMES
 from trtllm_lite.convert.parts.usual import LlamaParts, rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.latent_attention import LatentAttention, LatentHeads
@@ -17,17 +17,13 @@ from trtllm_lite.network.weight_expression import ByHead, Concat, HalvesFromPair
 
 _LAYER = "model.layers.{layer}"
 LATENT_TENSOR_NAMES: Mapping[str, str] = {
-    **{role: name for role, name in MOE_TENSOR_NAMES.items() if role not in ("k_proj", "v_proj", "q_norm", "k_norm")},
+    **{role: name for role, name in DEEPSEEK_MOE_NAMES.items() if role not in ("k_proj", "v_proj", "q_norm", "k_norm")},
     "q_a_proj": f"{_LAYER}.self_attn.q_a_proj",
     "q_a_norm": f"{_LAYER}.self_attn.q_a_layernorm",
     "q_b_proj": f"{_LAYER}.self_attn.q_b_proj",
     "kv_a_proj": f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
     "kv_a_norm": f"{_LAYER}.self_attn.kv_a_layernorm",
     "kv_b_proj": f"{_LAYER}.self_attn.kv_b_proj",
-    "correction": f"{_LAYER}.mlp.gate.e_score_correction_bias",
-    "shared_gate_proj": f"{_LAYER}.mlp.shared_experts.gate_proj",
-    "shared_up_proj": f"{_LAYER}.mlp.shared_experts.up_proj",
-    "shared_down_proj": f"{_LAYER}.mlp.shared_experts.down_proj",
 }
 _NORM_EPSILON = 1e-6  # epsilon of the norms within attention, whatever the config says of other norms
 
@@ -67,8 +63,8 @@ class LatentParts(LlamaParts):
         parts = sizes, Tensors(LATENT_TENSOR_NAMES), rms_norm(config), rope, read_activation(config)
         return cls(*parts, heads, config.nullable_integer("q_lora_rank", 1536), scale, rotates_pairs)
 
-    def latent_attention(self, tensors: Tensors) -> LatentAttention:
-        """The attention of one layer."""
+    def latent_attention(self, tensors: Tensors, _number: int = 0) -> LatentAttention:
+        """The attention of one layer, which is the same in all."""
         heads, hidden = self.heads, self.sizes.hidden_size
         rows = heads.num_heads * (heads.plain_dim + heads.value_dim)
         up = tensors.weight("kv_b_proj", rows, heads.latent_dim)

@@ -29,6 +29,12 @@ SHARED_EXPERT_NAMES: Mapping[str, str] = {
     **{f"shared_{name}_proj": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
     "shared_expert_gate": f"{_MLP}.shared_expert_gate",
 }
+# The same with experts that all tokens share, and corrections of scores, as in DeepSeek's models.
+DEEPSEEK_MOE_NAMES: Mapping[str, str] = {
+    **MOE_TENSOR_NAMES,
+    "correction": f"{_MLP}.gate.e_score_correction_bias",
+    **{f"shared_{name}_proj": f"{_MLP}.shared_experts.{name}_proj" for name in ("gate", "up", "down")},
+}
 # GGUF's metadata keys (without the architecture) of mixtures of experts.
 MOE_GGUF_KEYS: Mapping[str, str] = {
     "expert_count": "num_experts",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trtllm_lite.common.vocabulary import RECURRENT
-from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
+from trtllm_lite.convert.family import GGUF_DRAFTING_TENSORS, ROTARY_BUFFERS, Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.rope_types import RopeDefaults
-from trtllm_lite.convert.parts.delta_gguf import DRAFTING_LAYERS, GGUF_DRAFTING_TENSORS
+from trtllm_lite.convert.parts.delta_gguf import DRAFTING_LAYERS
 from trtllm_lite.convert.parts.gated_delta_net import DeltaParts, read_recurrent_layers
 from trtllm_lite.convert.parts.predictor import PredictorNames, predicting_decoder
 from trtllm_lite.convert.parts.usual import LlamaParts, one_plus_rms_norm
