@@ -174,6 +174,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         **_SHARED_EXPERTS,
     },
     "dots1": _SHARED_EXPERTS,
+    "exaone-moe": {**_SHARED_EXPERTS, "mlp.e_score_correction": "exp_probs_b"},
     "ernie4_5-moe": _SHARED_EXPERTS,
     "glm4moe": {**_SHARED_EXPERTS, "post_attention_layernorm": "post_attention_norm"},
     "minimax-m2": {"mlp.e_score_correction": "exp_probs_b"},
@@ -195,6 +196,7 @@ _ARCHITECTURES = {
     "glm4_moe_lite": "deepseek2",
     **dict.fromkeys(("glm4_moe", "solar_open"), "glm4moe"),
     "ernie4_5_moe": "ernie4_5-moe",
+    "exaone_moe": "exaone-moe",
     "minimax_m2": "minimax-m2",
     "cohere": "command-r",
     "phi": "phi2",
@@ -522,7 +524,8 @@ def _shared_experts_metadata(config: Any, scores_by_sigmoid: bool = True) -> dic
     types = getattr(config, "mlp_layer_types", None)
     return {
         "leading_dense_block_count": types.count("dense") if types else getattr(config, "first_k_dense_replace", 0),
-        **{"expert_count": config.n_routed_experts, "expert_shared_count": config.n_shared_experts},
+        "expert_count": config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts,
+        "expert_shared_count": getattr(config, "n_shared_experts", None) or config.num_shared_experts,
         "expert_weights_scale": config.routed_scaling_factor,
         "expert_gating_func": 2 if scores_by_sigmoid else 1,
         "expert_weights_norm": config.norm_topk_prob or None,
@@ -537,6 +540,15 @@ def _glm4moe_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         **_llama_metadata(config, head_dim),
         "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1)),
         **_shared_experts_metadata(config),
+    }
+
+
+def _exaone_moe_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_exaone4_metadata(config, head_dim),
+        **_shared_experts_metadata(config),
+        "expert_shared_feed_forward_length": config.moe_intermediate_size * config.num_shared_experts,
+        **{"rope.scaling.type": "none", "nextn_predict_layers": 0},
     }
 
 
@@ -789,6 +801,7 @@ _OWN_METADATA = {
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
     **dict.fromkeys(("dots1", "glm4moe"), _glm4moe_metadata),
+    "exaone-moe": _exaone_moe_metadata,
     "minimax-m2": _minimax_metadata,
     "ernie4_5-moe": _ernie_metadata,
     "gpt-oss": _gpt_oss_metadata,

@@ -33,6 +33,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
+    *("exaone_moe", "flex_olmo"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -212,6 +213,12 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"moe_num_experts": 7, "moe_k": 3, "moe_intermediate_size": 37, "moe_num_shared_experts": 2},
         "tie_word_embeddings": True,
     },
+    "exaone_moe": {
+        **{"head_dim": 14, "sliding_window": 7, "num_experts": 7, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "flex_olmo": {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 37},
     "llama4": {
         **{"head_dim": 14, "num_local_experts": 5, "intermediate_size": 37, "intermediate_size_mlp": 53},
         **{"moe_layers": [0, 2], "no_rope_layers": [1, 1, 0], "floor_scale": 8192},

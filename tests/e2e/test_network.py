@@ -106,6 +106,19 @@ CASES |= {
             **{"moe_num_shared_experts": 0, "tie_word_embeddings": False},
         },
     ),
+    "exaone_moe": ("exaone_moe", {}),
+    "exaone_moe-groups-tied": (
+        "exaone_moe",
+        {
+            **{"num_experts": 8, "n_group": 4, "topk_group": 2, "num_shared_experts": 2, "tie_word_embeddings": True},
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+        },
+    ),
+    "flex_olmo": ("flex_olmo", {}),
+    "flex_olmo-biased-normalized-tied": (
+        "flex_olmo",
+        {"attention_bias": True, "norm_topk_prob": True, "tie_word_embeddings": True},
+    ),
     "glm4_moe": ("glm4_moe", {}),
     "glm4_moe-unnormed-unbiased": (
         "glm4_moe",

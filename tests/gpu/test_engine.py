@@ -33,7 +33,17 @@ SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attent
 WITHOUT_HEAD_DIM = (
     *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
     *("granitemoe", "deepseek_v2", "deepseek_v3", "kimi_linear", "lfm2", "lfm2_moe"),
-    *("bamba", "falcon_h1", "granitemoehybrid", "cohere2", "stablelm", "phi", "ernie4_5_moe", "glm4_moe_lite"),
+    *(
+        "bamba",
+        "falcon_h1",
+        "granitemoehybrid",
+        "cohere2",
+        "stablelm",
+        "phi",
+        "ernie4_5_moe",
+        "flex_olmo",
+        "glm4_moe_lite",
+    ),
 )
 _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
@@ -49,7 +59,8 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA,
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
-    **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "glm4_moe", "solar_open")},
+    **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "exaone_moe")},
+    **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open")},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
     "falcon_h1": {**_MAMBA, "mamba_d_ssm": 128},
     "granitemoe": {"shared_intermediate_size": 80},

@@ -40,6 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24},
     "dots1": {"moe_intermediate_size": 48, "head_dim": 16},
     "ernie4_5_moe": {"moe_intermediate_size": 48},
+    "exaone_moe": {"moe_intermediate_size": 48, "head_dim": 16},
     "glm4_moe": {"moe_intermediate_size": 48, "head_dim": 16},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
     "minimax_m2": {"head_dim": 16},
@@ -53,7 +54,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # With these seeds no choice of an expert is so close that rounding changes it.
-SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11, "dots1": 5, "solar_open": 7}
+SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11, "dots1": 5, "exaone_moe": 8, "solar_open": 7}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 _OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
 _LAYER = ["linear", "grouped_gated_linear", "grouped_linear"]  # kernels of a few rows

@@ -88,6 +88,8 @@ PARAMETERS = {
     "dots.llm1": 142_774_381_696,
     "minimax-m2": 228_689_764_864,
     "ernie-4.5-21b-a3b": 21_825_437_888,  # without the draft layer
+    "k-exaone-236b-a23b": 236_571_156_352,  # without the draft layer
+    "flexolmo-7x7b": 33_270_665_216,
     "solar-open-100b": 102_651_799_552,
     "llama-4-scout": 107_769_861_248,  # with a norm whose weights are all 1
     "mimo-7b": 7_622_619_136,  # without the draft layer

@@ -37,23 +37,19 @@ def read_model(config: ConfigFields) -> Decoder:
     if config.take("rotary_dim") is not None:
         config.assume("partial_rotary_factor", config.integer("rotary_dim") / head_dim)
     parts = LlamaParts.read(config, NAMES, head_dim, rope=RopeDefaults(theta=5000000.0, part=1.0))
-    sizes = parts.sizes
     for key, value in _FIXED.items():
         config.expect(key, value)
     for kind in ("full_attention", "linear_attention", "mlp"):
         config.expect(f"layernorm_{kind}_beta", 1.0)
-    config.expect("attn_type_list", [1] * sizes.num_hidden_layers)
+    config.expect("attn_type_list", [1] * parts.sizes.num_hidden_layers)
     config.expect("expert_gating_func", _SIGMOID)  # of GGUF files
     for key in _UNUSED:
         config.take(key)
-    experts = MoeParts.read(config, parts, sizes.intermediate_size, "normalized_sigmoid")
+    experts = MoeParts.read(config, parts, parts.sizes.intermediate_size, "normalized_sigmoid")
     experts = replace(experts, is_corrected=config.flag("use_routing_bias", True))
 
     def layer(tensors: Tensors, _: int) -> Layer:
-        query_norm = parts.norm(tensors, "q_norm", sizes.num_attention_heads * sizes.head_dim)
-        key_norm = parts.norm(tensors, "k_norm", sizes.num_key_value_heads * sizes.head_dim)
-        attention = parts.attention(parts.projections(tensors), 0, query_norm, key_norm)
-        return parts.pre_norm_layer(tensors, replace(attention, norms_all_heads=True), experts.moe(tensors))
+        return parts.pre_norm_layer(tensors, parts.attention_normed_over_heads(tensors), experts.moe(tensors))
 
     return parts.decoder(config, parts.layers(layer))
 

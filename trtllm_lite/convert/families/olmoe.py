@@ -1,7 +1,5 @@
 """OLMoE (arXiv 2409.02060): mixtures of experts, and norms over all queries and all keys of a token before RoPE."""
 
-from dataclasses import replace
-
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.moe import MOE_GGUF_KEYS, MOE_TENSOR_NAMES, MoeParts, qwen_scoring
@@ -14,15 +12,12 @@ from trtllm_lite.network.layers import Layer
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; ``attention_bias`` gives biases to all four projections of attention."""
     parts = LlamaParts.read(config, MOE_TENSOR_NAMES, epsilon=1e-5)
-    sizes, bias = parts.sizes, config.flag("attention_bias")
+    bias = config.flag("attention_bias")
     config.expect("clip_qkv", None)
-    experts = MoeParts.read(config, parts, sizes.intermediate_size, qwen_scoring(config))
+    experts = MoeParts.read(config, parts, parts.sizes.intermediate_size, qwen_scoring(config))
 
     def layer(tensors: Tensors, _: int) -> Layer:
-        query_norm = parts.norm(tensors, "q_norm", sizes.num_attention_heads * sizes.head_dim)
-        key_norm = parts.norm(tensors, "k_norm", sizes.num_key_value_heads * sizes.head_dim)
-        attention = parts.attention(parts.projections(tensors, bias, bias), 0, query_norm, key_norm)
-        return parts.pre_norm_layer(tensors, replace(attention, norms_all_heads=True), experts.moe(tensors))
+        return parts.pre_norm_layer(tensors, parts.attention_normed_over_heads(tensors, bias), experts.moe(tensors))
 
     return parts.decoder(config, parts.layers(layer))
 

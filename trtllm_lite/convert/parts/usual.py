@@ -4,7 +4,7 @@ A family takes the blocks that fit and makes the others itself.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trtllm_lite.convert.fields.config import ConfigFields
@@ -197,3 +197,14 @@ class LlamaParts(UsualParts):
         """Attention with RoPE over a window in tokens; 0 means all tokens."""
         heads, rope = self.sizes.heads, self.rope
         return Attention(*projections, heads, rope=rope, window=window, query_norm=query_norm, key_norm=key_norm)
+
+    def attention_normed_over_heads(self, tensors: Tensors, bias: bool = False) -> Attention:
+        """Attention with RoPE, and before it a norm over all query heads together, and one over all key heads.
+
+        With ``bias`` all four projections have biases.
+        """
+        heads = self.sizes.heads
+        query_norm = self.norm(tensors, "q_norm", heads.num_heads * heads.head_dim)
+        key_norm = self.norm(tensors, "k_norm", heads.num_kv_heads * heads.head_dim)
+        attention = self.attention(self.projections(tensors, bias, bias), 0, query_norm, key_norm)
+        return replace(attention, norms_all_heads=True)
