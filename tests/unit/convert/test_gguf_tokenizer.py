@@ -8,10 +8,12 @@ from typing import Any
 
 import gguf
 import pytest
+import regex
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GPTNeoXTokenizer, Qwen3_5Tokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
+from tests.nasty_texts import nasty_texts
 from tests.references import reading_once
 from trtllm_lite.convert.gguf.tokenizer import read_tokenizer
 
@@ -173,6 +175,54 @@ def test_models_cut_as_their_patterns_say(pre: str, text: str, cuts: list[str], 
     tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
     pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
     assert [tokenizer.decoder.decode([piece]) for piece in pieces] == cuts
+
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_SHORT = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
+_WORDS = rf"(?:{_SHORT})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER = r"[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Script=Han}]]"
+_LOWER = r"[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Script=Han}]]"
+# The patterns of llama.cpp (src/llama-vocab.cpp), for kimi-k2 those of unicode.cpp, which it names there.
+_PATTERNS = {
+    **dict.fromkeys(("trillion", "gpt-2"), (_GPT2,)),
+    "minerva-7b": (r"\p{N}", _GPT2),
+    "megrez": (rf"{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",),
+    "midm-2.0": (rf"{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",),
+    "seed-coder": (rf"{_WORDS}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",),
+    "deepseek-coder": (
+        *(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+"),
+        *(r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"),
+    ),
+    "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    "kimi-k2": (
+        rf"\p{{Script=Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+(?:{_SHORT})?"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*(?:{_SHORT})?"
+        rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    ),
+}
+
+
+def _cut(text: str, patterns: tuple[str, ...]) -> list[str]:
+    """Cut by one pattern after the other: at both ends of what it finds, as llama.cpp does."""
+    pieces = [text]
+    for pattern in patterns:
+        compiled = regex.compile(pattern, regex.V1)
+        found = [{place for match in compiled.finditer(piece) for place in match.span()} for piece in pieces]
+        ends = [sorted({0, len(piece), *places}) for piece, places in zip(pieces, found, strict=True)]
+        pieces = [piece[a:b] for piece, at in zip(pieces, ends, strict=True) for a, b in pairwise(at)]
+    return pieces
+
+
+@pytest.mark.parametrize("pre", _PATTERNS)
+def test_nasty_texts_are_cut_by_the_patterns_of_llama_cpp(pre: str, metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
+    for text in nasty_texts(21):
+        if "\u017f" in text:
+            continue  # the models' own patterns take a long s for an s, llama.cpp's do not
+        pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        spelled = [tokenizer.decoder.decode([piece]) for piece in pieces]
+        assert spelled == _cut(text, _PATTERNS[pre]), text
 
 
 def test_bos_and_eos_are_added_when_the_model_wants_them(metadata: dict[str, Any]) -> None:
