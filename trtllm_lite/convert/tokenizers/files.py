@@ -1,10 +1,9 @@
 """Reads the tokenizer of a Hugging Face directory: tokenizer.json, or else one made from other files.
 
-The other files are Mistral's tekken.json, SentencePiece's tokenizer.model, and vocab.json with merges.txt; the first
-that exists counts.
+The other files are Mistral's tekken.json, SentencePiece's tokenizer.model, vocab.json with merges.txt, and tiktoken's
+rank files; the first that exists counts.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from tokenizers import Tokenizer
 from trtllm_lite.common.foreign_files import read_foreign
 from trtllm_lite.common.library_errors import LibraryErrors
 from trtllm_lite.common.vocabulary import MAX_TOKENIZER_BYTES, PROMPT_SETTING
-from trtllm_lite.convert.gguf.pre_tokenizers import PRE_TOKENIZERS
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.tokenizers.chat_templates import NAMED_FILES, TEMPLATE_FILE, read_chat_templates
+from trtllm_lite.convert.tokenizers.merged_files import MERGED_FILES, read_merged
 from trtllm_lite.convert.tokenizers.sentencepiece_file import SentencePieceFile, read_sentencepiece
 from trtllm_lite.convert.tokenizers.sentencepiece_tokenizer import add_around, build_tokenizer
 from trtllm_lite.convert.tokenizers.settings import (
@@ -29,22 +28,15 @@ from trtllm_lite.convert.tokenizers.settings import (
 )
 from trtllm_lite.convert.tokenizers.tekken_file import TEKKEN_FILE, read_tekken
 from trtllm_lite.convert.tokenizers.text import set_text_flags
+from trtllm_lite.convert.tokenizers.tiktoken_file import TIKTOKEN_FILES, find_tiktoken, read_tiktoken
 from trtllm_lite.errors import ConvertError, shown
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
-MERGED_FILES = ("vocab.json", "merges.txt")
-# Maps classes of transformers with these files to llama.cpp's pre-tokenizers; each has a second class, …Fast.
-_MERGED_CLASSES = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
-# Files that other libraries read, each with the function that makes a tokenizer.json from it.
+WORDS_FILE = "vocab.txt"
 _SAVE = "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
-_OTHER_FILES = {
-    "tiktoken.model": f"{_SAVE}, with the package tiktoken,",
-    "vocab.txt": _SAVE,
-}
 FILES = (
-    *_OTHER_FILES,
-    *(TOKENIZER_FILE, TEKKEN_FILE, SENTENCEPIECE_FILE, *MERGED_FILES),
+    *(TOKENIZER_FILE, TEKKEN_FILE, SENTENCEPIECE_FILE, *MERGED_FILES, *TIKTOKEN_FILES, WORDS_FILE),
     *(SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
     *(TEMPLATE_FILE, NAMED_FILES),
 )
@@ -78,23 +70,31 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
             text = _from_sentencepiece(path, model, settings, strings)
             Tokenizer.from_str(text)
     elif all((path / name).is_file() for name in MERGED_FILES):
-        text = _from_merges(path, settings)
+        with LibraryErrors(ConvertError, f"{path / MERGED_FILES[0]} is not a tokenizer", _REMEDY):
+            merged, settings = read_merged(path, settings, _SAVE)
+            text = _finished(merged, path, settings)
+        strings = settings.strings
+    elif (ranks := find_tiktoken(path)) is not None:
+        with LibraryErrors(ConvertError, f"{ranks} is not a tokenizer", _REMEDY):
+            added = {number: token.content for number, token in settings.added.items()}
+            ranked = read_tiktoken(ranks, settings.raw, added, f"{_SAVE}, with the package tiktoken")
+            text = _finished(ranked, path, settings)
     else:
-        _refuse_others(path)
+        _refuse_words(path)
         text = None
     template = read_chat_templates(path, settings.raw)
     strings |= {key: settings.raw[key] for key in (PROMPT_SETTING,) if key in settings.raw}
     return text, strings if template is None else strings | {"chat_template": template}
 
 
-def _refuse_others(path: Path) -> None:
-    """Raise ConvertError for a tokenizer in unsupported files; without any tokenizer files nothing is wrong."""
-    for name, maker in _OTHER_FILES.items():
-        if (path / name).exists():
-            raise ConvertError(
-                f"{path} has its tokenizer in {name} alone, expected {TOKENIZER_FILE} or {SENTENCEPIECE_FILE}: create "
-                f"{TOKENIZER_FILE} with {maker} or remove {name} to convert a model that takes and gives token ids"
-            )
+def _refuse_words(path: Path) -> None:
+    """Raise ConvertError for a tokenizer in a list of words; without any tokenizer files nothing is wrong."""
+    if (path / WORDS_FILE).exists():
+        raise ConvertError(
+            f"{path} has its tokenizer in {WORDS_FILE} alone, expected {TOKENIZER_FILE} or {SENTENCEPIECE_FILE}: "
+            f"create {TOKENIZER_FILE} with {_SAVE} or remove {WORDS_FILE} to convert a model that takes and gives "
+            "token ids"
+        )
 
 
 def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
@@ -104,6 +104,12 @@ def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
         text = data.decode()
         tokenizer = Tokenizer.from_str(text)
         return _changed(tokenizer, path, settings) or text
+
+
+def _finished(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> str:
+    """The text of a tokenizer that was made of other files in ``path``, changed by ``settings``."""
+    _check_numbers(tokenizer, path)
+    return _changed(tokenizer, path, settings) or tokenizer.to_str()
 
 
 def _changed(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> str | None:
@@ -117,22 +123,6 @@ def _changed(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> s
         return None
     _check_numbers(tokenizer, path)
     return tokenizer.to_str()
-
-
-def _from_merges(path: Path, settings: TokenizerSettings) -> str:
-    """The text of a byte-level BPE in the files of GPT-2's tokenizer; the tokenizer class decides how texts are cut."""
-    kind = settings.raw.get("tokenizer_class")
-    cut = _MERGED_CLASSES.get(kind.removesuffix("Fast")) if isinstance(kind, str) else None
-    if cut is None:
-        raise ConvertError(
-            f"{path} has its tokenizer in {' and '.join(MERGED_FILES)} alone, and the tokenizer_class {shown(kind)}, "
-            f"expected {' or '.join(_MERGED_CLASSES)}: create {TOKENIZER_FILE} with {_SAVE}"
-        )
-    vocab, lines = (read_foreign(path / name, MAX_TOKENIZER_BYTES).decode() for name in MERGED_FILES)
-    with LibraryErrors(ConvertError, f"{path / MERGED_FILES[0]} is not a tokenizer", _REMEDY):
-        pairs = [line.split(" ") for line in lines.split("\n") if line and not line.startswith("#version")]
-        tokenizer = PRE_TOKENIZERS[cut].tokenizer(json.loads(vocab), [(left, right) for left, right in pairs])
-        return _changed(tokenizer, path, settings) or tokenizer.to_str()
 
 
 def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:

@@ -1,10 +1,7 @@
 """Reads Mistral's tekken.json: a byte-level BPE that lists its tokens by rank, and no merges.
 
-Source: ``Tekkenizer`` of mistral-common, which gives the file to tiktoken. A word that is a token is taken whole. In
-any other word, the neighbours whose union has the lowest rank are joined first, from the left. A token always results
-from the same joins, so its last two parts are always the same. Hence the list of all ways to join two tokens, in the
-order of ranks, works as merges: joins that tiktoken never makes are never reached, and the ids are the same. A token's
-number is its rank plus the number of special tokens.
+Source: ``Tekkenizer`` of mistral-common, which gives the file to tiktoken. A token's number is its rank plus the number
+of special tokens.
 """
 
 import base64
@@ -13,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer
 
 from trtllm_lite.convert.gguf.pre_tokenizers import PreTokenizer, split
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.metadata.key_table import KeyTable
 from trtllm_lite.convert.metadata.tekken import TEKKEN, TEKKEN_CONFIG, TEKKEN_SPECIAL_TOKEN, TEKKEN_TOKEN
 from trtllm_lite.convert.sources.json_file import read_json
-from trtllm_lite.convert.tokenizers.merges import check_lengths, joins
+from trtllm_lite.convert.tokenizers.ranks import NUM_BYTES, rank_tokenizer
 from trtllm_lite.errors import ConvertError, shown
 
 TEKKEN_FILE = f"{TEKKEN.name}.json"
-_BYTES = 256  # every single byte is a token with a rank of its own
 _MAX_SPECIAL = 1 << 16  # published files have 1,000
 # Special tokens of files that list none, as files up to version v7 may.
 _FIRST_SPECIAL = (
@@ -57,24 +53,13 @@ class TekkenFile:
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, without tokens around a text. Special tokens are found in texts, as chat templates need it."""
-        spelling = _spelling()
-        words = [token.decode("latin-1").translate(spelling) for token in self.tokens]
-        check_lengths(words)
-        vocab = {text: number for number, text in enumerate([*self.special, *words])}
-        if len(vocab) < len(self.special) + len(words):
+        numbers = {token: rank + len(self.special) for rank, token in enumerate(self.tokens)}
+        special = {text: number for number, text in enumerate(self.special)}
+        if len(numbers) + len(special) < len(self.tokens) + len(self.special):
             raise ConvertError(f"the tokenizer has two tokens with the same text, expected different ones: {_REMEDY}")
-        merges = [(left, right) for _, left, right in joins(dict.fromkeys(words))]
-        tokenizer = PreTokenizer(split(self.pattern), whole_words=True).tokenizer(vocab, merges)
-        tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in self.special])
+        tokenizer = rank_tokenizer(numbers, special, PreTokenizer(split(self.pattern)))
+        tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
         return tokenizer
-
-
-def _spelling() -> dict[int, str]:
-    """The printable character by which GPT-2's tokenizers spell a byte: its own, or else one above U+00FF."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    own = [ord(character) for character in alphabet if ord(character) < _BYTES]
-    others = [byte for byte in range(_BYTES) if byte not in own]
-    return dict(zip([*own, *others], alphabet, strict=True))
 
 
 def read_tekken(path: Path, ignored: IgnoredKeys) -> TekkenFile:
@@ -90,10 +75,10 @@ def read_tekken(path: Path, ignored: IgnoredKeys) -> TekkenFile:
     if not 0 <= special_count <= _MAX_SPECIAL:
         raise ConvertError(f"{path} has {special_count} special tokens, expected at most {_MAX_SPECIAL}: {_REMEDY}")
     kept = size - special_count
-    if not _BYTES <= kept <= len(content["vocab"]):
+    if not NUM_BYTES <= kept <= len(content["vocab"]):
         raise ConvertError(
             f"{path} has {len(content['vocab'])} tokens besides special ones, of which its config keeps {kept}, "
-            f"expected {_BYTES} or more, and not more than there are: {_REMEDY}"
+            f"expected {NUM_BYTES} or more, and not more than there are: {_REMEDY}"
         )
     return TekkenFile(
         _pattern(path, config["pattern"]),
@@ -123,8 +108,8 @@ def _tokens(path: Path, entries: list[dict[str, Any]], ignored: IgnoredKeys) -> 
     tokens = [base64.b64decode(entry["token_bytes"], validate=True) for entry in entries]
     if [entry["rank"] for entry in entries] != list(range(len(entries))):
         raise ConvertError(f"expected tokens of {path} in the order of their ranks, from 0: {_REMEDY}")
-    if tokens[:_BYTES] != [bytes([byte]) for byte in range(_BYTES)]:
-        raise ConvertError(f"expected the first {_BYTES} tokens of {path} to be the single bytes: {_REMEDY}")
+    if tokens[:NUM_BYTES] != [bytes([byte]) for byte in range(NUM_BYTES)]:
+        raise ConvertError(f"expected the first {NUM_BYTES} tokens of {path} to be the single bytes: {_REMEDY}")
     return tokens
 
 
