@@ -262,7 +262,8 @@ def write_gguf(
             rows = rows[_unused_positions(model.config) :]
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
-        if architecture.startswith(("gemma", "nemotron")) and stem.endswith("norm") and suffix == "weight":
+        adds_one = architecture.startswith("gemma") or architecture == "nemotron"
+        if adds_one and stem.endswith("norm") and suffix == "weight":
             rows = rows + 1
         if architecture in _DELTA_ARCHITECTURES and stem.endswith("norm") and not stem.endswith("ssm_norm"):
             rows = rows + 1

@@ -347,7 +347,8 @@ def tiny_model(
 
 def _adds_one(family: str, norm: str) -> bool:
     """Whether the model adds 1 to the weight of the norm."""
-    return family.startswith(("gemma", "nemotron")) or (family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight"))
+    of_delta = family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight")
+    return family.startswith("gemma") or family == "nemotron" or of_delta
 
 
 def is_router(parameter: str) -> bool:
