@@ -14,7 +14,7 @@ from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.errors import ConvertError
 
 _COHERE = ["<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"]
-# By class: special tokens at the start of the vocabulary, and the model_type whose tokenizer it is.
+# Special tokens at the start of the vocabulary of each class, and the model_type whose tokenizer it is.
 _CLASSES = {
     "GPT2Tokenizer": (["<|endoftext|>"], "gpt2"),
     "GPTNeoXTokenizer": (["<|endoftext|>", "<|padding|>"], "gpt_neox"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def trt(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRt:
     monkeypatch.setattr("trtllm_lite.runtime.tensorrt.library.import_module", modules.__getitem__)
     monkeypatch.setattr("trtllm_lite.runtime.tensorrt.cuda.import_module", modules.__getitem__)
     monkeypatch.setattr(_core, "cuda_device", lambda: GPU)
-    monkeypatch.setattr(_core, "cuda_device_memory", lambda _: {"free": 1 << 30, "total": 1 << 30})
+    monkeypatch.setattr(_core, "GpuContext", lambda _: SimpleNamespace(free_memory=1 << 30))
     return fake
 
 

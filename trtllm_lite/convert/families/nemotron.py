@@ -27,11 +27,12 @@ def read_model(config: ConfigFields) -> Decoder:
     def norm(tensors: Tensors, role: str, size: int) -> LayerNorm:
         return LayerNorm(tensors.weight(role, size).affine(offset=1.0), tensors.bias(role, size), epsilon)
 
+    parts = UsualParts(sizes, Tensors(TENSOR_NAMES), norm)
+
     def layer(tensors: Tensors, _: int) -> Layer:
         attention = Attention(*parts.projections(tensors, attention_bias, attention_bias), sizes.heads, rope=rope)
         return parts.pre_norm_layer(tensors, attention, parts.plain_mlp(tensors, SquaredRelu(), mlp_bias))
 
-    parts = UsualParts(sizes, Tensors(TENSOR_NAMES), norm)
     return parts.decoder(config, parts.layers(layer))
 
 
