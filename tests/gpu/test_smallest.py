@@ -13,6 +13,7 @@ from tests.gpu import (
     test_sample,
 )
 from tests.gpu.device import GPU
+from tests.gpu.expert_checks import Mixture, check_experts
 from tests.gpu.quantized_checks import check_tiled
 from tests.gpu.state_checks import check_state_steps
 from tests.gpu.weights import Form
@@ -86,6 +87,12 @@ def test_states_that_blocks_walk_through_and_chunks() -> None:
     for operator in (gated_delta_rule(1, 2, 128, 128), mamba2(2, 1, 128, 64)):
         for decode in (False, True):
             check_state_steps(operator, [40, 23], STEPS, BF16, GPU, decode=decode, max_decode_seqs=1 << 10)
+
+
+def test_experts() -> None:
+    for rows in (1, 5):
+        check_experts(Mixture(16, 4, 512, 256, rows), rows, BF16, gemv=True, machine=GPU)
+    check_experts(Mixture(16, 4, 512, 256, 64), 37, BF16, gemv=False, machine=GPU)
 
 
 def test_chain() -> None:
