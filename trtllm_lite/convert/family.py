@@ -13,7 +13,7 @@ from typing import Any
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.model import Model
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
@@ -199,6 +199,22 @@ def find_model_type(model_type: str) -> Family | None:
     return {family.model_type or family.name: family for family in all_families().values() if not family.drafts}.get(
         model_type
     )
+
+
+def architectures_of(config: Mapping[str, Any], description: str) -> list[str]:
+    """Class names: ``architectures`` of a config, or if it has none, the class of its ``model_type``.
+
+    Raises ConvertError if it has neither; ``description`` names the model in the message.
+    """
+    architectures, model_type = config.get("architectures"), config.get("model_type")
+    if not architectures and isinstance(model_type, str):
+        family = find_model_type(model_type)
+        return [model_type] if family is None else [family.architectures[0]]
+    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
+        raise ConvertError(
+            f"expected 'architectures' in the config of {description} to name a class, found {shown(architectures)}"
+        )
+    return architectures
 
 
 def nearest_by_name(architecture: str) -> list[str]:

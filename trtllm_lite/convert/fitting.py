@@ -1,22 +1,19 @@
 """Measures how well the tensors and the config of a source fit a family, and which family they fit best."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from trtllm_lite.common.printable import one_line
 from trtllm_lite.common.vocabulary import PLAIN_DTYPES
-from trtllm_lite.convert.family import Family, all_families, find_model_type, nearest_by_name
-from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.matching import Mismatch, compare, ranges
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
 from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.convert.sources.source_tensors import TOKEN_LISTS
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import Decoder
-from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
-from trtllm_lite.network.model import Model, network_of
+from trtllm_lite.network.model import Model
 
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 _STORED_LAYER = re.compile(r"(?:^|.*?\.)(?:layers|blk)\.(\d{1,9})\.")
@@ -25,60 +22,6 @@ _LAYER_KINDS = (
     *("layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "full_attn_idxs"),
     *("linear_attn_config", "full_attention_interval"),
 )
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The comparison of a source with a family; ``unread`` are keys that switch on something the family lacks."""
-
-    family: Family
-    mismatch: Mismatch
-    unread: tuple[str, ...]
-
-    def report(self) -> str:
-        """One line per kind of difference; empty if there is none."""
-        lines = [self.mismatch.report()] if self.mismatch.count else []
-        lines += [f"unknown config keys: {', '.join(self.unread)}"] if self.unread else []
-        return "".join(f"\n  {line}" for line in lines)
-
-
-def nearest_fit(source: Source) -> Fit | None:
-    """The fit of the family with the fewest differing tensors; the most similar name or model_type breaks ties.
-
-    None if the tensors are too few for a model of the config's size.
-    """
-    names = source.config.get("architectures") or [str(source.config.get("model_type"))]
-    [alike, *_], typed = nearest_by_name(names[0]), find_model_type(str(source.config.get("model_type")))
-    fits = [fit for family in all_families().values() if (fit := _fit(family, source)) is not None]
-
-    def distance(fit: Fit) -> tuple[int, bool, bool]:
-        return fit.mismatch.count, alike not in fit.family.all_architectures, fit.family is not typed
-
-    return min(fits, key=distance, default=None)
-
-
-def unsupported(architectures: Sequence[str], source: Source | None = None) -> ConvertError:
-    """The error for a model of no known family: it names the families that are nearest by name and by tensors."""
-    fit, nearest = None if source is None else nearest_fit(source), ""
-    if fit is not None:
-        count = fit.mismatch.count
-        verdict = f"{count} of its tensors differ" if count else "all its tensors fit"
-        nearest = f"  nearest by tensors: the family {fit.family.name} ({verdict}){fit.report()}\n"
-    return ConvertError(
-        f"architecture {', '.join(map(one_line, architectures))} is not supported, expected one of those that "
-        "docs/reference/families.md lists\n"
-        f"  nearest by name: {', '.join(nearest_by_name(architectures[0]))}\n{nearest}"
-        "  to add a family: docs/contributing/family.md"
-    )
-
-
-def _fit(family: Family, source: Source) -> Fit | None:
-    fields = ConfigFields(family.config_of(source.config, source.tensors))
-    model = family.read_model(fields)
-    if model.sizes.num_hidden_layers > len(source.tensors):
-        return None
-    network = network_of(model, ONNX["float32"])
-    return Fit(family, compare_tensors(named_for(family, source), family, model, network), tuple(fields.unread()))
 
 
 def check_num_layers(source: Source, model: Model) -> None:

@@ -12,7 +12,7 @@ from trtllm_lite import __version__
 from trtllm_lite.common.files import PRODUCER_PREFIX, is_there, reading_model
 from trtllm_lite.common.foreign_files import open_foreign
 from trtllm_lite.common.vocabulary import ATTENTION, AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
-from trtllm_lite.convert.family import Family, find_family, find_model_type
+from trtllm_lite.convert.family import Family, architectures_of, find_family
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fitting import (
@@ -22,11 +22,10 @@ from trtllm_lite.convert.fitting import (
     informative,
     misnamed_kinds,
     named_for,
-    nearest_fit,
-    unsupported,
 )
 from trtllm_lite.convert.matching import Mismatch
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
+from trtllm_lite.convert.nearest import nearest_fit, unsupported
 from trtllm_lite.convert.sources.hugging_face import download, open_directory
 from trtllm_lite.convert.sources.pins import check_files
 from trtllm_lite.convert.sources.sentence_transformers import MODULES_FILE
@@ -257,25 +256,11 @@ def _with_embeddings(model: Encoder, said: Embeddings) -> Encoder:
 
 
 def _find_family(source: Source) -> tuple[str, Family]:
-    architectures = _architectures(source)
+    architectures = architectures_of(source.config, source.description)
     family = find_family(architectures)
     if family is None:
         raise unsupported(architectures, source)
     return next(name for name in architectures if name in family.architectures), family
-
-
-def _architectures(source: Source) -> list[str]:
-    """Class names: ``architectures``, or if the config has none, the class of its ``model_type``."""
-    architectures, model_type = source.config.get("architectures"), source.config.get("model_type")
-    if not architectures and isinstance(model_type, str):
-        family = find_model_type(model_type)
-        return [model_type] if family is None else [family.architectures[0]]
-    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
-        raise ConvertError(
-            f"expected 'architectures' in the config of {source.description} to name a class, found "
-            f"{shown(architectures)}"
-        )
-    return architectures
 
 
 def _choose_dtype(source: Source, family: Family, dtype: str) -> str:

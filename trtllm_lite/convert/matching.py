@@ -23,12 +23,15 @@ class Mismatch:
         """How many tensors differ."""
         return len(self.missing) + len(self.unused) + len(self.reshaped)
 
-    def report(self) -> str:
-        """One line per kind of difference; numbers of layers and experts are folded into ranges."""
+    def report(self, most: int | None = None) -> str:
+        """One line per kind of difference; numbers of layers and experts are folded into ranges.
+
+        Of each kind at most ``most`` names are listed.
+        """
         lines = []
         for kind, names in (("missing", self.missing), ("unused", self.unused), ("wrong shape", self.reshaped)):
             if names:
-                lines.append(f"{kind} ({len(names)}): {', '.join(map(one_line, fold(names)))}")
+                lines.append(f"{kind} ({len(names)}): {listed(fold(names), most)}")
         return "\n  ".join(lines)
 
 
@@ -53,6 +56,13 @@ def compare(needed: Iterable[Weight], found: dict[str, TensorInfo], stored_names
             )
         ),
     )
+
+
+def listed(items: Iterable[str], most: int | None = None) -> str:
+    """The ``items``, or the first ``most`` of them and how many more there are."""
+    lines = [one_line(item) for item in items]
+    rest = 0 if most is None else len(lines) - most
+    return ", ".join(lines[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 _LAST_NUMBER = re.compile(r"(.*\.)(\d{1,9})(\..*)", re.DOTALL)

@@ -31,6 +31,7 @@ _ROPE_SCALING = {
     "rope.scaling.yarn_log_multiplier": "log_multiplier",
 }
 _YARN_FACTOR = "rope.scaling.yarn_attn_factor"
+_MAPPED = ("attention.value_length", "rope.dimension_count", "rope.freq_base", "rope.scaling.type", _YARN_FACTOR)
 _NEUTRAL = (
     *("vocab_size", "rope.scaling.finetuned", "tensor_data_layout"),
     *("classifier.pooling_type", "classifier.output_labels"),  # keys of heads, whose tensors are unused
@@ -70,6 +71,11 @@ def read_config(
         config |= declared.config(config)
     config |= {f"{prefix}{key}": value for key, value in model.items() if key not in _NEUTRAL}
     return config
+
+
+def keys_read(declared: Gguf) -> set[str]:
+    """The keys of the model's architecture, without its name, that :func:`read_config` maps for a family."""
+    return {*_SIZES, *_ROPE_SCALING, *_NEUTRAL, *_MAPPED, *declared.keys}
 
 
 def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:

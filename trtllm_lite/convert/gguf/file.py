@@ -23,6 +23,7 @@ from trtllm_lite.convert.gguf.extents import check_extents
 from trtllm_lite.convert.gguf.header import check_header
 from trtllm_lite.convert.gguf.metadata import check_metadata, sampling_of
 from trtllm_lite.convert.gguf.names import names_in_file
+from trtllm_lite.convert.gguf.refusal import ARCHITECTURE, check_architecture, unsupported_value
 from trtllm_lite.convert.gguf.tensors import (
     GgufTensor,
     Named,
@@ -49,6 +50,7 @@ def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
     Raises ConvertError if a file is damaged, absent, of an unknown architecture, has an unknown tensor type, or needs
     an unsupported feature.
     """
+    check_architecture(path)
     metadata, raw = _read_parts(path)
     metadata = (ignored or IgnoredKeys()).without(metadata)
     family = _find_family(path, metadata)
@@ -158,12 +160,11 @@ def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
 
     Among the remaining families, the one whose marker the file has wins, else the one without a marker.
     """
-    architecture = metadata.get("general.architecture")
+    architecture = metadata.get(ARCHITECTURE)
     known = [(family.gguf, family) for family in all_families().values() if family.gguf]
     found = [(gguf, family) for gguf, family in known if architecture in gguf.architectures]
     if not found:
-        expected = ", ".join(sorted({name for gguf, _ in known for name in gguf.architectures}))
-        raise ConvertError(f"{path} has the GGUF architecture {shown(architecture)}, expected one of {expected}")
+        raise unsupported_value(path, architecture)
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     gating = metadata.get(f"{architecture}.expert_gating_func", _SOFTMAX)
     alike = [one for one in found if one[0].has_experts == has_experts and one[0].gating in (None, gating)]

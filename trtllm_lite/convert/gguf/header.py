@@ -47,6 +47,12 @@ def read_text(path: Path, key: str) -> str | None:
         return header.find_text(key.encode())
 
 
+def read_keys(path: Path) -> list[str]:
+    """The keys of the metadata. Raises ConvertError as :func:`check_header`."""
+    with _opened(path) as header:
+        return header.keys()
+
+
 def read_tensors(path: Path) -> tuple[int, list[TensorEntry]]:
     """Return the start of the tensors' data, and the tensors. Raises ConvertError as :func:`check_header`."""
     with _opened(path) as header:
@@ -80,6 +86,9 @@ class _Header:
             if key == wanted and kind == _STRING:
                 return self._data[start + _MIN_STRING_BYTES : self._position].decode(errors="replace")
         return None
+
+    def keys(self) -> list[str]:
+        return [key.decode(errors="replace") for key, _, _ in self._entries()]
 
     def tensors(self) -> tuple[int, list[TensorEntry]]:
         alignment = _ALIGNMENT

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.family import architectures_of, find_family
 from trtllm_lite.convert.fields.generation import generation_of
-from trtllm_lite.convert.fitting import unsupported
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
+from trtllm_lite.convert.nearest import unsupported
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.sources.json_file import read_json
 from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.sources.sentence_transformers import FILES as EMBEDDING_FILES
 from trtllm_lite.convert.sources.sentence_transformers import MODULES_FILE, EmbeddingFiles, read_embeddings
 from trtllm_lite.convert.sources.source import Source
-from trtllm_lite.convert.sources.text_model import as_text_model
+from trtllm_lite.convert.sources.text_model import as_text_model, text_family
 from trtllm_lite.convert.tokenizers.files import FILES as TOKENIZER_FILES
 from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.errors import ConvertError, shown
@@ -42,7 +42,8 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
     _refuse_gguf(path)
     ignored = ignored or IgnoredKeys()
     config = _add_settings(path, read_json(path / "config.json", required=True))
-    files = [SafetensorsFile(shard) for shard in _shards_of(path, config)]
+    _check_architecture(path, config)
+    files = [SafetensorsFile(shard) for shard in _find_shards(path)]
     owners = {name: file for file in files for name in file.tensors}
     repeated = [name for file in files for name in file.tensors if owners[name] is not file]
     if repeated:
@@ -123,16 +124,29 @@ def hub_origin(model: Path) -> tuple[str, str] | None:
     return repository.removeprefix("models--").replace("--", "/"), model.name
 
 
-def _shards_of(path: Path, config: dict[str, Any]) -> list[Path]:
-    """The weight files. Raises ConvertError; without weight files, an unsupported model is reported first."""
+def _check_architecture(path: Path, config: dict[str, Any]) -> None:
+    """Raise ConvertError for a model of no known family, whatever else is wrong with its files."""
+    architectures = architectures_of(config, str(path))
+    if text_family(config, str(path)) is None and find_family(architectures) is None:
+        raise unsupported(architectures, _bare_source(path, config))
+
+
+def _bare_source(path: Path, config: dict[str, Any]) -> Source | None:
+    """The tensors of a model with ``config`` alone, in blocks if a known method made them.
+
+    None if they cannot be read.
+    """
     try:
-        return _find_shards(path)
+        files = [SafetensorsFile(shard) for shard in _find_shards(path)]
+    except (ConvertError, OSError):
+        return None
+    owners = {name: file for file in files for name in file.tensors}
+    tensors = {name: file.tensors[name] for name, file in owners.items()}
+    source = Source(str(path), config, {}, tensors, lambda name: owners[name].read(name), None, {})
+    try:
+        return as_blocks(source)
     except ConvertError:
-        named = config.get("architectures")
-        known = {name for family in all_families().values() for name in family.all_architectures}
-        if isinstance(named, list) and named and all(isinstance(name, str) for name in named) and not known & {*named}:
-            raise unsupported(named) from None
-        raise
+        return source
 
 
 def _find_shards(path: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Presents multimodal sources as their text model, without the parts for images."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,29 +23,49 @@ def as_text_model(source: Source) -> Source:
     Keys of the whole config that belong to no other part count if the text model's own config lacks them. Raises
     ConvertError if the text model's family is unknown.
     """
-    architectures = source.config.get("architectures")
-    families = _holding(architectures if isinstance(architectures, list) else [])
-    if not families:
+    family = text_family(source.config, source.description)
+    if family is None:
         return source
-    text = source.config.get(_TEXT_CONFIG, source.config if _is_flat(source.config, families) else None)
-    if not isinstance(text, dict):
-        raise ConvertError(
-            f"expected {_TEXT_CONFIG} in the config of {source.description} to be an object, found {shown(text)}: "
-            "download it again"
-        )
-    found = text.get("model_type")
-    if not isinstance(found, str) or found not in families:
-        raise ConvertError(
-            f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
-            f"{shown(found)}, which is not supported; docs/contributing/family.md says how to add a family"
-        )
-    names, family = _names(source.tensors), families[found]
+    names, text = _names(source.tensors), source.config.get(_TEXT_CONFIG, source.config)
     config = _config(source.config, text, family)
     if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
         # Releases of transformers differ in which of these settings counts, and write the LM head only if it is not
         # tied.
         config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
     return replace(source, config=config, is_text_part=True).renamed(names)
+
+
+def text_family(config: Mapping[str, Any], description: str) -> Family | None:
+    """The family of the text model of a multimodal ``config``; None for one of no known multimodal class.
+
+    Raises ConvertError if the text model's family is unknown; ``description`` names the model in the message.
+    """
+    architectures = config.get("architectures")
+    families = _holding(architectures if isinstance(architectures, list) else [])
+    if not families:
+        return None
+    text = config.get(_TEXT_CONFIG, config if _is_flat(config, families) else None)
+    if not isinstance(text, dict):
+        raise ConvertError(
+            f"expected {_TEXT_CONFIG} in the config of {description} to be an object, found {shown(text)}: download it "
+            "again"
+        )
+    found = text.get("model_type")
+    if not isinstance(found, str) or found not in families:
+        raise ConvertError(
+            f"expected the text model of {description} to have the model_type {' or '.join(families)}, found "
+            f"{shown(found)}, which is not supported; docs/contributing/family.md says how to add a family"
+        )
+    return families[found]
+
+
+def as_if_text(source: Source) -> Source:
+    """The ``source`` as if it were a text model, if it has the config of one inside its own."""
+    text = source.config.get(_TEXT_CONFIG)
+    if not isinstance(text, dict):
+        return source
+    around = {key: value for key, value in source.config.items() if key != _TEXT_CONFIG}
+    return replace(source, config={**around, **text}, is_text_part=True).renamed(_names(source.tensors))
 
 
 def _holding(architectures: list[Any]) -> dict[str, Family]:
@@ -64,7 +84,7 @@ def _model_types(family: Family) -> tuple[str, ...]:
     return family.model_type or family.name, *family.multimodal.model_types, *family.multimodal.flat_types
 
 
-def _is_flat(config: dict[str, Any], families: dict[str, Family]) -> bool:
+def _is_flat(config: Mapping[str, Any], families: dict[str, Family]) -> bool:
     """Whether the text model's keys stand beside those of other parts."""
     found = config.get("model_type")
     multimodal = families[found].multimodal if isinstance(found, str) and found in families else None
