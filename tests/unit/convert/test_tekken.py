@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.integrations.mistral.tokenizer import MistralConverter
 
+from tests.nasty_texts import nasty_texts
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.tokenizers.files import read_tokenizer
 from trtllm_lite.errors import ConvertError
@@ -104,7 +105,7 @@ def test_ids_and_texts_are_those_of_tiktoken(version: str, tmp_path: Path) -> No
     mixed = ["".join(choose.choices(letters, k=choose.randrange(60))) for _ in range(300)]
     odd = ["".join(map(chr, choose.choices(range(0xD800), k=30))) for _ in range(200)]
     whole = [token.decode() for token in _tokens() if token.isascii()]
-    for text in (*_TEXTS, *mixed, *odd, *whole, *(letter * 700 for letter in letters)):
+    for text in (*_TEXTS, *nasty_texts(31), *mixed, *odd, *whole, *(letter * 700 for letter in letters)):
         _expect_equal(ours, theirs, text)
     for number, token in enumerate(_tokens()[:_KEPT]):
         assert ours.decode([number + _SPECIAL]) == token.decode(errors="replace")
