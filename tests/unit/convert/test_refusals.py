@@ -19,8 +19,7 @@ from trtllm_lite.errors import ConvertError
 
 _SIZES = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 3}
 _HEADS = {"intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-_VISION = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2}
-_ROTARY = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
+_VISION = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
 
 
 def _mamba() -> PreTrainedModel:
@@ -43,11 +42,11 @@ def _gemma3n() -> PreTrainedModel:
     return transformers.Gemma3nForCausalLM(config)
 
 
-def _qwen2_vl() -> PreTrainedModel:
-    ids = {f"{name}_token_id": 5 + n for n, name in enumerate(("image", "video", "vision_start", "vision_end"))}
-    text = {**_SIZES, **_HEADS, "rope_parameters": _ROTARY}
-    config = transformers.Qwen2VLConfig(text_config=text, vision_config=_VISION, **ids)
-    return transformers.Qwen2VLForConditionalGeneration(config)
+def _llava() -> PreTrainedModel:
+    config = transformers.LlavaConfig(
+        text_config=transformers.Qwen2Config(**_SIZES, **_HEADS), vision_config=transformers.CLIPVisionConfig(**_VISION)
+    )
+    return transformers.LlavaForConditionalGeneration(config)
 
 
 def _refusal(path: Path) -> str:
@@ -86,10 +85,10 @@ def _refusal(path: Path) -> str:
             "(7): activation_sparsity_pattern, altup_coef_clip, ",
         ),
         (
-            _qwen2_vl,
+            _llava,
             "the family qwen2 (all tensors of its text model fit)",
             "",
-            "(5): image_token_id, video_token_id, vision_config, vision_end_token_id, vision_start_token_id",
+            "(7): image_seq_length, image_token_index, multimodal_projector_bias, projector_hidden_act, ",
         ),
     ],
 )
@@ -122,7 +121,7 @@ def test_lists_are_cut_with_a_count(tmp_path: Path) -> None:
 
 # What else is wrong: contents of files, None for one that is absent, and keys of the config.
 _WRONG: dict[str, tuple[dict[str, bytes | None], dict[str, Any]]] = {
-    "quantized": ({}, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+    "quantized": ({}, {"quantization_config": {"quant_method": "hqq"}}),
     "no weights": ({"model.safetensors": None}, {}),
     "cut weights": ({"model.safetensors": b"\x10\0\0"}, {}),
     "tokenizer": ({"tokenizer.json": b"{"}, {}),
@@ -148,7 +147,7 @@ def test_that_a_model_is_not_supported_comes_before_anything_else(wrong: str, wh
     message = _refusal(path)
     if whole == "OddForCausalLM":
         assert message.startswith("architecture OddForCausalLM is not supported")
-        assert ("the family llama" in message) == (wrong in ("quantized", "tokenizer"))
+        assert ("nearest by tensors: the family " in message) == (wrong in ("quantized", "tokenizer"))
     else:
         assert "to have the model_type gemma3_text, found 'odd', which is not supported" in message
 
@@ -177,7 +176,7 @@ _QWEN = ["token_embd.weight", "blk.{}.attn_q.weight", "blk.{}.attn_q.bias", "blk
     [
         ("mamba", _MAMBA, ["which has 4 of its 5 kinds of tensors", "(3): blk.{0-2}.ssm_x.weight"]),
         ("rwkv6", _RWKV, ["nearest by tensors: none, as no family", "(7): blk.{0-2}.channel_mix_key.weight, "]),
-        ("qwen2vl", _QWEN, ["the family qwen2 (qwen2), which has 3 of its 3 kinds of tensors"]),
+        ("xverse", _QWEN, ["), which has 3 of its 3 kinds of tensors"]),
     ],
 )
 def test_gguf_files_of_other_architectures(
