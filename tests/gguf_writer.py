@@ -119,6 +119,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.fc2": "ffn_down",
     },
     "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+    "apertus": {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
     "bert": {
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": "position_embd",
@@ -240,7 +241,8 @@ def write_gguf(
     """
     architecture = architecture or _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
-    fields = {**_metadata(model.config, architecture), **_tokenizer(model.config.vocab_size), **(metadata or {})}
+    fields = {**_metadata(model.config, architecture), **_tokenizer(model.config.vocab_size), **_listed(model)}
+    fields |= metadata or {}
     for key, value in fields.items():
         if value is not None:
             _add(writer, key, value)
@@ -251,7 +253,7 @@ def write_gguf(
     for name, tensor in tensors:
         name = name.replace("expert_bias", "correction.bias")
         tensor = tensor[:, 0] if name.endswith("conv.conv.weight") else tensor
-        if name.startswith("pooler."):  # llama.cpp leaves the pooler out
+        if name.startswith("pooler.") or ".act_fn." in name:  # llama.cpp leaves the pooler out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
@@ -427,6 +429,15 @@ def _interleave(rows: np.ndarray, config: Any, stem: str) -> np.ndarray:
     heads = config.num_attention_heads if stem.endswith("q") else config.num_key_value_heads
     halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _listed(model: PreTrainedModel) -> dict[str, list[float]]:
+    """The numbers of learned activations, of which each layer has one."""
+    found: dict[str, list[float]] = {}
+    for name, tensor in model.state_dict().items():
+        if ".act_fn." in name:
+            found.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensor.float().item())
+    return found
 
 
 def _queries_keys_values(rows: np.ndarray, config: Any, architecture: str) -> np.ndarray:

@@ -30,6 +30,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
+    "apertus",
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
@@ -105,6 +106,12 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "seed_oss": {"head_dim": 14},
+    "apertus": {
+        "rope_parameters": {
+            **{"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "original_max_position_embeddings": 32},
+            **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        },
+    },
     "arcee": {},
     "nemotron": {"hidden_size": 72, "norm_eps": 1e-4},
     "stablelm": {"hidden_size": 72, "layer_norm_eps": 1e-4, "use_qkv_bias": True, "partial_rotary_factor": 0.5},

@@ -277,6 +277,8 @@ CASES |= {
         },
     ),
     "falcon-mha": ("falcon", {"multi_query": False}),
+    "apertus": ("apertus", {}),
+    "apertus-biased-tied": ("apertus", {"attention_bias": True, "tie_word_embeddings": True, **_rope("default")}),
     "ernie4_5": ("ernie4_5", {}),
     "ernie4_5-biased-untied": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
 }

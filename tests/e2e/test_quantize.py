@@ -220,7 +220,7 @@ def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
 
 def foldable(family: str) -> set[str]:
     """The inputs in the first layer whose channels can be scaled."""
-    without_gate = ("gpt2", "starcoder2", "gpt_neox", "arcee", "nemotron")
+    without_gate = ("gpt2", "starcoder2", "gpt_neox", "arcee", "nemotron", "apertus")
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in without_gate}
     plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # there is no norm before these
     behind_one_norm = {family: {"q_proj", "o_proj", "down_proj"} for family in ("cohere", "cohere2")}

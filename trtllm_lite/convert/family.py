@@ -58,7 +58,8 @@ class Gguf:
     tensors whose value heads it has reordered, and the axis of these heads (:mod:`trtllm_lite.convert.gguf.tiles`).
 
     ``drafting_layers`` is the key of the config that counts the layers which come after the others and draft (MTP);
-    their tensors get the names of the family's ``predictor``.
+    their tensors get the names of the family's ``predictor``. ``listed`` maps keys of metadata, which have a number for
+    each layer, to roles whose tensors have one number and no .weight in the source.
     """
 
     architecture: str
@@ -86,6 +87,7 @@ class Gguf:
     plain_norms: tuple[str, ...] = ()
     tiled_heads: Mapping[str, int] = field(default_factory=dict)
     drafting_layers: str = ""
+    listed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def architectures(self) -> tuple[str, ...]:

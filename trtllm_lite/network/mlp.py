@@ -76,6 +76,13 @@ class SquaredRelu:
         return context.graph.op("Mul", [context.graph.op("Relu", [x], "relu"), x], "relu.squared")
 
 
+class Function(Protocol):
+    """An elementwise function of activations."""
+
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
+        """Apply the function to every element."""
+
+
 @dataclass(frozen=True)
 class GatedMlp:
     """down(activation(gate(x)) * up(x)) (arXiv 2002.05202)."""
@@ -98,7 +105,7 @@ class PlainMlp:
 
     up: Linear
     down: Linear
-    activation: Activation | SquaredRelu
+    activation: Function
 
     def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""

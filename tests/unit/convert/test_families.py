@@ -465,6 +465,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gemma", {"hidden_act": "relu"}, "hidden_act: expected 'gelu_pytorch_tanh' or 'gelu', found 'relu'"),
         ("cohere2", {"sliding_window": None}, "sliding_window: expected a positive integer, found none"),
         ("cohere2", {"layer_switch": 3}, "layer_switch: expected 4, found 3, which is not supported"),
+        ("apertus", {"hidden_act": "silu"}, "hidden_act: expected 'xielu', found 'silu'"),
+        ("apertus", {"rope_parameters": None}, "rope_parameters: expected the parameters of RoPE, found none"),
         ("arcee", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),

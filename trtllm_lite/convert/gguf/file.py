@@ -30,6 +30,7 @@ from trtllm_lite.convert.gguf.tensors import (
     check_num_experts,
     check_types,
     expand,
+    listed_numbers,
     named_tensors,
 )
 from trtllm_lite.convert.gguf.tokenizer import read_tokenizer
@@ -54,14 +55,15 @@ def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
     metadata, raw = _read_parts(path)
     metadata = (ignored or IgnoredKeys()).without(metadata)
     family = _find_family(path, metadata)
-    check_metadata(path, metadata)
+    check_metadata(path, metadata, family.gguf.listed if family.gguf else ())
     check_types(path, raw.values())
     factors = {name: expand(raw.pop(f"{name}.weight")).tolist() for name in _ROPE_FACTORS if f"{name}.weight" in raw}
     with _consistent(path):
         config = read_config(metadata, family, raw, factors)
     check_num_experts(path, raw.values(), config)
     names = frozenset(raw)
-    tensors = {tensor.name: tensor for tensor in named_tensors(raw, family, config)}
+    stored = [*named_tensors(raw, family, config), *listed_numbers(metadata, family, config)]
+    tensors = {tensor.name: tensor for tensor in stored}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
         description=str(path),

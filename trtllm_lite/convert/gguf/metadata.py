@@ -1,5 +1,6 @@
 """Checks the metadata of a GGUF file against the table of its keys, and reads the recommended sampling parameters."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ _WHOLE_CONTEXT = -1
 _USUAL_WINDOW = 64  # llama.cpp's default
 
 
-def check_metadata(path: Path, metadata: dict[str, Any]) -> None:
-    """Raise ConvertError for keys outside the model's architecture that might change the results."""
+def check_metadata(path: Path, metadata: dict[str, Any], used: Collection[str] = ()) -> None:
+    """Raise ConvertError for keys outside the model's architecture that might change the results.
+
+    The family reads those in ``used``.
+    """
     own = f"{metadata.get('general.architecture')}."
-    GGUF.check(path, {key: value for key, value in metadata.items() if not key.startswith(own)})
+    others = {key: value for key, value in metadata.items() if not key.startswith(own) and key not in used}
+    GGUF.check(path, others)
     penalty = metadata.get(_PENALTY, 1)
     if penalty != 1 and metadata.get(_WINDOW) != _WHOLE_CONTEXT:
         raise ConvertError(

@@ -41,9 +41,13 @@ def names_in_file(name: str, family: Family, found: Collection[str], num_layers:
     """The names in a file of the tensor that Hugging Face calls ``name``; ``name`` itself if it has no role there.
 
     If files split the tensor into several, these are the names of those that are not ``found``, or all if none is
-    missing. Layers that draft (MTP) come after the model's ``num_layers``.
+    missing. Numbers that files list in metadata have the name of the key. Layers that draft (MTP) come after the
+    model's ``num_layers``.
     """
     declared = family.gguf or Gguf("")
+    for key, role in declared.listed.items():
+        if _pattern(family.tensor_names[role], bare=True).fullmatch(name):
+            return (key,)
     own = {role: (stem,) for stem, role in roles_of(declared).items()}
     stems: dict[str, tuple[str, ...]] = {**own, **declared.by_head}
     drafting = family.predictor.tensor_names if family.predictor and declared.drafting_layers else {}

@@ -18,7 +18,7 @@ from trtllm_lite.convert.gguf.names import roles_of
 from trtllm_lite.convert.gguf.tiles import HeadTiles
 from trtllm_lite.convert.parts.moe import MAX_EXPERTS
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.weight_expression import halves_from_pairs
@@ -186,7 +186,39 @@ class TensorByHead:
         return rows.reshape(-1, rows.shape[-1])
 
 
-Named: TypeAlias = "GgufTensor | TensorByHead"
+@dataclass(frozen=True)
+class ListedNumber:
+    """A number of one layer in a list of metadata, as a tensor of ``shape`` with Hugging Face's ``name``."""
+
+    number: float
+    name: str
+    shape: tuple[int, ...]
+    blocks: None = None
+
+    @property
+    def info(self) -> TensorInfo:
+        """The type and the shape."""
+        return TensorInfo("float32", self.shape)
+
+    def read(self, part: str = "") -> NDArray:
+        """The value."""
+        del part
+        return np.full(self.shape, self.number, np.float32)
+
+
+Named: TypeAlias = "GgufTensor | TensorByHead | ListedNumber"
+
+
+def listed_numbers(metadata: Mapping[str, Any], family: Family, config: Mapping[str, Any]) -> Iterator[ListedNumber]:
+    """The tensors that a file has as lists in its ``metadata``. Raises ConvertError for lists of another length."""
+    layers = _integer(config.get("num_hidden_layers"))
+    for key, role in (family.gguf.listed if family.gguf else {}).items():
+        numbers = metadata.get(key)
+        if not isinstance(numbers, list) or len(numbers) != layers or not all(type(n) in (int, float) for n in numbers):
+            raise ConvertError(f"expected {key} to have a number for each of {layers} layers, found {shown(numbers)}")
+        shape = (1,) if role.startswith("alpha") else ()
+        for layer, number in enumerate(numbers):
+            yield ListedNumber(number, _name(family.tensor_names[role], str(layer)), shape)
 
 
 def named_tensors(raw: Mapping[str, Any], family: Family, config: dict[str, Any]) -> Iterator[Named]:

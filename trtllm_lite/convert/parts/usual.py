@@ -17,7 +17,7 @@ from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Block, Layer, Residual, SequentialLayer
 from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import Activation, GatedMlp, PlainMlp, SquaredRelu
+from trtllm_lite.network.mlp import Activation, Function, GatedMlp, PlainMlp
 from trtllm_lite.network.norms import LayerNorm, Norm, RmsNorm
 from trtllm_lite.network.rope import Rope
 from trtllm_lite.network.weight_expression import HalvesFromPairs
@@ -102,7 +102,7 @@ class UsualParts:
         gate, up = (tensors.linear(role, wide, hidden, bias) for role in ("gate_proj", "up_proj"))
         return GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, bias), activation)
 
-    def plain_mlp(self, tensors: Tensors, activation: Activation | SquaredRelu, bias: bool = False) -> PlainMlp:
+    def plain_mlp(self, tensors: Tensors, activation: Function, bias: bool = False) -> PlainMlp:
         """An MLP without a gate, of two linear layers (up, down)."""
         hidden, wide = self.sizes.hidden_size, self.sizes.intermediate_size
         up = tensors.linear("up_proj", wide, hidden, bias)
