@@ -175,6 +175,11 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         **_SHARED_EXPERTS,
     },
     "dots1": _SHARED_EXPERTS,
+    "hunyuan-moe": {
+        **{"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+        "mlp.gate.wg": "ffn_gate_inp",
+        **{f"mlp.shared_mlp.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
     "exaone-moe": {**_SHARED_EXPERTS, "mlp.e_score_correction": "exp_probs_b"},
     "ernie4_5-moe": _SHARED_EXPERTS,
     "glm4moe": {**_SHARED_EXPERTS, "post_attention_layernorm": "post_attention_norm"},
@@ -198,6 +203,7 @@ _ARCHITECTURES = {
     **dict.fromkeys(("glm4_moe", "solar_open"), "glm4moe"),
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone_moe": "exaone-moe",
+    "hunyuan_v1_moe": "hunyuan-moe",
     "minimax_m2": "minimax-m2",
     "cohere": "command-r",
     "phi": "phi2",
@@ -337,7 +343,7 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
         return
     for name, tensor in found.items():
         stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
-        if is_expert and "shared_expert" not in name:
+        if is_expert and "shared_expert" not in name and not name.endswith("_proj.weight"):
             is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
             roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
             names = [f"{stem}{is_expert}{role}.weight" for role in roles]
@@ -561,6 +567,17 @@ def _exaone_moe_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         **_shared_experts_metadata(config),
         "expert_shared_feed_forward_length": config.moe_intermediate_size * config.num_shared_experts,
         **{"rope.scaling.type": "none", "nextn_predict_layers": 0},
+    }
+
+
+def _hunyuan_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters
+    return {
+        **_llama_metadata(config, head_dim),
+        "rope.freq_base": rope["rope_theta"] * rope["alpha"] ** (head_dim / (head_dim - 2)),
+        **{"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.original_context_length": 262144},
+        **{"expert_feed_forward_length": config.intermediate_size},
+        **{"expert_shared_count": 1, "expert_shared_feed_forward_length": config.intermediate_size},
     }
 
 
@@ -813,6 +830,7 @@ _OWN_METADATA = {
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
     **dict.fromkeys(("dots1", "glm4moe"), _glm4moe_metadata),
+    "hunyuan-moe": _hunyuan_metadata,
     "exaone-moe": _exaone_moe_metadata,
     "minimax-m2": _minimax_metadata,
     "ernie4_5-moe": _ernie_metadata,

@@ -34,7 +34,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
-    *("exaone_moe", "flex_olmo"),
+    *("exaone_moe", "flex_olmo", "hunyuan_v1_moe"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -225,6 +225,10 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"moe_intermediate_size": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     },
+    "hunyuan_v1_moe": {
+        **{"head_dim": 14, "num_experts": 7, "moe_topk": [3] * 3, "intermediate_size": 37},
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "alpha": 20.0, "factor": 1.0},
+    },
     "flex_olmo": {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 37},
     "llama4": {
         **{"head_dim": 14, "num_local_experts": 5, "intermediate_size": 37, "intermediate_size_mlp": 53},
@@ -362,7 +366,7 @@ def is_router(parameter: str) -> bool:
     """Whether the matrix is a router's or a gate's, which checkpoints store in float32."""
     return parameter.endswith(
         (
-            *("mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
+            *("mlp.gate.wg.weight", "mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
             *("shared_expert_gate.weight", "router.weight"),
         )
     )

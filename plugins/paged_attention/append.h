@@ -21,21 +21,28 @@ TL_INLINE float norm_factor(const float* x, const float* norm, const AttentionPr
   return 1.0f / sqrtf(reduce_add(squares) / static_cast<float>(p.head_dim) + p.norm_epsilon);
 }
 
-// to = rotate(norm(x)), pairing element i with element i + half_dim.
+// to = rotate(norm(x)) or norm(rotate(x)), pairing element i with element i + half_dim. RoPE does not change rms(x).
 inline void rotate_head(const AttentionProblem& p, std::int64_t token, const float* x, const float* norm, float* to) {
   const std::int64_t half = p.half_dim;
   const Vec factor = broadcast(norm_factor(x, norm, p));
   for (std::int64_t i = 0; i < half; i += kLanes) {
     const std::int64_t count = half - i;
     Vec low = load_first(x + i, count), high = load_first(x + half + i, count);
-    if (norm) {
-      low = low * factor * load_first(norm + i, count);
-      high = high * factor * load_first(norm + half + i, count);
+    const Vec of_low = norm ? factor * load_first(norm + i, count) : broadcast(1.0f);
+    const Vec of_high = norm ? factor * load_first(norm + half + i, count) : broadcast(1.0f);
+    if (norm && !p.norm_after_rope) {
+      low = low * of_low;
+      high = high * of_high;
     }
     const Vec cosine = load_first(p.cos + token * half + i, count);
     const Vec sine = load_first(p.sin + token * half + i, count);
-    store_first(to + i, low * cosine - high * sine, count);
-    store_first(to + half + i, high * cosine + low * sine, count);
+    Vec first = low * cosine - high * sine, second = high * cosine + low * sine;
+    if (norm && p.norm_after_rope) {
+      first = first * of_low;
+      second = second * of_high;
+    }
+    store_first(to + i, first, count);
+    store_first(to + half + i, second, count);
   }
   for (std::int64_t i = 2 * half; i < p.head_dim; i += kLanes) {
     const std::int64_t count = p.head_dim - i;

@@ -78,7 +78,7 @@ def _head_norm(op: Lowering) -> HeadNorm | None:
         return None
     if query is None or key is None:
         op.refuse("only one of queries and keys is normalized, and the GPU kernels normalize both or neither")
-    return HeadNorm(query, key, op.attribute("norm_epsilon"))
+    return HeadNorm(query, key, op.attribute("norm_epsilon"), bool(op.attribute("norm_after_rope")))
 
 
 def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:

@@ -15,11 +15,17 @@ _ROPE_WARPS = 8
 
 @dataclass(frozen=True)
 class HeadNorm:
-    """RMS norms of query and key heads, float32 [head_dim] each."""
+    """RMS norms of query and key heads, float32 [head_dim] each, before RoPE or ``after_rope``."""
 
     query: Buffer
     key: Buffer
     epsilon: float
+    after_rope: bool = False
+
+    @property
+    def form(self) -> int:
+        """Value of TL_NORM; paged_attention/rope_cache.cuh reads it."""
+        return 2 if self.after_rope else 1
 
 
 def rotates_in_products(rotary_dim: int) -> bool:
@@ -85,7 +91,7 @@ class NewTokens:
 
         If ``stored`` is given, keys and values are stored there too.
         """
-        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
+        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": 0 if norm is None else norm.form}
         defines["TL_STORED"] = int(stored is not None)
         specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
         norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)

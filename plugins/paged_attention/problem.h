@@ -37,6 +37,7 @@ struct AttentionProblem {
   std::int64_t group;     // query heads per key/value head
   std::int64_t window, chunked, floor_scale, floor_offset, first_position;
   float scale, attn_scale, softcap, norm_epsilon;
+  bool norm_after_rope;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
@@ -103,6 +104,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .attn_scale = static_cast<float>(attributes.attn_scale),
       .softcap = static_cast<float>(attributes.softcap),
       .norm_epsilon = static_cast<float>(attributes.norm_epsilon),
+      .norm_after_rope = attributes.norm_after_rope != 0,
   };
 }
 

@@ -70,8 +70,14 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
 
     heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
     queries, keys, new_values = np.split(heads, [num_heads, num_heads + num_kv_heads], axis=1)
-    queries = _rotate(_norm(queries, query_norm, epsilon), cos, sin)
-    new_keys = _rotate(_norm(keys, key_norm, epsilon), cos, sin)
+    if attributes["norm_after_rope"]:
+        queries, new_keys = (
+            _norm(_rotate(part, cos, sin), norm, epsilon) for part, norm in ((queries, query_norm), (keys, key_norm))
+        )
+    else:
+        queries, new_keys = (
+            _rotate(_norm(part, norm, epsilon), cos, sin) for part, norm in ((queries, query_norm), (keys, key_norm))
+        )
 
     y = np.zeros(queries.shape)
     for sequence, past in enumerate(past_lens):

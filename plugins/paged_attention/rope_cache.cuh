@@ -1,10 +1,11 @@
 // Processes the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE as
-// in heads.cuh, queries packed for attention, keys and values stored in their slots of the paged cache. (Where the
-// product's epilogue can do this, qkv.cuh and qkv_tiled.cuh do it.)
+// in heads.cuh, or the norm after it, queries packed for attention, keys and values stored in their slots of the paged
+// cache. (Where the product's epilogue can do this, qkv.cuh and qkv_tiled.cuh do it.)
 //
 // Bytes: 4 * qkv_features per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50
 // MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
-// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys, then
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM (0: no norm, 1: before
+// RoPE, 2: after it, which does not change the sum of squares), TL_STORED (1: keys, then
 // values, are also stored in `stored`, in 16 bits).
 #include "cuda/warp_reduce.cuh"
 #include "paged_attention/heads.cuh"
@@ -26,6 +27,11 @@ struct Quad {
 __device__ __forceinline__ int low_word(int quad) { return quad < kRotated ? quad : 2 * quad; }
 __device__ __forceinline__ int high_word(int quad) { return quad < kRotated ? quad + kRotated : 2 * quad + 1; }
 
+__device__ __forceinline__ float2 times(float2 two, const float* weight) {
+  return make_float2(two.x * weight[0], two.y * weight[1]);
+}
+
+// Divides a head by its RMS, and before RoPE multiplies it by `weight`.
 __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
   float sum = 0.0f;
 #pragma unroll
@@ -39,10 +45,12 @@ __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* we
     const int quad = lane + i * 32;
     if (quad >= kQuads) break;
     const int low = low_word(quad) * 2, high = high_word(quad) * 2;
-    quads[i].low.x *= inverse * weight[low];
-    quads[i].low.y *= inverse * weight[low + 1];
-    quads[i].high.x *= inverse * weight[high];
-    quads[i].high.y *= inverse * weight[high + 1];
+    const float of_low[2] = {TL_NORM == 1 ? inverse * weight[low] : inverse,
+                             TL_NORM == 1 ? inverse * weight[low + 1] : inverse};
+    const float of_high[2] = {TL_NORM == 1 ? inverse * weight[high] : inverse,
+                              TL_NORM == 1 ? inverse * weight[high + 1] : inverse};
+    quads[i].low = times(quads[i].low, of_low);
+    quads[i].high = times(quads[i].high, of_high);
   }
 }
 
@@ -55,10 +63,10 @@ __device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int
   }
 }
 
-// Calls put(d, two) with elements d and d + 1 of the head.
+// Calls put(d, two) with elements d and d + 1 of the head, which is rotated unless it is a value. `weight`: of a norm.
 template <class Put>
 __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& put, const float2 (&c)[kPairs],
-                                      const float2 (&s)[kPairs], bool rotate, int lane) {
+                                      const float2 (&s)[kPairs], bool rotate, const float* weight, int lane) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int quad = lane + i * 32;
@@ -69,8 +77,9 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& pu
       a = make_float2(x.low, y.low);
       b = make_float2(x.high, y.high);
     }
-    put(low_word(quad) * 2, a);
-    put(high_word(quad) * 2, b);
+    const int low = low_word(quad) * 2, high = high_word(quad) * 2;
+    put(low, TL_NORM == 2 && rotate ? times(a, weight + low) : a);
+    put(high, TL_NORM == 2 && rotate ? times(b, weight + high) : b);
   }
 }
 
@@ -105,11 +114,12 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
       const int head = first + n * TL_WARPS;
       if (head >= kAllHeads) break;
       const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
-      if (TL_NORM && !is_value) normalise(quads[n], is_query ? query_norm : key_norm, epsilon, lane);
+      const float* weight = is_query ? query_norm : key_norm;
+      if (TL_NORM && !is_value) normalise(quads[n], weight, epsilon, lane);
       if (is_query) {
         u32* target = reinterpret_cast<u32*>(q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM);
         const auto put = [&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); };
-        store(quads[n], put, c, s, true, lane);
+        store(quads[n], put, c, s, true, weight, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
         const int row = block_row<TL_PAGE>(slot, kv_head);
@@ -124,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
           }
           if (TL_STORED) reinterpret_cast<u32*>(stored + shown * TL_HEAD_DIM)[d / 2] = pack2(two.x, two.y);
         };
-        store(quads[n], put, c, s, !is_value, lane);
+        store(quads[n], put, c, s, !is_value, weight, lane);
       }
     }
   }

@@ -119,6 +119,14 @@ CASES |= {
         "flex_olmo",
         {"attention_bias": True, "norm_topk_prob": True, "tie_word_embeddings": True},
     ),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {}),
+    "hunyuan_v1_moe-plain-biased-tied": (
+        "hunyuan_v1_moe",
+        {
+            **{"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}, "moe_topk": 2},
+            **{"attention_bias": True, "tie_word_embeddings": True},
+        },
+    ),
     "glm4_moe": ("glm4_moe", {}),
     "glm4_moe-unnormed-unbiased": (
         "glm4_moe",

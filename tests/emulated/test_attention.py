@@ -335,6 +335,12 @@ def test_rope_cache_of_a_part_of_each_head(head_dim: int, rotary_dim: int, norm:
     check_rope_cache(shape, 19, norm=norm, rotary_dim=rotary_dim, machine=Emulator())
 
 
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (96, 72)])
+def test_rope_cache_with_norms_after_rope(head_dim: int, rotary_dim: int) -> None:
+    shape = attention_shape(3, 1, head_dim, 16)
+    check_rope_cache(shape, 19, norm=True, after_rope=True, rotary_dim=rotary_dim, machine=Emulator())
+
+
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 0), (96, 48)])
 def test_qkv_linear_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
     shape = ModelShape(576, 1536, 2, 1, head_dim, 1000, page=32, qkv_bias=True)

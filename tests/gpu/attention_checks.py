@@ -267,6 +267,7 @@ def check_rope_cache(
     rows: int,
     *,
     norm: bool,
+    after_rope: bool = False,
     rotary_dim: int | None = None,
     cache_dtype: torch.dtype | None = None,
     plain_keys: bool = False,
@@ -274,8 +275,8 @@ def check_rope_cache(
 ) -> None:
     """Check the rotation of ``rows`` bfloat16 tokens, and their keys and values in random slots of a poisoned cache.
 
-    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype`` and ``plain_keys`` as in
-    :func:`check_decode`.
+    ``rotary_dim`` elements of a head are rotated (default: all), before their ``norm`` if that is ``after_rope``.
+    ``cache_dtype`` and ``plain_keys`` as in :func:`check_decode`.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
@@ -290,19 +291,24 @@ def check_rope_cache(
     names, stride = (NAMES[dtype], NAMES[types.values]), types.block_bytes(kv_heads, dim, page)
     of_layer = Heads(heads, kv_heads, dim, page, *names, stride, rotated_dim, key_dtype=NAMES[types.keys])
     defines = of_layer.rope_defines()
-    defines |= {"TL_WARPS": 8, "TL_NORM": int(norm), "TL_STORED": int(norm)}
+    defines |= {"TL_WARPS": 8, "TL_NORM": int(norm) * (2 if after_rope else 1), "TL_STORED": int(norm)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
     tables = (angles.cos(), angles.sin())
     factors = [1 / scale for scale in scales]
     kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, *factors, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
-    if norm:
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
-        wide[:, :heads] *= norms[0].double()
-        wide[:, heads : heads + kv_heads] *= norms[1].double()
+
+    def normed(rows: torch.Tensor) -> torch.Tensor:
+        rows = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + EPSILON)
+        rows[:, :heads] *= norms[0].double()
+        rows[:, heads : heads + kv_heads] *= norms[1].double()
+        return rows
+
+    wide = normed(wide) if norm and not after_rope else wide
     low, high = wide[..., :rotated_dim].chunk(2, dim=-1)
     rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., rotated_dim:]], dim=-1)
+    rotated = normed(rotated) if norm and after_rope else rotated
     assert_close(q, rotated[:, :heads])
     written = [beginnings(cache, kv_heads, page, dim) for cache in (keys, values)]
     assert_stored(written[0], slots, rotated[:, heads : heads + kv_heads], scales[0])

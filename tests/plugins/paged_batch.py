@@ -24,6 +24,7 @@ class AttentionShape:
     first_position: int = 0
     softcap: float = 0.0
     with_norm: bool = False
+    norm_after_rope: int = 0
     with_sinks: bool = False
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     num_groups: int = 1  # tables of each sequence
@@ -46,6 +47,7 @@ class AttentionShape:
             "cache_group": self.cache_group,
             "softcap": self.softcap,
             "norm_epsilon": 1e-6,
+            "norm_after_rope": self.norm_after_rope,
             "key_scale": self.key_scale,
             "value_scale": self.value_scale,
         }

@@ -27,6 +27,7 @@ SHAPES = {
     "tail24": AttentionShape(num_heads=3, num_kv_heads=3, head_dim=24, tokens_per_block=32),
     "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
     "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
+    "norm_after_rope": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, norm_after_rope=1),
     "window": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37),
     "second_group": AttentionShape(num_heads=4, num_kv_heads=2, num_groups=2, cache_group=1),
     "windowed_group": AttentionShape(tokens_per_block=16, window=37, num_groups=3, cache_group=1),

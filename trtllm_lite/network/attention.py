@@ -39,8 +39,9 @@ class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
-    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. The norms apply to each
-    head on its own, or with ``norms_all_heads`` all query heads together, and all key heads together. ``window`` is in
+    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``, or before them with
+    ``norms_after_rope``. The norms apply to each head on its own, or with ``norms_all_heads`` all query heads together,
+    and all key heads together. ``window`` is in
     tokens: a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With
     ``chunked``, sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk.
     Queries from ``first_position`` on see no key before that position (not combined with a window). ``softcap`` bounds
@@ -59,6 +60,7 @@ class Attention:
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     norms_all_heads: bool = False
+    norms_after_rope: bool = False
     window: int = 0
     chunked: bool = False
     first_position: int = 0
@@ -80,12 +82,15 @@ class Attention:
         """Attend with projections [batch, seq, heads * head_dim], multiply by the gate, and project the result."""
         graph, heads = context.graph, self.heads
         context.open_cache(heads.num_kv_heads, (heads.head_dim, heads.head_dim))
-        query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
-        key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
+        norms = (None, None) if self.norms_after_rope else (self.query_norm, self.key_norm)
+        query = self._split(graph, query, heads.num_heads, "q", norms[0])
+        key = self._split(graph, key, heads.num_kv_heads, "k", norms[1])
         value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
             query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
             key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
+        if self.norms_after_rope and self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(graph, query, "q_norm"), self.key_norm(graph, key, "k_norm")
         keys, values = context.extend_cache((key, value))
         merged = merge_heads(graph, self._attend(context, query, keys, values))
         if gate is not None:

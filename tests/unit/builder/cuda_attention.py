@@ -60,8 +60,9 @@ def _append(
     sin: Pointer | None,
     slots: Pointer,
     factors: tuple[float, float],
+    norms: tuple[Pointer | None, Pointer | None, float] | None = None,
 ) -> None:
-    """Rotate and store [rows, heads, dim] in float64."""
+    """Rotate and store [rows, heads, dim] in float64; ``norms`` of queries and keys come after RoPE."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
     rows, half, pairs = len(qkv), half_type(macros), macros["TL_ROTARY_DIM"] // 2
     rotated = qkv[:, : heads + kv_heads]
@@ -69,6 +70,10 @@ def _append(
         c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
         low, high, rest = np.split(rotated, [pairs, 2 * pairs], axis=-1)
         rotated = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
+    if norms is not None:
+        rotated = np.concatenate(
+            [normalised(rotated[:, :heads], norms[0], norms[2]), normalised(rotated[:, heads:], norms[1], norms[2])], 1
+        )
     at(query, np.float16 if macros["TL_KEY_TYPE"] else half, rows, heads, dim)[...] = rotated[:, :heads]
     places = at(slots, np.int32, rows)
     new = (rotated[:, heads:], qkv[:, heads + kv_heads :])
@@ -175,11 +180,12 @@ def rope_cache(
     heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
     shape = (grid[0], heads + 2 * kv_heads, macros["TL_HEAD_DIM"])
     rows = at(qkv, half_type(macros), *shape).astype(np.float64)
-    if macros["TL_NORM"]:
+    if macros["TL_NORM"] == 1:
         rows[:, :heads] = normalised(rows[:, :heads], query_norm, epsilon)
         both = slice(heads, heads + kv_heads)
         rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
-    _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
+    last = (query_norm, key_norm, epsilon) if macros["TL_NORM"] == 2 else None
+    _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]), last)
     if macros["TL_STORED"]:
         assert not macros["TL_CACHE_TYPE"]
         places = at(slots, np.int32, len(rows))

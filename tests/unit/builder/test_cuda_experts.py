@@ -40,6 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24},
     "dots1": {"moe_intermediate_size": 48, "head_dim": 16},
     "ernie4_5_moe": {"moe_intermediate_size": 48},
+    "hunyuan_v1_moe": {"head_dim": 16},
     "exaone_moe": {"moe_intermediate_size": 48, "head_dim": 16},
     "glm4_moe": {"moe_intermediate_size": 48, "head_dim": 16},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},

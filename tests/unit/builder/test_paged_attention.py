@@ -79,6 +79,7 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "cache_group": 0,
         "softcap": 30.0,
         "norm_epsilon": 0.25,
+        "norm_after_rope": 0,
         "key_scale": 1.0,
         "value_scale": 1.0,
     }

@@ -58,6 +58,7 @@ _SAID: dict[str, dict[str, Any]] = {
     "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
     "cohere2": {"num_hidden_layers": 5, "layer_types": None},
     "dots1": {"sliding_window": None},
+    "hunyuan_v1_moe": {"moe_topk": 3},
     "llama4": {"num_hidden_layers": 4, "no_rope_layers": None, "moe_layers": None, "interleave_moe_layer_step": 2},
     "mistral": {"sliding_window": None},
     "olmo3": {"rope_parameters": None},

@@ -91,6 +91,7 @@ PARAMETERS = {
     "ernie-4.5-21b-a3b": 21_825_437_888,  # without the draft layer
     "k-exaone-236b-a23b": 236_571_156_352,  # without the draft layer
     "flexolmo-7x7b": 33_270_665_216,
+    "hunyuan-a13b": 80_393_183_232,
     "solar-open-100b": 102_651_799_552,
     "llama-4-scout": 107_769_861_248,  # with a norm whose weights are all 1
     "mimo-7b": 7_622_619_136,  # without the draft layer

@@ -150,6 +150,7 @@ ATTENTION: dict[str, float | str] = {
     "cache_group": 0,
     "softcap": 0.0,
     "norm_epsilon": 0.0,
+    "norm_after_rope": 0,
     "key_scale": 1.0,
     "value_scale": 1.0,
 }

@@ -1,7 +1,7 @@
 """Recognises the standard attention subgraph; merge_qkv, paged_attention and ragged_attention read it.
 
 packed rows -> [RMSNormalization of all heads] -> unpack -> Reshape to heads -> [RMSNormalization of each head] ->
-Transpose -> [RotaryEmbedding, perhaps partial]
+Transpose -> [RotaryEmbedding, perhaps partial] -> [RMSNormalization of each head, unless one comes before]
 key, value  -> [QuantizeLinear -> DequantizeLinear] -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
 
@@ -24,7 +24,10 @@ class MismatchError(Exception):
 
 @dataclass(frozen=True)
 class Heads:
-    """One of query, key, value: packed ``source`` [num_tokens, heads * head_dim] on its way into attention."""
+    """One of query, key, value: packed ``source`` [num_tokens, heads * head_dim] on its way into attention.
+
+    ``norm`` comes before RoPE, or after it (``norm_is_last``).
+    """
 
     source: ir.Value
     heads: int
@@ -33,6 +36,7 @@ class Heads:
     norm_epsilon: float
     cos: ir.Value | None
     sin: ir.Value | None
+    norm_is_last: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     """Follow ``value`` [batch, heads, seq, head_dim] back to packed rows. Raises MismatchError."""
     cos = sin = norm = None
     epsilon = 0.0
+    last = produced_by(value, "RMSNormalization")
+    if last is not None:
+        norm, epsilon = _head_norm(last, what)
+        value = last.inputs[0]
     rotary = produced_by(value, "RotaryEmbedding")
     if rotary is not None:
         cos, sin = _rotary_tables(rotary, what)
@@ -89,7 +97,7 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     transpose = expect_node(value, "Transpose", what)
     expect(_perm(transpose) == (0, 2, 1, 3), f"the {what} heads are not moved before the sequence")
     value = transpose.inputs[0]
-    if (node := produced_by(value, "RMSNormalization")) is not None:
+    if norm is None and (node := produced_by(value, "RMSNormalization")) is not None:
         norm, epsilon = _head_norm(node, what)
         value = node.inputs[0]
     reshape = expect_node(value, "Reshape", what)
@@ -106,7 +114,7 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
         rotated = attribute(rotary, "rotary_embedding_dim", 0) or head_dim
         fits = rotated <= head_dim and (dims(cos) or ())[-1:] == (rotated / 2,)
         expect(fits, f"the RoPE table of the {what} heads does not have a column for two rotated elements")
-    return Heads(source, heads, head_dim, norm, epsilon, cos, sin)
+    return Heads(source, heads, head_dim, norm, epsilon, cos, sin, last is not None)
 
 
 def norm_of_all_heads(rows: ir.Value) -> ir.Node | None:

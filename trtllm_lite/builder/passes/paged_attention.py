@@ -124,6 +124,8 @@ def _check_heads(query: Heads, key: Heads, value: Heads) -> None:
     expect(value.cos is None and value.norm is None, "the value is rotated or normalised")
     both = query.norm is not None and key.norm is not None
     expect(not both or query.norm_epsilon == key.norm_epsilon, "the norms of query and key differ in epsilon")
+    in_order = not both or query.norm_is_last == key.norm_is_last
+    expect(in_order, "one of query and key is normalised before RoPE, the other after it")
 
 
 def is_total_length(value: ir.Value | None) -> bool:
@@ -177,6 +179,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, shared: list[ir.Va
         "cache_group": 0,
         "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
+        "norm_after_rope": int(query.norm_is_last or match.key.norm_is_last),
         "key_scale": key_scale,
         "value_scale": value_scale,
     }

@@ -70,6 +70,15 @@ class ConfigFields:
             self.problem(key, f"expected {shown(value)}, as other keys say, found {shown(found)}")
         self._config = {**self._config, key: value}
 
+    def same_for_all(self, key: str, layers: Any) -> None:
+        """Replace the list ``key`` of one value for each of the ``layers`` by that value, which must be the same."""
+        values = self._config.get(key)
+        if not isinstance(values, list):
+            return
+        if not values or len(values) != layers or any(value != values[0] for value in values):
+            self.problem(key, f"expected {shown(layers)} times the same value, found {shown(values)}")
+        self._config = {**self._config, key: values[0] if values else None}
+
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
         """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""
         value = self.take(key)

@@ -106,8 +106,18 @@ def _linear(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     return _rope(rope.linear(rope.plain(theta, sizes.dim), _required(fields, "factor")))
 
 
+_OF_YARN = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # beside alpha, which do not count
+
+
 def _dynamic(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """Dynamic NTK, which changes theta only for sequences beyond max_position_embeddings; the builder refuses those."""
+    """Dynamic NTK, which changes theta only for sequences beyond max_position_embeddings; the builder refuses those.
+
+    Hunyuan's theta is raised by the power of ``alpha`` for sequences of any length.
+    """
+    if fields.take("alpha") is not None:
+        for key in _OF_YARN:
+            fields.take(key)
+        return _rope(rope.plain(theta * fields.number("alpha", 1.0) ** (sizes.dim / (sizes.dim - 2)), sizes.dim))
     fields.expect(ORIGINAL, sizes.max_positions)
     _required(fields, "factor")
     return _rope(rope.plain(theta, sizes.dim))
