@@ -70,6 +70,8 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
         ("qwen3_next", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.mlp.gate.weight": torch.ones(7, 60)}),
         ("qwen3_5", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.self_attn.q_norm.weight": torch.ones(20)}),
         ("qwen3_5_moe", {"mtp.norm.weight": torch.ones(60)}),
+        ("exaone_moe", {"mtp.norm.weight": torch.ones(60)}),
+        ("ernie4_5_moe", {"model.mtp_emb_norm.0.weight": torch.ones(60)}),
     ],
 )
 def test_masks_positions_and_drafting_layers_that_files_hold_are_dropped(
@@ -116,9 +118,13 @@ def test_kinds_of_layers_that_the_tensors_contradict_are_named(
     assert not (tmp_path / "checkpoint").exists()
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(count: int, tmp_path: Path) -> None:
-    save_tiny_model("deepseek_v3", tmp_path / "model")
+@pytest.mark.parametrize(
+    ("family", "count"), [("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 2), ("glm4_moe_lite", 2)]
+)
+def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(
+    family: str, count: int, tmp_path: Path
+) -> None:
+    save_tiny_model(family, tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "plain")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = load_file(weights)
