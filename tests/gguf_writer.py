@@ -119,6 +119,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.fc2": "ffn_down",
     },
     "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+    "hunyuan-dense": {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     "apertus": {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
     "bert": {
         "embeddings.word_embeddings": "token_embd",
@@ -207,6 +208,7 @@ _ARCHITECTURES = {
     "minimax_m2": "minimax-m2",
     "cohere": "command-r",
     "phi": "phi2",
+    "hunyuan_v1_dense": "hunyuan-dense",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "glm": "chatglm",
@@ -670,6 +672,15 @@ def _cohere2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _hunyuan_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters
+    return {
+        **_head_metadata(config, head_dim),
+        "rope.freq_base": rope["rope_theta"] * rope["alpha"] ** (head_dim / (head_dim - 2)),
+        **{"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.original_context_length": 262144},
+    }
+
+
 def _nemotron_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {
         **_llama_metadata(config, head_dim),
@@ -853,6 +864,7 @@ _OWN_METADATA = {
     "cohere2": _cohere2_metadata,
     "gemma": _head_metadata,
     "nemotron": _nemotron_metadata,
+    "hunyuan-dense": _hunyuan_metadata,
     **dict.fromkeys(("phi2", "stablelm"), _partly_rotated_metadata),
     "falcon": _falcon_metadata,
 }

@@ -30,7 +30,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
-    "apertus",
+    *("apertus", "hunyuan_v1_dense"),
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
@@ -106,6 +106,10 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "seed_oss": {"head_dim": 14},
+    "hunyuan_v1_dense": {
+        "head_dim": 14,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "alpha": 8.0, "factor": 1.0},
+    },
     "apertus": {
         "rope_parameters": {
             **{"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "original_max_position_embeddings": 32},

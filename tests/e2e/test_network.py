@@ -287,6 +287,11 @@ CASES |= {
     "falcon-mha": ("falcon", {"multi_query": False}),
     "apertus": ("apertus", {}),
     "apertus-biased-tied": ("apertus", {"attention_bias": True, "tie_word_embeddings": True, **_rope("default")}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
+    "hunyuan_v1_dense-biased-tied": (
+        "hunyuan_v1_dense",
+        {"attention_bias": True, "tie_word_embeddings": True, **_rope("default")},
+    ),
     "ernie4_5": ("ernie4_5", {}),
     "ernie4_5-biased-untied": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
 }

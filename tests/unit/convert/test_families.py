@@ -482,6 +482,7 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("cohere2", {"layer_switch": 3}, "layer_switch: expected 4, found 3, which is not supported"),
         ("apertus", {"hidden_act": "silu"}, "hidden_act: expected 'xielu', found 'silu'"),
         ("apertus", {"rope_parameters": None}, "rope_parameters: expected the parameters of RoPE, found none"),
+        ("hunyuan_v1_dense", {"use_cla": True}, "use_cla: expected False, found True, which is not supported"),
         ("arcee", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),

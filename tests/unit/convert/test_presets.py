@@ -52,6 +52,7 @@ PARAMETERS = {
     "command-r7b-12-2024": 8_028_033_024,
     "seed-oss-36b": 36_151_104_512,
     "apertus-8b": 8_055_402_496,  # factors of activations for each feature
+    "hunyuan-0.5b": 463_512_576,
     "afm-4.5b": 4_619_184_640,
     "minitron-4b": 4_190_509_056,
     "stablelm-2-1.6b": 1_644_515_328,

@@ -36,7 +36,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "glm": _HEADS,
     "glm4": _HEADS,
     "gpt_neox": {name: size for name, size in _SIZES.items() if name != "num_key_value_heads"},
-    **dict.fromkeys(("gemma", "seed_oss", "helium", "ernie4_5"), _HEADS),
+    **dict.fromkeys(("gemma", "seed_oss", "helium", "ernie4_5", "hunyuan_v1_dense"), _HEADS),
     "cohere2": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
     "falcon": {"hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "multi_query": False},
     "olmo3": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
