@@ -107,14 +107,37 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("arcee", {"attention_bias": True, "mlp_bias": True}),
+        ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, "tie_word_embeddings": False}),
+        ("falcon", {"multi_query": False}),
+        ("nemotron", {"attention_bias": True, "mlp_bias": True}),
+        ("seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+        ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": False}),
+    ],
+    ids=["arcee", "falcon with two norms", "falcon with all keys", "nemotron", "seed_oss", "stablelm in parallel"],
+)
+def test_what_files_show_by_their_tensors(family: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model = tiny_model(family, **options)
+    path = write_gguf(model, tmp_path / "m.gguf")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
+    ids = np.random.default_rng(2).integers(0, config.vocab_size, 11)
+    with torch.no_grad():
+        expected = model(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 16).step([ids])[0], expected)
+
+
+@pytest.mark.parametrize(
     ("family", "kinds", "options"),
     [
         ("bert", {}, {}),
+        ("phi", {}, {}),
         ("glm", {}, {}),
         ("llama", {}, {"attention_bias": True}),
         ("llama", {"attn_q": "Q8_0", "attn_k": "Q8_0", "attn_v": "Q8_0"}, _WIDE),
     ],
-    ids=["bert", "glm", "biases", "blocks"],
+    ids=["bert", "phi", "glm", "biases", "blocks"],
 )
 def test_fused_queries_keys_and_values_come_apart(
     family: str, kinds: dict[str, str], options: dict[str, Any], tmp_path: Path

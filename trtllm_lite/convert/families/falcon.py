@@ -86,7 +86,11 @@ FAMILY = Family(
             "blk.{layer}.attn_qkv": "qkv_proj",
         },
         keys={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
-        config=lambda config: {"num_ln_in_parallel_attn": 2 if config[_NORMS_IN_FILE] else 1},
+        # The new architecture has as many key/value heads as a file says, like the old one with one or all of them.
+        config=lambda config: {
+            "new_decoder_architecture": True,
+            "num_ln_in_parallel_attn": 2 if config[_NORMS_IN_FILE] else 1,
+        },
         flags={_NORMS_IN_FILE: "blk.0.attn_norm_2.weight", "bias": "blk.0.attn_qkv.bias"},
         qkv_apart=True,
     ),
