@@ -493,7 +493,10 @@ LAYOUTS = {
             quantized_layers={
                 f"model.layers.{layer}.{part}.{name}_proj": {"quant_algo": algorithm}
                 for layer in range(2)
-                for part, names, algorithm in (("self_attn", "qkvo", "NVFP4"), ("mlp", _MLP, "W8A16"))
+                for part, names, algorithm in (
+                    *(("self_attn", "qkvo", "NVFP4"), ("mlp", _MLP, "W8A16")),
+                    *((f"mlp.experts.{expert}", _MLP, "W8A16") for expert in range(4)),
+                )
                 for name in names
             },
         ),
