@@ -5,8 +5,8 @@
 // Bytes: 4 * qkv_features per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50
 // MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM (0: no norm, 1: before
-// RoPE, 2: after it, which does not change the sum of squares), TL_STORED (1: keys, then
-// values, are also stored in `stored`, in 16 bits).
+// RoPE, 2: after it, which does not change the sum of squares), TL_STORED (1: keys, then values, are also stored in
+// `stored`, in 16 bits).
 #include "cuda/warp_reduce.cuh"
 #include "paged_attention/heads.cuh"
 

@@ -41,13 +41,12 @@ class Attention:
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
     len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``, or before them with
     ``norms_after_rope``. The norms apply to each head on its own, or with ``norms_all_heads`` all query heads together,
-    and all key heads together. ``window`` is in
-    tokens: a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With
-    ``chunked``, sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk.
-    Queries from ``first_position`` on see no key before that position (not combined with a window). ``softcap`` bounds
-    scores to softcap * tanh(score / softcap); with 0 they are not bounded. ``temperature`` scales queries by their
-    position. ``sinks`` give each head one more key, whose value is zero. The heads' results are multiplied by
-    sigmoid(``gate`` x), if that is given (arXiv 2505.06708).
+    and all key heads together. ``window`` is in tokens: a query at position p sees keys at positions > p - window; with
+    0 it sees all keys up to its own. With ``chunked``, sequences are cut into chunks of ``window`` positions, and a
+    query sees the keys of its own chunk. Queries from ``first_position`` on see no key before that position (not
+    combined with a window). ``softcap`` bounds scores to softcap * tanh(score / softcap); with 0 they are not bounded.
+    ``temperature`` scales queries by their position. ``sinks`` give each head one more key, whose value is zero. The
+    heads' results are multiplied by sigmoid(``gate`` x), if that is given (arXiv 2505.06708).
     """
 
     query: Linear
