@@ -53,24 +53,15 @@ struct Consumer {
     return reinterpret_cast<float*>(memory + Ring::kSumOffset) + which * Ring::kSumFloats;
   }
 
-  template <class Product, bool kNorm, class Op>
-  __device__ __forceinline__ void run(Op op, const StreamedRows& x, const float* norm_weight, float epsilon) {
+  // Copies all of x to shared memory, if it is not streamed.
+  template <class Product, bool kNorm>
+  __device__ __forceinline__ void load(const StreamedRows& x, const float* norm_weight, float epsilon) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
-    if constexpr (kNorm) warm<Product::kIn>(norm_weight);
-    if constexpr (!WalkOf<Op>::kWaits) wait_for_previous_kernel();
-    if constexpr (!WalkOf<Op>::kWaits) allow_next_kernel();
     if constexpr (!Product::kStreamX) {
       const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale};
       load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
           to, sums(0), x.rows, norm_weight, epsilon, rows);
     }
-    if constexpr (WalkOf<Op>::kWaits) {
-      wait_for_previous_kernel();
-      allow_next_kernel();
-      op.make_list();
-      op.finish_list();
-    }
-    products<Product>(op);
   }
 
   // Uses named barriers 2 and up, one for each team.
@@ -157,17 +148,36 @@ __device__ __forceinline__ char* start_stream() {
 // A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
 template <int kIn, bool kNorm, class Op>
 __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon,
-                                                int rows, const Op& op) {
+                                                int rows, Op op) {
   using Ring = RingOf<kIn>;
   using Product = tl::Product<Ring, kIn, TL_STREAM_X>;
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
-  if (threadIdx.x >= kConsumerThreads) {
-    const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
-    Producer<Ring>{start, start, rows, lane}.template run<Product>(op, x.rows, warp - kConsumerWarps);
+  const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+  const bool produces = warp >= kConsumerWarps;
+  Consumer<Ring> consumer{start, memory, rows};
+  if (kNorm && !produces) warm<kIn>(norm_weight);
+  if constexpr (WalkOf<Op>::kWaits) {
+    Producer<Ring, Product, Op> producer(op, start, rows, max_of(warp - kConsumerWarps, 0), lane);
+    if (produces) {
+      producer.copy_known();
+    } else {
+      consumer.template load<Product, kNorm>(x, norm_weight, epsilon);
+    }
+    wait_for_previous_kernel();
+    allow_next_kernel();
+    op.make_list();
+    if (produces) return producer.copy(x.rows);
+    op.finish_list();
   } else {
-    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
+    if (produces) {
+      return Producer<Ring, Product, Op>(op, start, rows, warp - kConsumerWarps, lane).copy(x.rows);
+    }
+    wait_for_previous_kernel();
+    allow_next_kernel();
+    consumer.template load<Product, kNorm>(x, norm_weight, epsilon);
   }
+  consumer.template products<Product>(op);
 }
 
 }  // namespace tl

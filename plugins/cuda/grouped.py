@@ -26,9 +26,8 @@ _FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for 
 HEADER, GROUP_INTS = 4, 4  # ints: of a list's header, an ExpertRows
 ROW_THREADS = 128  # threads per block of kernels that move rows; a thread has eight features
 _MOST_STAGE_BYTES = 2048  # bytes of a weight row in a stage
-# Kernels of GroupedLinear have so many bytes in flight with one tile per stage, and with two. Those of
-# GroupedGatedLinear, some of whose stages are not full, have the last number.
-_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS, _IN_FLIGHT_BYTES_OF_GATED = 150 * 1024, 100 * 1024, 100 * 1024
+_IN_FLIGHT_BYTES = 150 * 1024  # of kernels of GroupedLinear with one tile per stage
+_IN_FLIGHT_BYTES_OF_PAIRS = 100 * 1024  # with two tiles per stage, and where some stages are not full
 _STEP_BYTES = 128
 _ALIGNED = 128  # the alignment of a kernel's dynamic shared memory
 _MOST_IMBALANCE = 1.05  # of what the busiest block reads, by the average
@@ -95,11 +94,10 @@ def gated_gemv_config(shape: tuple[int, ...], form: WeightForm, tokens: int, dev
     if config is None or config.stream_x or tokens > most_gemv_rows(form, device):
         return None
     stage_k = _equal_stage(in_features, form, ceil(in_features / config.stage_k))
-    config = replace(config, stage_k=stage_k, in_flight_bytes=_IN_FLIGHT_BYTES_OF_GATED)
-    config = config.in_teams(in_features, tokens, device)
+    config = replace(config, stage_k=stage_k).in_teams(in_features, tokens, device)
     if config.teams > 1 or not form.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:
         return config  # tiles of a stage are of one expert
-    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE)
+    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS)
     room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
     return pairs if room >= 3 * pairs.stage_bytes(tokens) else config
 
@@ -153,6 +151,13 @@ def feature_grain(features: int, form: WeightForm) -> int:
         return EIGHT
     most = _MOST_IMBALANCE * features / blocks
     return next((grain for grain in (8, 4, 2) if grain * ceil(features / (grain * blocks)) <= most), 1)
+
+
+def in_runs(how: FewRows, grain: int) -> FewRows:
+    """``how`` for blocks that share out features by ``grain``: more bytes in flight if some stages are not full."""
+    if grain == EIGHT:
+        return how
+    return replace(how, config=replace(how.config, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS))
 
 
 def in_list_room(how: FewRows, choice: ExpertChoice) -> FewRows:

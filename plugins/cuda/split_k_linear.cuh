@@ -281,7 +281,7 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   cluster_arrive();
   const GroupShare<Ring> share;
   if (warp >= kConsumerWarps) {
-    Producer<Ring>{start, start, rows, lane}.template run<Product>(op, nullptr, warp - kConsumerWarps);
+    Producer<Ring, Product, Op>(op, start, rows, warp - kConsumerWarps, lane).copy(nullptr);
     return;
   }
   cluster_wait();

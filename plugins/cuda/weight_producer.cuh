@@ -15,15 +15,32 @@ namespace tl {
 // The ring is deep, so that copies go on while the consumers do something else, but only kInFlight stages are in flight
 // at a time: every copy beyond what saturates the memory only lengthens the queues, in which everything else that a
 // block reads or writes (x, barriers, results) must wait.
-template <class Ring>
+template <class Ring, class Product, class Op>
 struct Producer {
+  using Walk = WalkOf<Op>;
+
+  const Op& op;
   RingPosition<Ring> at;
   RingPosition<Ring> landing;  // the oldest of its stages in flight
   int rows, lane;
-  int share = 0;  // which of a stage's half tiles this warp copies
-  int under_way = 0;
+  int turn, share;  // of which stages it copies which half tiles
+  Step<Product, Op> step = {};
+  int next = 0, under_way = 0;  // the number of the next stage, and how many are in flight
   u64 policy = evict_first_policy();
   GroupShare<Ring> groups = {};
+
+  // `warp`: the number of the producer warp.
+  __device__ __forceinline__ Producer(const Op& op, const RingPosition<Ring>& start, int rows, int warp, int lane)
+      : op(op),
+        at(start),
+        landing(start),
+        rows(rows),
+        lane(lane),
+        turn(warp / Ring::kSharers),
+        share(warp % Ring::kSharers) {
+    landing.advance(turn);
+    advance(turn);
+  }
 
   static constexpr int kHalves = Ring::kHalves, kMine = ceil_div(kHalves, Ring::kSharers);
   static constexpr int kInFlight = max_of(1, Ring::kInFlight / Ring::kTurns);
@@ -33,16 +50,15 @@ struct Producer {
     u64 first[kMine];
     int present[kMine];
   };
-  template <class Product, class Op>
-  __device__ __forceinline__ Halves halves(const Op& op, const Step<Product, Op>& step) const {
+  __device__ __forceinline__ Halves halves() const {
     const int first_tile = groups.template group<Op>(step.group) * Ring::kTilesPerStage;
     Halves mine;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int half = share + i * Ring::kSharers;
       const int tile = first_tile + half / 2;
-      mine.first[i] = WalkOf<Op>::first_row(op, step.part, tile, half % 2);
-      mine.present[i] = half < kHalves ? WalkOf<Op>::num_rows(op, tile, half % 2) : 0;
+      mine.first[i] = Walk::first_row(op, step.part, tile, half % 2);
+      mine.present[i] = half < kHalves ? Walk::num_rows(op, tile, half % 2) : 0;
     }
     return mine;
   }
@@ -60,9 +76,7 @@ struct Producer {
 
   // Copies the contiguous rows of a half tile to the places that they have among eight. Past the last feature there is
   // nothing to copy.
-  template <class Product, class Op>
-  __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step, const Halves& mine) {
-    using Walk = WalkOf<Op>;
+  __device__ __forceinline__ void weights(const Halves& mine) {
     const int first_k = groups.part * Product::kPartK + step.chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(step.chunk) * Ring::kWeightBits / 8;
     const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(step.chunk) / max_of(1, kBlock) * kBlockBytes;
@@ -98,20 +112,18 @@ struct Producer {
   }
 
   // The first of the warps that share a stage copies x.
-  template <class Product, class Op>
-  __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
-                                              const Step<Product, Op>& step) {
-    using Walk = WalkOf<Op>;
+  __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const u16* x,
+                                              const Step<Product, Op>& of_stage) {
     if (share > 0) return;
-    const u16* from = x + step.chunk * Ring::kStageK;
-    const u32 bytes = Product::chunk_k(step.chunk) * 2;
+    const u16* from = x + of_stage.chunk * Ring::kStageK;
+    const u32 bytes = Product::chunk_k(of_stage.chunk) * 2;
     if constexpr (Walk::kListed) {
       const u32 present =
-          Walk::present(op, step.part, groups.template group<Op>(step.group) * Ring::kTilesPerStage, rows);
+          Walk::present(op, of_stage.part, groups.template group<Op>(of_stage.group) * Ring::kTilesPerStage, rows);
 #pragma unroll 1
       for (u32 left = present; left != 0; left &= left - 1) {
         const int row = __ffs(left) - 1;
-        const u16* source = from + static_cast<u64>(Walk::x_row(op, step.part, row)) * Product::kIn;
+        const u16* source = from + static_cast<u64>(Walk::x_row(op, of_stage.part, row)) * Product::kIn;
         stage_copy_rows<1>(to.x_data() + row * Ring::kStagedXPitch, 0, source, 0, 1, bytes, to.full(), lane, policy);
       }
     } else {
@@ -121,47 +133,38 @@ struct Producer {
     stage_commit(to.full());
   }
 
-  // Copies weights without waiting for the previous kernel, unless they depend on it; copies x only after that kernel
-  // has ended. `warp`: number of the producer warp.
-  template <class Product, class Op>
-  __device__ __forceinline__ void run(Op op, const u16* x, int warp) {
-    using Walk = WalkOf<Op>;
-    const int parts = Walk::parts(op), turn = warp / Ring::kSharers;
-    share = warp % Ring::kSharers;
-    Step<Product, Op> step;
-    at.advance(turn);
-    landing.advance(turn);
-    step.advance(turn, parts);
+  __device__ __forceinline__ void advance(int stages) {
+    next += stages;
+    at.advance(stages);
+    step.advance(stages, Walk::parts(op));
+  }
+  __device__ __forceinline__ void copy_stage() {
+    const Halves mine = halves();
+    acquire();
+    weights(mine);
+  }
+
+  // Copies the weights of known_tiles(), but no more than the ring has room for: consumers empty no stage yet.
+  __device__ __forceinline__ void copy_known() {
+    static_assert(Walk::kWaits && Walk::kOnePart && !Product::kStreamX);
+    const int known = min_of(Walk::known_tiles(op) / Ring::kTilesPerStage * Product::kChunks, Ring::kStages);
+    for (; next < known; advance(Ring::kTurns)) copy_stage();
+  }
+  // Copies all other weights without waiting for the previous kernel; copies x only after that kernel has ended.
+  __device__ __forceinline__ void copy(const u16* x) {
+    const int total = groups.groups(op) * Walk::parts(op) * Product::kChunks;
     RingPosition<Ring> first = at;
     Step<Product, Op> seen = step;
-    const auto ask = [&] {
-      const Halves mine = halves(op, step);
-      acquire();
-      weights(op, step, mine);
-    };
-    const auto next = [&] {
-      at.advance(Ring::kTurns);
-      step.advance(Ring::kTurns, parts);
-    };
-    int i = turn, early = 0;
-    if constexpr (Walk::kWaits) {
-      static_assert(Walk::kOnePart && !Product::kStreamX);
-      // No more than the ring has room for: consumers empty no stage before they have the list, too.
-      const int known = min_of(Walk::known_tiles(op) / Ring::kTilesPerStage * Product::kChunks, Ring::kStages);
-      for (; i < known; i += Ring::kTurns, next()) ask();
-      wait_for_previous_kernel();
-      op.make_list();
-    }
-    const int total = groups.groups(op) * parts * Product::kChunks;
-    for (; i < total && (!Product::kStreamX || early < kInFlight); i += Ring::kTurns, ++early, next()) ask();
+    int early = 0;
+    for (; next < total && (!Product::kStreamX || early < kInFlight); ++early, advance(Ring::kTurns)) copy_stage();
     if constexpr (Product::kStreamX) {
       wait_for_previous_kernel();
-      for (; early > 0; --early, first.advance(Ring::kTurns), seen.advance(Ring::kTurns, parts)) {
-        activations(first, op, x, seen);
+      for (; early > 0; --early, first.advance(Ring::kTurns), seen.advance(Ring::kTurns, Walk::parts(op))) {
+        activations(first, x, seen);
       }
-      for (; i < total; i += Ring::kTurns, next()) {
-        ask();
-        activations(at, op, x, step);
+      for (; next < total; advance(Ring::kTurns)) {
+        copy_stage();
+        activations(at, x, step);
       }
     }
   }

@@ -10,9 +10,9 @@ namespace tl {
 // specialise this.
 template <class Op>
 struct WalkOf {
-  // Whether it depends on the result of the previous kernel which weights are read; an earlier one wrote x. Such Ops
-  // have one part. known_tiles() are known before that. Then all threads list the others by the Op's make_list(),
-  // and consumers call its finish_list().
+  // Whether it depends on the result of the previous kernel which weights are read. Such Ops have one part.
+  // known_tiles() are known before that. Then all threads of the block list the others together by the Op's
+  // make_list(), and consumers call its finish_list() while weights arrive.
   static constexpr bool kWaits = false;
   static constexpr bool kListed = false;  // whether streamed rows of x are not contiguous
   static constexpr bool kOwn = false;     // whether the Op assigns tiles to blocks itself

@@ -14,6 +14,7 @@ from ..cuda.grouped import (
     choice_of,
     feature_grain,
     in_list_room,
+    in_runs,
     row_grid,
     stream_grid,
 )
@@ -50,8 +51,9 @@ def stream(
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **scores.list_defines}
     flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_SCALES_INPUTS": int(scales_inputs)}
     gated = min(choice.experts, how.tokens * choice.top_k) * out_features
-    flags |= {"TL_SELF_GATED": _self_gated(y, weight), "TL_GRAIN": feature_grain(gated, how.config.form)}
-    specialised = in_list_room(how, choice).kernel(
+    grain = feature_grain(gated, how.config.form)
+    flags |= {"TL_SELF_GATED": _self_gated(y, weight), "TL_GRAIN": grain}
+    specialised = in_list_room(in_runs(how, grain), choice).kernel(
         "grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags
     )
     norm_weight, epsilon = norm or (None, 0.0)
