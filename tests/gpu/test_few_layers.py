@@ -66,11 +66,12 @@ class Run:
 
     def blocks(self, numbers: np.ndarray) -> torch.Tensor:
         """[layers, keys or values, num_kv_heads, positions, head_dim] of the given blocks, in order."""
-        geometry = self.kv_cache
-        shape = (geometry.num_layers, 2, geometry.num_kv_heads, geometry.tokens_per_block, geometry.head_dim)
+        geometry, keys = self.kv_cache, self.kv_cache.groups[0].caches[0]
+        heads, head_dim = keys.shape
+        shape = (geometry.num_layers, 2, heads, geometry.tokens_per_block, head_dim)
         data = torch.from_numpy(np.stack([_testing.read_block(self.executor, int(number)) for number in numbers]))
-        heads = data.view(getattr(torch, geometry.dtype)).view(-1, *shape[2:])
-        blocks = unpacked(heads).view(len(numbers), *shape)
+        parts = data.view(getattr(torch, keys.dtype)).view(-1, *shape[2:])
+        blocks = unpacked(parts).view(len(numbers), *shape)
         return blocks.permute(1, 2, 3, 0, 4, 5).flatten(3, 4)
 
 

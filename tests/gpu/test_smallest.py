@@ -63,7 +63,7 @@ def test_kernels_of_rows() -> None:
     test_row_kernels.test_gate_mul(3, 1000, "silu", BF16)
     test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)
     test_row_kernels.test_cache_slots(32, 6)
-    test_row_kernels.test_paged_rows(64, 1032)
+    test_row_kernels.test_paged_rows(64, 1032, 2)
     test_row_kernels.test_rotary_table(64)
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
     test_sample.test_draws(1001, 3)
