@@ -9,13 +9,16 @@ Standard library only: the C++ build runs it before anything is installed.
 import tomllib
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from trtllm_lite.common.vocabulary import CACHE_KINDS, DTYPES, LAYOUTS
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.packages import OWN, PluginPackage, other_packages
 
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
-PLUGIN_ROOT = Path(__file__).parent
 MAX_TEXT_LENGTH = 1024
 _MOST_KINDS = 2  # of heads
 TEXT_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789_ "
@@ -111,6 +114,8 @@ class Schema:
     with the one of the second kind that serves it and equally many successive others. ``channels`` names an extent
     whose elements the operator treats each by itself, or in groups: the constraints that name it hold where a rank's
     part begins and ends as well. ``channel_groups`` names the extent that counts these groups, if there is one.
+
+    ``package`` is what the operator is installed with: this package, or another one (``packages.py``).
     """
 
     name: str
@@ -125,6 +130,11 @@ class Schema:
     heads: tuple[str, ...] = ()
     channels: str | None = None
     channel_groups: str | None = None
+    package: PluginPackage = OWN
+
+    def part(self, name: str) -> ModuleType:
+        """The module ``name`` of the operator's folder: ``reference`` or ``cuda``. Raises ImportError."""
+        return import_module(f"{self.package.module}.{self.folder}.{name}")
 
     @property
     def keeps_state(self) -> bool:
@@ -209,8 +219,8 @@ def _attribute(name: str, entry: dict) -> Attribute:
     return attribute
 
 
-def load_schema(path: Path) -> Schema:
-    """Parse one ``schema.toml``; unknown keys are errors."""
+def load_schema(path: Path, package: PluginPackage = OWN) -> Schema:
+    """Parse one ``schema.toml`` of ``package``; unknown keys are errors."""
     raw = tomllib.loads(path.read_text())
     attributes = tuple(_attribute(name, dict(value)) for name, value in raw.pop("attributes", {}).items())
     inputs = tuple(_input(entry) for entry in raw.pop("inputs"))
@@ -227,6 +237,7 @@ def load_schema(path: Path) -> Schema:
         heads=tuple(raw.pop("heads", ())),
         channels=raw.pop("channels", None),
         channel_groups=raw.pop("channel_groups", None),
+        package=package,
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")
@@ -272,11 +283,35 @@ def _check_division(schema: Schema) -> None:
             )
 
 
+def schemas_of(package: PluginPackage) -> dict[str, Schema]:
+    """The operators of ``package``, by name, in alphabetical order of folder."""
+    schemas = (load_schema(path, package) for path in package.schemas)
+    return {schema.name: schema for schema in schemas}
+
+
 @cache
 def all_schemas() -> dict[str, Schema]:
-    """Every operator, by name, in alphabetical order of folder."""
-    schemas = (load_schema(path) for path in sorted(PLUGIN_ROOT.glob("*/schema.toml")))
-    return {schema.name: schema for schema in schemas}
+    """Every operator, by name: those of this package, then those of other installed packages.
+
+    Raises BuildError if another package has a schema that does not parse, or an operator that there is already.
+    """
+    schemas = schemas_of(OWN)
+    for package in other_packages():
+        try:
+            others = schemas_of(package)
+        except (ValueError, LookupError, TypeError) as error:
+            raise BuildError(f"the package {package.name} has a schema.toml that is wrong: {error}: mend it") from error
+        folders = {schema.folder: schema for schema in schemas.values()}
+        for schema in others.values():
+            twin = schemas.get(schema.name) or folders.get(schema.folder)
+            if twin is not None:
+                raise BuildError(
+                    f"the package {package.name} has the operator {schema.name} in the folder {schema.folder}, and "
+                    f"{twin.package.name} has {twin.name} in {twin.folder}: expected names that no other operator has; "
+                    "rename it, or uninstall one of the packages"
+                )
+        schemas |= others
+    return schemas
 
 
 @cache

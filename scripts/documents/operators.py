@@ -2,12 +2,13 @@
 
 from documents.plain_text import cell, escaped
 from documents.variants import markdown
-from trtllm_lite.plugins.schema import Argument, Schema, all_schemas
+from trtllm_lite.plugins.packages import OWN
+from trtllm_lite.plugins.schema import Argument, Schema, schemas_of
 
 
 def operators_reference() -> str:
     """A section for each operator: its formula, inputs, outputs, attributes, constraints."""
-    return "\n".join(_section(schema) for schema in sorted(all_schemas().values(), key=lambda schema: schema.name))
+    return "\n".join(_section(schema) for schema in sorted(schemas_of(OWN).values(), key=lambda schema: schema.name))
 
 
 def _section(schema: Schema) -> str:

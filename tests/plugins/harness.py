@@ -1,6 +1,5 @@
 """Runs one kernel of one instruction set against its numpy reference, on poisoned outputs."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 
 import ml_dtypes
@@ -158,8 +157,7 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
 def reference(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float] | None = None) -> dict:
     """Outputs of the operator's ``reference.py``, by name."""
     schema = all_schemas()[op]
-    module = importlib.import_module(f"trtllm_lite.plugins.{schema.folder}.reference")
-    outputs = module.reference(padded(op, inputs), dict(attributes or {}))
+    outputs = schema.part("reference").reference(padded(op, inputs), dict(attributes or {}))
     return {argument.name: array for argument, array in zip(schema.outputs, outputs, strict=True)}
 
 

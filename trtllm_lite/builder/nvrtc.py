@@ -10,7 +10,7 @@ outside would change the machine code without changing the key.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -20,6 +20,7 @@ from typing import Any
 
 from trtllm_lite.common.files import cache_directory, write_file
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins import packages
 from trtllm_lite.plugins.generated import HEADERS
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)
@@ -57,15 +58,15 @@ def compile_kernel(
 ) -> Cubin:
     """Compile ``source_path`` for ``arch`` (``sm_90a``) with ``defines`` as macros, or take the cubin from the cache.
 
-    ``include_root`` is the folder that quoted includes start from (default: ``plugins/``), ``cache_dir`` the cache
-    (default: :func:`default_cache_dir`). A damaged cache entry is compiled again, and an unwritable cache is an error.
+    ``include_root`` is the folder that quoted includes start from (default: ``plugins/``, and of operators of other
+    packages the folder that theirs is in), ``cache_dir`` the
+    cache (default: :func:`default_cache_dir`). A damaged cache entry is compiled again, and an unwritable cache is an error.
 
     Raises BuildError if the compiler is not installed, the target is unknown, or the source or something it includes
     is missing or does not compile; the message then carries the compiler's log.
     """
-    root = include_root if include_root is not None else _plugin_root()
     source = _read(source_path, source_path)
-    headers = _headers(source_path, source, root)
+    headers = _headers(source_path, source, packages.source_path if include_root is None else include_root.joinpath)
     options = [*_OPTIONS, f"-arch={arch}", *(f"-D{name}={value}" for name, value in sorted(defines.items()))]
     key = _key(options, source_path.name, source, headers)
     entry = (cache_dir if cache_dir is not None else default_cache_dir()) / f"{key}.cubin"
@@ -75,10 +76,6 @@ def compile_kernel(
         image = _compile(_nvrtc(), source_path, source, headers, options)
         _store(entry, image)
     return Cubin(key, image)
-
-
-def _plugin_root() -> Path:
-    return Path(str(import_module("trtllm_lite.plugins").__file__)).parent
 
 
 @cache
@@ -119,7 +116,7 @@ def _read(path: Path, includer: Path) -> str:
         raise BuildError(f"cannot read {path}, which {includer} needs: {error}: reinstall trtllm_lite") from error
 
 
-def _headers(source_path: Path, source: str, root: Path) -> dict[str, str]:
+def _headers(source_path: Path, source: str, locate: Callable[[str], Path]) -> dict[str, str]:
     """Everything that ``source`` includes, transitively: include name -> text, sorted by name.
 
     Conditional includes count whether or not they are taken: a larger key is safe, a smaller one is not.
@@ -130,10 +127,10 @@ def _headers(source_path: Path, source: str, root: Path) -> dict[str, str]:
         path, text = pending.pop()
         for quoted, other in _INCLUDE.findall(text):
             if other:
-                raise BuildError(f'{path} includes {other}: kernels may include only "..." files under {root}')
+                raise BuildError(f'{path} includes {other}: kernels may include only "..." files of plugins/')
             if quoted not in found:
-                found[quoted] = HEADERS[quoted]() if quoted in HEADERS else _read(root / quoted, path)
-                pending.append((root / quoted, found[quoted]))
+                found[quoted] = HEADERS[quoted]() if quoted in HEADERS else _read(locate(quoted), path)
+                pending.append((locate(quoted), found[quoted]))
     return dict(sorted(found.items()))
 
 

@@ -12,9 +12,11 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
+from trtllm_lite.builder.passes.installed import installed_passes
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
 from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
+from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
@@ -62,7 +64,9 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def passes_of(kind: ModuleKind, max_seq_len: int) -> tuple[GraphPass, ...]:
     """The passes for all networks of a ``kind``, for engines of sequences of up to ``max_seq_len`` tokens."""
-    return ENCODER_PIPELINE if kind.whole_prompts else (chosen_frequencies(max_seq_len), *PIPELINE)
+    usual = ENCODER_PIPELINE if kind.whole_prompts else (chosen_frequencies(max_seq_len), *PIPELINE)
+    begin = usual.index(REMOVE_PADDING) + 1
+    return (*usual[:begin], *installed_passes(), *usual[begin:])
 
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
@@ -114,7 +118,7 @@ def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
         f"the network has {len(left)} operators that do not fit a fused operator: {_listed(nodes)}. "
         + (f"Fusions that did not apply: {_listed(reasons)}. " if reasons else "")
         + f"Supported are models whose layers fuse into {', '.join(network_schemas())}; "
-        "change the network, or add a plugin and a pass for these operators"
+        "change the network, or add a plugin and a pass for these operators (docs/contributing/out-of-tree.md)"
     )
 
 

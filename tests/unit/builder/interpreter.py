@@ -1,7 +1,6 @@
 """Executes graphs that mix standard ONNX operators, run by onnx.reference, and ours, run by the plugins' references."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +18,7 @@ def _operator(schema: Schema) -> type[OpRun]:
         op_domain = DOMAIN
 
         def _run(self, *inputs: np.ndarray | None, **attributes: float) -> tuple[np.ndarray, ...]:
-            reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
+            reference = schema.part("reference").reference
             absent = [None] * (len(schema.inputs) - len(inputs))
             return reference([*inputs, *absent], attributes)[: len(self.output)]
 

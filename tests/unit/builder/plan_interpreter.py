@@ -1,7 +1,6 @@
 """Executes an engine file by its plan: numpy references over one real arena, laid out like the runtime does."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,7 @@ class PlanInterpreter:
         }
         for call in calls(self.plan):
             schema = all_schemas()[call.op]
-            reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
+            reference = schema.part("reference").reference
             given = [call.operands.get(argument.name) for argument in schema.inputs]
             operands = [None if index is None else self._read(index, inputs, extents) for index in given]
             results = reference(operands, call.attributes)

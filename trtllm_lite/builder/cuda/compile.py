@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.plugins.launch import Kernel
-from trtllm_lite.plugins.schema import PLUGIN_ROOT
+from trtllm_lite.plugins.packages import source_path
 
 Specialised = tuple[Kernel, str]  # a kernel and the architecture that it is compiled for
 _Source = tuple[str, tuple[tuple[str, int | str], ...], str]  # a file, its macros, an architecture
@@ -31,9 +31,9 @@ def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int
 
 def _source_bytes(source: _Source) -> int:
     path, _, _ = source
-    return (PLUGIN_ROOT / path).stat().st_size
+    return source_path(path).stat().st_size
 
 
 def _compile(source: _Source) -> Cubin:
     path, defines, arch = source
-    return compile_kernel(PLUGIN_ROOT / path, dict(defines), arch)
+    return compile_kernel(source_path(path), dict(defines), arch)

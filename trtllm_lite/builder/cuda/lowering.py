@@ -5,7 +5,7 @@ The function ``lower`` in ``plugins/<op>/cuda.py`` lowers an operator; this modu
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
+from types import ModuleType
 from typing import Any, NoReturn
 
 import onnx_ir as ir
@@ -33,7 +33,7 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBu
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
-from trtllm_lite.plugins.schema import all_schemas
+from trtllm_lite.plugins.schema import Schema, all_schemas
 
 _RESULTS = frozenset(use.output for use in MODULE_USES.values())
 _VECTOR = 8  # 16-bit elements of one load or store
@@ -49,9 +49,21 @@ def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, cho
     program = _Program(kind, operands, choose, Links(ops), operands.received | operands.taken)
     commands: list[Command] = []
     for op in ops:
-        plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
-        commands += plugin.lower(_OpLowering(op, program))
+        commands += _kernels_of(all_schemas()[op.kind]).lower(_OpLowering(op, program))
     return commands
+
+
+def _kernels_of(schema: Schema) -> ModuleType:
+    """The operator's ``cuda.py``. Raises BuildError if it has none."""
+    try:
+        return schema.part("cuda")
+    except ModuleNotFoundError as error:
+        if error.name != f"{schema.package.module}.{schema.folder}.cuda":
+            raise
+        raise BuildError(
+            f"the operator {schema.name} of the package {schema.package.name} has no kernel for GPUs: build for "
+            "--target cpu, or add cuda.py to its folder (docs/contributing/out-of-tree.md)"
+        ) from error
 
 
 @dataclass
