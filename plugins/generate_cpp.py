@@ -88,11 +88,11 @@ def schema_tables(schema: Schema) -> str:
 
     return (
         f"namespace {schema.folder} {{\n"
-        + table("std::string_view", "kSymbols", [f'    "{symbol}",\n' for symbol in symbols_of(schema)])
+        + table("const char*", "kSymbols", [f'    "{symbol}",\n' for symbol in symbols_of(schema)])
         + table("ArgumentSpec", "kInputSpecs", [argument_row(schema, a) for a in schema.inputs])
         + table("ArgumentSpec", "kOutputSpecs", [argument_row(schema, a) for a in schema.outputs])
         + "".join(
-            table("std::string_view", f"kChoicesOf{choice_type(a)}", [f'    "{c}",\n' for c in a.choices])
+            table("const char*", f"kChoicesOf{choice_type(a)}", [f'    "{c}",\n' for c in a.choices])
             for a in schema.attributes
             if a.choices
         )
@@ -104,23 +104,25 @@ def schema_tables(schema: Schema) -> str:
 
 def op_schemas_source(schemas: list[Schema]) -> str:
     """``op_schemas.cc``."""
-    tables = "\n".join(schema_tables(schema) for schema in schemas)
-    names = ("kSymbols", "kInputSpecs", "kOutputSpecs", "kAttributeSpecs", "kConstraints")
-
-    def row(schema: Schema) -> str:
-        parts = ", ".join(f"tables::{schema.folder}::{name}" for name in names)
-        return f'      {{"{schema.name}", {parts}, {f"{schema.folder}::check" if schema.check else "nullptr"}}},\n'
-
-    rows = "".join(map(row, schemas))
-    checks = "".join(f'#include "{schema.folder}/check.h"\n' for schema in schemas if schema.check)
+    checked = [schema for schema in schemas if schema.check]
+    includes = "".join(f'#include "{schema.folder}/check.h"\n' for schema in checked)
+    checks = "".join(f'  if (op == "{schema.name}") return {schema.folder}::check;\n' for schema in checked)
     limits = f'constexpr TextRules kTextRules{{"{TEXT_CHARACTERS}", {MAX_TEXT_LENGTH}}};\n'
     return (
-        f'{HEADER}#include <array>\n\n#include "engine/op_schema.h"\n{checks}\n'
-        f"namespace tl {{\nnamespace tables {{\n{limits}{tables}}}  // namespace tables\n\n"
+        f'{HEADER}#include "engine/operators.h"\n{includes}\n'
+        f"namespace tl {{\nnamespace tables {{\n{limits}{schema_list(schemas)}}}  // namespace tables\n\n"
         "const TextRules& text_rules() { return tables::kTextRules; }\n\n"
-        f"std::span<const OpSchema> op_schemas() {{\n  static constexpr OpSchema kSchemas[] = {{\n{rows}  }};\n"
-        "  return kSchemas;\n}\n\n}  // namespace tl\n"
+        f"CallCheck call_check_of([[maybe_unused]] std::string_view op) {{\n{checks}  return nullptr;\n}}\n\n"
+        "std::span<const OpSchema> op_schemas() { return tables::kSchemas; }\n\n}  // namespace tl\n"
     )
+
+
+def schema_list(schemas: list[Schema]) -> str:
+    """The constant tables of the operators, and ``kSchemas``, the array of their schemas."""
+    names = ("kSymbols", "kInputSpecs", "kOutputSpecs", "kAttributeSpecs", "kConstraints")
+    tables = "\n".join(schema_tables(schema) for schema in schemas)
+    rows = "".join(f'    {{"{s.name}", {", ".join(f"{s.folder}::{name}" for name in names)}}},\n' for s in schemas)
+    return f"{tables}\nconstexpr std::array<OpSchema, {len(schemas)}> kSchemas{{{{\n{rows}}}}};\n"
 
 
 def schema_header(schema: Schema) -> str:
@@ -180,21 +182,40 @@ class Isa:
 
 def kernel_table_source(schemas: list[Schema], isas: list[Isa]) -> str:
     """``kernel_table.cc``; ``isas`` are the instruction sets compiled in, best first."""
-    declarations = "".join(
-        f"namespace tl::{isa.name} {{\n"
-        + "".join(f"void {schema.folder}(const KernelArgs&);\n" for schema in schemas)
-        + f"}}  // namespace tl::{isa.name}\n"
-        for isa in isas
-    )
-    kernels = "".join(f'      {{"{s.name}", "{isa.name}", {isa.name}::{s.folder}}},\n' for s in schemas for isa in isas)
-    table = f"  static constexpr KernelEntry kKernels[] = {{\n{kernels}  }};\n  return kKernels;\n"
     sets = "".join(f'      {{"{isa.name}", [] {{ return {isa.test}; }}}},\n' for isa in isas)
     return (
-        f'{HEADER}#include "cpu/kernel_registry.h"\n#include "cpu/tile_permission.h"\n\n{declarations}\n'
-        "namespace tl {\n\n"
-        f"std::span<const KernelEntry> kernel_table() {{\n{table if kernels else '  return {};'}}}\n\n"
+        f'{HEADER}#include <array>\n\n#include "cpu/kernel_registry.h"\n#include "cpu/tile_permission.h"\n\n'
+        f"{kernel_list(schemas, [isa.name for isa in isas])}\nnamespace tl {{\n\n"
+        "std::span<const KernelEntry> kernel_table() { return kKernels; }\n\n"
         f"std::span<const IsaEntry> compiled_isas() {{\n"
         f"  static constexpr IsaEntry kIsas[] = {{\n{sets}  }};\n  return kIsas;\n}}\n\n}}  // namespace tl\n"
+    )
+
+
+def kernel_list(schemas: list[Schema], isas: list[str]) -> str:
+    """The declarations of kernels, and ``kKernels``, the array of them for the instruction sets ``isas``."""
+    declarations = "".join(
+        f"namespace tl::{isa} {{\n"
+        + "".join(f"void {schema.folder}(const KernelArgs&);\n" for schema in schemas)
+        + f"}}  // namespace tl::{isa}\n"
+        for isa in isas
+    )
+    rows = "".join(f'    {{"{s.name}", "{isa}", {isa}::{s.folder}}},\n' for s in schemas for isa in isas)
+    table = f"{{{{\n{rows}}}}}" if rows else ""
+    count = len(schemas) * len(isas)
+    return (
+        f"{declarations}\nnamespace tl {{\nconstexpr std::array<KernelEntry, {count}> kKernels{table};\n"
+        "}  // namespace tl\n"
+    )
+
+
+def library_source(schemas: list[Schema], isas: list[str], built_with: str, digest: str) -> str:
+    """The file of a plugin's library that is no kernel: its tables (``csrc/cpu/plugin_library.h``) and its entry."""
+    return (
+        f'{HEADER}#include "cpu/plugin_library.h"\n\n{kernel_list(schemas, isas)}\n'
+        f"namespace tl {{\nnamespace {{\n{schema_list(schemas)}\nconstexpr PluginLibrary kLibrary{{kPluginAbi, "
+        f'"{built_with}", "{digest}", kSchemas, kKernels}};\n\n}}  // namespace\n}}  // namespace tl\n\n'
+        '#include "cpu/plugin_entry.h"\n'
     )
 
 

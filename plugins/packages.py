@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
 
 GROUP = "trtllm_lite.plugins"
 LIBRARY = "_cpu"  # the module whose file is a package's library of CPU kernels
@@ -90,3 +90,22 @@ def _packages_by_folder() -> dict[str, PluginPackage]:
 def source_path(name: str) -> Path:
     """The file ``name``, such as ``rms_norm/cuda.cuh``, of an operator of any package, or of what operators share."""
     return _packages_by_folder().get(name.partition("/")[0], OWN).root / name
+
+
+def load_kernels(name: str) -> None:
+    """Let engines of this process call the CPU kernels of the installed package ``name``, if it declares operators.
+
+    Raises EngineError if the package has no kernels for CPUs, or they are of another version. The C++ runtime calls
+    this for the packages that an engine needs.
+    """
+    from trtllm_lite import _core
+
+    declared = {entry for entry in entry_points(group=GROUP) if entry.dist is not None and entry.dist.name == name}
+    for package in {_package(entry) for entry in declared}:
+        library = package.library
+        if library is None:
+            raise EngineError(
+                f"the package {name} {package.version} has no kernels for CPUs ({package.module}.{LIBRARY}): build the "
+                "engine for a GPU, or install the package with its cpu.cc compiled (docs/contributing/out-of-tree.md)"
+            )
+        _core.load_plugin(str(library), name, package.version, package.digest)

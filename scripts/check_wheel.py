@@ -1,7 +1,8 @@
 """Checks wheels against their limits: ``check_wheel.py WHEEL…``.
 
 A wheel has at most MAX_BYTES, and metadata of at most MAX_METADATA_BYTES. It is for MANYLINUX, and for all Pythons from
-3.12 on or for 3.11; it contains the timing caches of ``configs/timing_caches``, and no C++ sources or tests.
+3.12 on or for 3.11; it contains the timing caches of ``configs/timing_caches``, the headers that kernels of other packages
+include, and no other C++ sources or tests.
 """
 
 import re
@@ -13,8 +14,11 @@ MAX_BYTES = 4_000_000
 MAX_METADATA_BYTES = 20_000
 MANYLINUX = "manylinux_2_28"
 TAGS = re.compile(rf"-(?:cp312-abi3|cp311-cp311)-(?:\w+\.)*{MANYLINUX}_(?:x86_64|aarch64)(?:\.\w+)*\.whl$")
-NEEDED = re.compile(r"trtllm_lite/_core\.[\w-]+\.so$")
-UNWANTED = re.compile(r"\.(?:cc|h)$|/_testing\.")
+NEEDED = {
+    "the extension trtllm_lite._core": re.compile(r"trtllm_lite/_core\.[\w-]+\.so$"),
+    "the headers for kernels of other packages": re.compile(r"trtllm_lite/include/cpu/plugin_library\.h$"),
+}
+UNWANTED = re.compile(r"\.cc$|^(?!trtllm_lite/include/).*\.h$|/_testing\.")
 TIMING_CACHES = Path(__file__).parents[1] / "configs" / "timing_caches"
 
 
@@ -32,8 +36,7 @@ def problems(wheel: Path) -> list[str]:
         found.append(
             f"it has {metadata:,} bytes of metadata, expected at most {MAX_METADATA_BYTES:,}: shorten README.md"
         )
-    if not any(NEEDED.match(name) for name in sizes):
-        found.append("it lacks the extension trtllm_lite._core")
+    found += [f"it lacks {what}" for what, pattern in NEEDED.items() if not any(map(pattern.match, sizes))]
     caches = {f"trtllm_lite/timing_caches/{path.name}" for path in TIMING_CACHES.glob("*.json")}
     found += [f"it lacks {name}" for name in sorted(caches - sizes.keys())]
     found += [f"it holds {name}, which no user needs" for name in sizes if UNWANTED.search(name)]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 GOOD = "trtllm_lite-0.1.0-cp312-abi3-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
 FILES = {
     "trtllm_lite/_core.abi3.so": b"",
+    "trtllm_lite/include/cpu/plugin_library.h": b"",
     "trtllm_lite/timing_caches/nvidia-h200.json": b"{}",
     "trtllm_lite-0.1.0.dist-info/METADATA": b"Name: trtllm_lite\n",
 }
@@ -42,6 +43,7 @@ def test_a_wheel_within_its_limits_passes(name: str, tmp_path: Path) -> None:
         (GOOD, {"trtllm_lite-0.1.0.dist-info/METADATA": b"x" * 20_001}, "20,001 bytes of metadata"),
         (GOOD, {"trtllm_lite/more.bin": b"x" * 4_000_001}, "expected at most 4,000,000"),
         (GOOD, {"trtllm_lite/_core.abi3.so": None}, "lacks the extension trtllm_lite._core"),
+        (GOOD, {"trtllm_lite/include/cpu/plugin_library.h": None}, "lacks the headers for kernels of other packages"),
         (GOOD, {"trtllm_lite/timing_caches/nvidia-h200.json": None}, "lacks trtllm_lite/timing_caches/nvidia-h200"),
         (GOOD, {"trtllm_lite/_testing.abi3.so": b""}, "_testing.abi3.so, which no user needs"),
         (GOOD, {"trtllm_lite/csrc/errors.h": b""}, "errors.h, which no user needs"),

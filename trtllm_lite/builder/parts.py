@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.plugins_used import plugins_used
 from trtllm_lite.common.vocabulary import DEFAULT_MAX_LORAS
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Lora, Manifest, Tactic, Target
@@ -61,6 +62,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         lora=_lora(job, parts) if limits.max_lora_rank else None,
         state_rounding=job.state_rounding,
         state_forms=job.state_forms,
+        plugins=plugins_used(job.graph),
     )
 
 

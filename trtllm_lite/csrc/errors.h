@@ -15,6 +15,12 @@ struct UnsupportedVersion : EngineError {
   using EngineError::EngineError;
 };
 
+// An intact engine that needs a package which is not installed, or not in the right version. The message contains its
+// own remedy.
+struct MissingPlugin : EngineError {
+  using EngineError::EngineError;
+};
+
 // A request that exceeds a limit. The message names the limit, the value, and the remedy.
 struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -62,6 +62,8 @@ def facts_of(engine: EngineFile) -> Iterator[Fact]:
         yield Fact("accuracy", name, value, False)
     for name, value in state_facts(manifest.state_rounding, manifest.state_forms).items():
         yield Fact("states", name, value, False)
+    for plugin in manifest.plugins:
+        yield Fact("plugins", plugin.package, f"{plugin.version}: {', '.join(plugin.operators)}", True)
     yield Fact("producer", "engine", manifest.producer, False)
     yield Fact("producer", "checkpoint", manifest.model.producer, False)
     for name, checksum in manifest.files.items():

@@ -55,9 +55,9 @@ class Inspection:
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
     CRC-32C that the manifest has of files; ``provenance`` is the unchecked content of the file beside the engine,
     and ``encoder`` describes the encoder in the engine's directory, if there is one. ``states`` says what the build
-    measured of recurrent layers. For a
-    checkpoint ``limits``, ``expansions``, most of ``memory`` and all fields with defaults are empty,
-    ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
+    measured of recurrent layers, ``plugins`` which operators are of other packages. For a checkpoint ``limits``,
+    ``expansions``, most of ``memory`` and all fields with defaults are empty, ``gather_context_logits`` and
+    ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
     """
 
     kind: str
@@ -89,6 +89,7 @@ class Inspection:
     provenance: Provenance | None = None
     encoder: EncoderBeside | None = None
     states: dict[str, str] = field(default_factory=dict)
+    plugins: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -141,6 +142,7 @@ def inspect_engine(path: Path) -> Inspection:
         provenance=provenance_of(engine),
         encoder=_encoder_in(Path(path)),
         states=state_facts(manifest.state_rounding, manifest.state_forms),
+        plugins={f"{use.package} {use.version}": ", ".join(use.operators) for use in manifest.plugins},
     )
 
 

@@ -42,6 +42,7 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
     _print_table(console, "weights by type", _weights_by_type(found))
     _print_table(console, "files", {name: exact_bytes(size) for name, size in found.file_bytes.items()})
     _print_table(console, "operators", found.operators)
+    _print_table(console, "operators of other packages", found.plugins)
     _print_table(console, "programs: launches and products of a step", found.programs)
     _print_fusions(console, found.fusions)
     _print_table(console, "expanded weights", counted_expansions(found.expansions))

@@ -281,6 +281,18 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class PluginUse:
+    """``operators`` of the engine that another package has, called and numbered as pip does (``plugins/packages.py``).
+
+    CPU engines call the kernels of that very version when they run; GPU engines contain them.
+    """
+
+    package: Name
+    version: Name
+    operators: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
 class RankMapping:
     """The part of a model that an engine computes.
 
@@ -339,7 +351,7 @@ class Manifest:
     them as the checkpoint stores them. ``deterministic``: the results of a request depend on the request alone, bit for
     bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange data
     by kernels that access peer memory (``AUTO``), or by the library NCCL. ``state_rounding`` and ``state_forms`` are
-    of engines with recurrent layers.
+    of engines with recurrent layers. ``plugins`` are the packages whose operators the engine has.
 
     ``modules`` says what the engine is, and what it takes from other engines and makes for them. An engine has one.
     """
@@ -366,6 +378,7 @@ class Manifest:
     lora: Lora | None = field(default=None, metadata=_PYTHON_ONLY)
     state_rounding: StateRounding | None = field(default=None, metadata=_PYTHON_ONLY)
     state_forms: tuple[StateForms, ...] = field(default=(), metadata=_PYTHON_ONLY)
+    plugins: tuple[PluginUse, ...] = ()
 
     @property
     def divided(self) -> dict[str, int | str]:

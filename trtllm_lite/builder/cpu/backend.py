@@ -14,10 +14,12 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.builder.plugins_used import plugins_used
 from trtllm_lite.common.vocabulary import ALIGNMENT, CPU, FLOAT32, KV_CACHE_DTYPES, ON_CPU, PLAIN_DTYPES
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.plugins.packages import load_kernels
 
 
 class CpuBackend:
@@ -45,7 +47,10 @@ class CpuBackend:
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
         """Implements :meth:`Backend.fuse`."""
         del config
-        return fuse_into_plugins(network, kv_cache_dtype, limits)
+        fused = fuse_into_plugins(network, kv_cache_dtype, limits)
+        for plugin in plugins_used(fused.graph):
+            load_kernels(plugin.package)
+        return fused
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """Implements :meth:`Backend.compile`."""

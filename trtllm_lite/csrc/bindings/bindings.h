@@ -20,6 +20,7 @@ void bind_adapter(nanobind::module_& module);
 void bind_gpu_stages(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_loop(nanobind::module_& module);
+void bind_plugins(nanobind::module_& module);
 void bind_remote_stages(nanobind::module_& module);
 void bind_requests(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);

@@ -32,7 +32,7 @@ DType dtype_of_array(const KernelArray& array, std::string_view name) {
 
 // The extents of a call's symbols, as far as its row-major operands have them.
 struct ExtentSearch {
-  std::span<const ConstraintSpec> constraints;
+  List<ConstraintSpec> constraints;
   std::span<const AttributeValue> attributes;
   std::map<int, std::int64_t> known = {};
 
@@ -84,7 +84,7 @@ class Operands {
   }
 
   // Row-major operands have the shape of their array. Records the values of the schema's symbols.
-  void read_row_major(std::span<const ArgumentSpec> specs, std::map<int, std::int64_t>* extents) {
+  void read_row_major(const List<ArgumentSpec>& specs, std::map<int, std::int64_t>* extents) {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (!arrays_[i] || logical_[i].layout != Layout::kRowMajor) continue;
       for (std::size_t axis = 0; axis < arrays_[i]->ndim(); ++axis) {
@@ -101,7 +101,7 @@ class Operands {
 
   // A packed operand is padded, so its logical extent comes from other operands, or is the largest that satisfies the
   // constraints.
-  void read_packed(std::span<const ArgumentSpec> specs, const ExtentSearch& extents) {
+  void read_packed(const List<ArgumentSpec>& specs, const ExtentSearch& extents) {
     for (std::size_t i = 0; i < std::min(arrays_.size(), specs.size()); ++i) {
       if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
       const bool gated = logical_[i].layout == Layout::kGatedPanel64;
@@ -180,7 +180,7 @@ std::vector<AttributeValue> read_attributes(const OpSchema& schema, const Kernel
   }
   std::vector<AttributeValue> values;
   for (const AttributeSpec& spec : schema.attributes) {
-    const nb::str name(spec.name.data(), spec.name.size());
+    const nb::str name(spec.name);
     if (!attributes.contains(name)) throw EngineError("run_kernel: missing attribute " + std::string(spec.name));
     values.push_back(read_attribute(spec, attributes[name], texts));
   }

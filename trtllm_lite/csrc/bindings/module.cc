@@ -20,6 +20,7 @@ NB_MODULE(_core, module) {
   tl::bind_executor(module);
   tl::bind_cuda(module);
   tl::bind_gpu_stages(module);
+  tl::bind_plugins(module);
   tl::bind_remote_stages(module);
   tl::bind_sampling(module);
   tl::bind_grammar(module);

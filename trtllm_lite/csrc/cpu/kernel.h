@@ -50,6 +50,13 @@ struct KernelArgs {
 // A kernel. Arguments are checked against the schema when the engine is loaded, step inputs at the beginning of a step.
 using Kernel = void (*)(const KernelArgs&);
 
+// The kernel of an operator for an instruction set of isas.cmake.
+struct KernelEntry {
+  const char* op;
+  const char* isa;
+  Kernel kernel;
+};
+
 // The most blocks in a row of a weight with scales.
 constexpr std::int64_t kMaxWeightBlocks = 1 << 16;
 

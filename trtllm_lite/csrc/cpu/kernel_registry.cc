@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/plugins.h"
 #include "errors.h"
 
 namespace tl {
@@ -36,8 +37,9 @@ Kernel find_kernel(std::string_view op, std::string_view isa) {
   for (const KernelEntry& entry : kernel_table()) {
     if (entry.op == op && entry.isa == isa) return entry.kernel;
   }
+  if (const Kernel kernel = find_plugin_kernel(op, isa)) return kernel;
   throw EngineError("operator " + std::string(op) + ": expected a CPU kernel for " + std::string(isa) +
-                    ", found none in this build; install a trtllm_lite that has it");
+                    ", found none; install a trtllm_lite that has it, or build the package of the operator again");
 }
 
 }  // namespace tl

@@ -10,12 +10,6 @@
 
 namespace tl {
 
-struct KernelEntry {
-  std::string_view op;
-  std::string_view isa;
-  Kernel kernel;
-};
-
 // An instruction set of isas.cmake, and whether this process can run it on this machine.
 struct IsaEntry {
   std::string_view name;
@@ -32,7 +26,7 @@ std::vector<std::string_view> supported_isas();
 // Resolves "auto" to the best supported instruction set. Throws ArgumentError for an unsupported one.
 std::string_view resolve_isa(std::string_view isa);
 
-// The kernel of `op` for a resolved instruction set. Throws EngineError if this build has none.
+// The kernel of `op`, also one of another package, for a resolved instruction set. Throws EngineError if there is none.
 Kernel find_kernel(std::string_view op, std::string_view isa);
 
 }  // namespace tl

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/op_schema.h"
+#include "engine/operators.h"
 #include "engine/records.h"
 
 namespace tl {

@@ -7,6 +7,7 @@
 
 #include "engine/checksums.h"
 #include "engine/json_reader.h"
+#include "engine/plugins.h"
 #include "engine/version.h"
 #include "errors.h"
 #include "host/cpu_count.h"
@@ -65,6 +66,8 @@ auto with_path(const std::string& path, Read read) {
     return read();
   } catch (const UnsupportedVersion& error) {
     throw UnsupportedVersion(path + ": " + error.what());
+  } catch (const MissingPlugin& error) {
+    throw MissingPlugin(path + ": " + error.what());
   } catch (const EngineError& error) {
     throw EngineError(path + ": " + error.what() + "; copy the engine again, or build it again (trtllm-lite build)");
   }
@@ -75,6 +78,7 @@ void read_records(EngineContents& contents) {
   const Entry& manifest = contents.container.at("manifest");
   const std::shared_ptr<const Json> manifest_json = parse_json(manifest.text(), "manifest");
   contents.manifest = read_manifest(view_of(manifest, *manifest_json, "manifest"));
+  if (contents.manifest.target.kind == TargetKind::kCpu) require_plugins(contents.manifest.plugins);
   const Entry& plan = contents.container.at("plan");
   const std::shared_ptr<const Json> plan_json = parse_json(plan.text(), "plan");
   const JsonView plan_view = view_of(plan, *plan_json, "plan");

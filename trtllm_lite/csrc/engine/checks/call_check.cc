@@ -17,7 +17,7 @@ class CallChecker {
  public:
   CallChecker(const OpSchema& schema, SymbolBindings bindings) : schema_(schema), bindings_(std::move(bindings)) {}
 
-  void check_operands(std::string_view role, std::span<const ArgumentSpec> specs,
+  void check_operands(std::string_view role, const List<ArgumentSpec>& specs,
                       std::span<const PlanTensor* const> operands) {
     if (specs.size() != operands.size()) {
       fail(std::string(role) + "s: expected " + std::to_string(specs.size()) + ", found " +
@@ -68,8 +68,9 @@ class CallChecker {
   }
 
   void check_rest(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> attributes) const {
-    if (schema_.check == nullptr) return;
-    const std::string problem = schema_.check(inputs, attributes);
+    const CallCheck check = call_check_of(schema_.name);
+    if (check == nullptr) return;
+    const std::string problem = check(inputs, attributes);
     if (!problem.empty()) fail(problem);
   }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/op_schema.h"
+#include "engine/operators.h"
 #include "engine/records.h"
 
 namespace tl {

@@ -154,7 +154,7 @@ class CallFlow {
     if (spec.constant) {
       check_indices(spec, tensor(index), bindings.at(schema.symbols[static_cast<std::size_t>(spec.below)]));
     }
-    if (spec.step_input.empty()) return;
+    if (*spec.step_input == '\0') return;
     if (tensor(index).kind != TensorKind::kInput || tensor(index).name != spec.step_input) {
       throw EngineError("input " + std::string(spec.name) + ": expected the step input " +
                         std::string(spec.step_input) + ", found " + tensor(index).name);

@@ -1,18 +1,20 @@
-#include "engine/op_schema.h"
+#include "engine/operators.h"
 
 #include <algorithm>
+
+#include "engine/plugins.h"
 
 namespace tl {
 
 const OpSchema* find_op(std::string_view name) {
-  const auto found = std::ranges::find(op_schemas(), name, &OpSchema::name);
-  return found == op_schemas().end() ? nullptr : &*found;
+  const auto found = std::ranges::find_if(op_schemas(), [&](const OpSchema& schema) { return schema.name == name; });
+  return found == op_schemas().end() ? find_plugin_op(name) : &*found;
 }
 
 std::optional<AttributeValue> parse_text(const AttributeSpec& spec, std::string_view text, AttributeTexts* texts) {
   AttributeValue value;
   if (spec.kind == AttributeKind::kChoice) {
-    const auto found = std::ranges::find(spec.choices, text);
+    const auto* const found = std::ranges::find_if(spec.choices, [&](const char* choice) { return choice == text; });
     if (found == spec.choices.end()) return std::nullopt;
     value.i = found - spec.choices.begin();
     return value;
@@ -30,7 +32,7 @@ std::string expected_text(const AttributeSpec& spec) {
            std::string(text_rules().characters) + "\"";
   }
   std::string listed = "one of";
-  for (const std::string_view choice : spec.choices) listed += " " + std::string(choice);
+  for (const char* const choice : spec.choices) listed.append(" ").append(choice);
   return listed;
 }
 
