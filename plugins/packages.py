@@ -21,9 +21,9 @@ LIBRARY = "_cpu"  # the module whose file is a package's library of CPU kernels
 
 @dataclass(frozen=True)
 class PluginPackage:
-    """Operators that are installed together: ``name`` and ``version`` are pip's, ``module`` holds the operators' folders.
+    """Operators that are installed together: ``name`` and ``version`` are pip's.
 
-    ``root`` is the folder of ``module``.
+    ``module`` is the Python package that holds the operators' folders, ``root`` its own folder.
     """
 
     name: str

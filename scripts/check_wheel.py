@@ -1,8 +1,8 @@
 """Checks wheels against their limits: ``check_wheel.py WHEEL…``.
 
 A wheel has at most MAX_BYTES, and metadata of at most MAX_METADATA_BYTES. It is for MANYLINUX, and for all Pythons from
-3.12 on or for 3.11; it contains the timing caches of ``configs/timing_caches``, the headers that kernels of other packages
-include, and no other C++ sources or tests.
+3.12 on or for 3.11; it contains the timing caches of ``configs/timing_caches``, the headers that kernels of other
+packages include, and no other C++ sources or tests.
 """
 
 import re

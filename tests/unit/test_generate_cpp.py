@@ -10,6 +10,7 @@ from trtllm_lite.plugins.generate_cpp import (
     argument_row,
     constant_name,
     kernel_table_source,
+    library_source,
     op_schemas_source,
     schema_header,
 )
@@ -61,7 +62,7 @@ def test_attributes_of_choices_are_an_enumeration_and_texts_pointers() -> None:
     assert '{"activation", AttributeKind::kChoice, kChoicesOfActivation}' in source
     assert '{"program", AttributeKind::kText, {}}' in source
     assert '#include "paged_attention/check.h"' in source
-    assert "paged_attention::check}" in source
+    assert 'if (op == "PagedAttention") return paged_attention::check;' in source
 
 
 def test_the_reader_knows_which_inputs_are_state() -> None:
@@ -71,7 +72,7 @@ def test_the_reader_knows_which_inputs_are_state() -> None:
 
 
 def test_kernel_table_lists_what_is_there() -> None:
-    assert "return {};" in kernel_table_source([], [Isa.parse("portable=")])
+    assert "std::array<KernelEntry, 0> kKernels;" in kernel_table_source([], [Isa.parse("portable=")])
     table = kernel_table_source([ATTENTION], [Isa.parse("avx2=avx2,fma"), Isa.parse("portable=")])
     assert '{"PagedAttention", "avx2", avx2::paged_attention}' in table
     assert '{"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }}' in table
@@ -80,3 +81,11 @@ def test_kernel_table_lists_what_is_there() -> None:
 
 def test_tiles_are_asked_of_the_system() -> None:
     assert Isa.parse("amx=avx512f,amx-tile").test == '__builtin_cpu_supports("avx512f") && may_use_tiles()'
+
+
+def test_a_library_has_its_operators_alone() -> None:
+    source = library_source([ATTENTION], ["avx2", "portable"], "0.1.0", "abc")
+    assert 'constexpr PluginLibrary kLibrary{kPluginAbi, "0.1.0", "abc", kSchemas, kKernels};' in source
+    assert "std::array<OpSchema, 1> kSchemas" in source
+    assert "std::array<KernelEntry, 2> kKernels" in source
+    assert "op_schemas()" not in source

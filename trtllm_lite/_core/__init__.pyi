@@ -639,6 +639,16 @@ class LastStage(DeviceExecutor):
         ``ids`` come from ``nccl_ids``, with one for each rank of all stages. Raises DeviceError.
         """
 
+plugin_abi: int = 1
+
+def load_plugin(path: str, package: str, version: str, digest: str) -> None:
+    """
+    Let engines call the CPU kernels in the shared library ``path`` of an installed package.
+
+    ``digest`` is that of the package's schemas. Raises EngineError if the library does not load, or was compiled for
+    another version of the ABI (``plugin_abi``) or against other schemas.
+    """
+
 class RemoteStages(LogitsExecutor):
     """An engine whose stages compute in other processes."""
 

@@ -58,9 +58,9 @@ def compile_kernel(
 ) -> Cubin:
     """Compile ``source_path`` for ``arch`` (``sm_90a``) with ``defines`` as macros, or take the cubin from the cache.
 
-    ``include_root`` is the folder that quoted includes start from (default: ``plugins/``, and of operators of other
-    packages the folder that theirs is in), ``cache_dir`` the
-    cache (default: :func:`default_cache_dir`). A damaged cache entry is compiled again, and an unwritable cache is an error.
+    ``include_root`` is the folder that quoted includes start from (default: ``plugins/``, and for operators of
+    other packages the folder that has theirs), ``cache_dir`` the cache (default: :func:`default_cache_dir`). A damaged
+    cache entry is compiled again, and an unwritable cache is an error.
 
     Raises BuildError if the compiler is not installed, the target is unknown, or the source or something it includes
     is missing or does not compile; the message then carries the compiler's log.

@@ -52,7 +52,10 @@ def _check_operator(node: ir.Node, opsets: dict[str, int]) -> Iterator[str]:
         schema = network_schemas().get(node.op_type)
         if schema is None:
             known = ", ".join(network_schemas())
-            yield f"{node.name}: {DOMAIN} has no operator {node.op_type} for networks; it has {known}"
+            yield (
+                f"{node.name}: {DOMAIN} has no operator {node.op_type} for networks; it has {known}; packages may add "
+                "others (docs/contributing/out-of-tree.md)"
+            )
         else:
             yield from (f"{node.op_type} {node.name}: {problem}" for problem in _check_schema(node, schema))
     elif is_call(node):

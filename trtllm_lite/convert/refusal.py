@@ -11,6 +11,7 @@ from trtllm_lite.convert.matching import fold, listed
 from trtllm_lite.errors import ConvertError
 
 FAMILIES_PAGE, ADDING_PAGE = "docs/reference/families.md", "docs/contributing/family.md"
+ADDING = f"to add a family: {ADDING_PAGE}, in a package of your own: docs/contributing/out-of-tree.md"
 _NUMBER = re.compile(r"(?<=\.)(?:\d+|\{layer\}|\{expert\})(?=\.|$)")
 FEW = 6
 """How many items of a list a refusal names."""
@@ -27,4 +28,4 @@ def refused(what: str, nearest: Iterable[str], tensors: Iterable[str] = (), keys
     lines = [what, *nearest]
     lines += [f"tensors that no family maps ({len(names)}): {listed(fold(names), FEW)}"] if names else []
     lines += [f"config keys that no family reads ({len(unread)}): {listed(unread, FEW)}"] if unread else []
-    return ConvertError("\n  ".join([*lines, f"to add a family: {ADDING_PAGE}"]))
+    return ConvertError("\n  ".join([*lines, ADDING]))

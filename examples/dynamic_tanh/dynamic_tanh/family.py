@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
+from dynamic_tanh.norm import DynamicTanh
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-
-from dynamic_tanh.norm import DynamicTanh
 
 # The source has <norm>.weight, <norm>.bias and <norm>.alpha for each norm of Llama.
 _NORMS = ("attention_norm", "mlp_norm", "final_norm")

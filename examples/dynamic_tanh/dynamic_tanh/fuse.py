@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import onnx_ir as ir
+
 from trtllm_lite.builder.graph import (
     dims,
     fused_node,

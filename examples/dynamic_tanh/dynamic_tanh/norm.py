@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import onnx_ir as ir
+
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.weight_expression import WeightExpression
 

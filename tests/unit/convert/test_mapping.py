@@ -83,7 +83,7 @@ def test_an_unknown_architecture_names_the_nearest_and_where_the_others_are_list
         "architecture LlamoForCausalLM is not supported, expected one of those that docs/reference/families.md lists\n",
         "  nearest by name: LlamaForCausalLM, ",
         "\n  nearest by tensors: the family llama (all its tensors fit)\n",
-        "  to add a family: docs/contributing/family.md",
+        "  to add a family: docs/contributing/family.md, in a package of your own: docs/contributing/out-of-tree.md",
     )
     documents = Path(__file__).parents[3] / "docs"
     assert (documents / "reference" / "families.md").is_file()

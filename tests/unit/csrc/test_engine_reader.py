@@ -266,7 +266,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     "missing key": (lambda e: e.plan.pop("symbols"), 'plan: expected a member "symbols"'),
     "unknown operator": (
         lambda e: e.instructions()[0].update(op="Conv"),
-        "operator Conv: expected an operator that this build has",
+        "operator Conv: expected an operator of trtllm_lite or of a package",
     ),
     "operator with state": (
         add_sample,

@@ -48,6 +48,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "mapping": {"tp_size": 1, "rank": 0, "pp_size": 1, "moe_ep_size": 1},
     "allreduce_strategy": "AUTO",
     "stripped": False,
+    "plugins": [],
     "qformat": "full_prec",
     "tactics": [],
     "expansions": [],

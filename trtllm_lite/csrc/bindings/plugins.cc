@@ -28,7 +28,8 @@ void load_installed(const std::string& package) {
 
 void bind_plugins(nb::module_& module) {
   module.attr("plugin_abi") = kPluginAbi;
-  module.def("load_plugin", &load_plugin, nb::arg("path"), nb::arg("package"), nb::arg("version"), nb::arg("digest"), R"(
+  module.def("load_plugin", &load_plugin, nb::arg("path"), nb::arg("package"), nb::arg("version"), nb::arg("digest"),
+             R"(
       Let engines call the CPU kernels in the shared library ``path`` of an installed package.
 
       ``digest`` is that of the package's schemas. Raises EngineError if the library does not load, or was compiled for

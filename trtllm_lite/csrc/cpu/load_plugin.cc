@@ -37,13 +37,14 @@ void load_plugin(const std::string& path, const std::string& package, const std:
   if (library.abi != kPluginAbi) {
     throw EngineError("the CPU kernels of " + name + " (" + path + ") have version " + std::to_string(library.abi) +
                       " of the ABI of plugins, expected version " + std::to_string(kPluginAbi) +
-                      ", which this trtllm_lite has: build " + package + " again with this trtllm_lite, or install "
+                      ", which this trtllm_lite has: build " + package +
+                      " again with this trtllm_lite, or install "
                       "versions of both that belong together");
   }
   if (library.digest != digest) {
-    throw EngineError("the CPU kernels of " + name + " (" + path + ", compiled with trtllm_lite " +
-                      library.built_with + ") were compiled against other schemas than its schema.toml files are: " +
-                      remedy + ", so that they are compiled again");
+    throw EngineError("the CPU kernels of " + name + " (" + path + ", compiled with trtllm_lite " + library.built_with +
+                      ") were compiled against other schemas than its schema.toml files are: " + remedy +
+                      ", so that they are compiled again");
   }
   add_plugin({package, version, path, library.schemas, library.kernels});
 }

@@ -1,5 +1,5 @@
-// The entry of a plugin's library, and ThreadPool for its kernels. One file of the library includes this header, the one
-// that plugins/generate_cpp.py makes, which defines kLibrary.
+// The entry of a plugin's library, and ThreadPool for its kernels. One file of the library includes this header, the
+// one that plugins/generate_cpp.py makes, which defines kLibrary.
 #pragma once
 
 #include "cpu/plugin_library.h"

@@ -43,5 +43,7 @@ static_assert(sizeof(void*) == 8 && sizeof(Tensor) == 56 && sizeof(KernelArgs) =
 static_assert(sizeof(OpSchema) == 88 && sizeof(ArgumentSpec) == 120 && sizeof(AttributeSpec) == 32 &&
                   sizeof(ConstraintSpec) == 24 && sizeof(KernelEntry) == 24,
               "schemas have changed: raise kPluginAbi");
+static_assert(static_cast<int>(DType::kFloat4E2m1fn) == 11 && static_cast<int>(Layout::kRows8) == 8,
+              "types or layouts have other numbers: raise kPluginAbi");
 
 }  // namespace tl

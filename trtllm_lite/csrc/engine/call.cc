@@ -46,7 +46,10 @@ AttributeValue value_of(const CallInstruction& call, const AttributeSpec& spec, 
 
 ResolvedCall resolve(const CallInstruction& call) {
   ResolvedCall resolved{.schema = find_op(call.op), .inputs = {}, .outputs = {}, .attributes = {}, .texts = {}};
-  if (resolved.schema == nullptr) fail(call, "expected an operator that this build has, found none of this name");
+  if (resolved.schema == nullptr)
+    fail(call,
+         "expected an operator of trtllm_lite or of a package that the engine names, found none of this "
+         "name (docs/contributing/out-of-tree.md)");
   std::size_t num_used = 0;
   for (const ArgumentSpec& spec : resolved.schema->inputs) {
     resolved.inputs.push_back(tensor_of(call, spec.name));

@@ -1,5 +1,5 @@
-// The schema of an operator in C++. plugins/generate_cpp.py writes the tables from schema.toml. The structs are laid out
-// as in C, because shared libraries of other packages bring theirs (cpu/plugin_library.h).
+// The schema of an operator in C++. plugins/generate_cpp.py writes the tables from schema.toml. The structs are laid
+// out as in C, because shared libraries of other packages bring theirs (cpu/plugin_library.h).
 #pragma once
 
 #include <array>
