@@ -2,9 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +104,26 @@ def _content(path: Path) -> bytes:
         return hashlib.sha256(start + file.read()).digest() + str(status.st_mtime_ns).encode()
 
 
+def _entry_points() -> Iterator[EntryPoint]:
+    """What other packages declare for this one."""
+    found = entry_points()
+    return (entry for group in found.groups if group.startswith("trtllm_lite.") for entry in found.select(group=group))
+
+
 @cache
 def code_digest() -> str:
-    """A digest of every file of the package and its plugins, as files may change while the version stays."""
+    """A digest of every file of the package and its plugins, as files may change while the version stays.
+
+    It covers other packages whose families, operators and passes are installed, too.
+    """
     from trtllm_lite import plugins
 
-    digest = hashlib.sha256()
-    for root in (_PACKAGE, _PACKAGE / "timing_caches", *map(Path, plugins.__path__)):
+    entries = sorted((e.dist.name, e.dist.version, e.value) for e in _entry_points() if e.dist is not None)
+    digest = hashlib.sha256(repr(entries).encode())
+    names = {value.partition(":")[0].partition(".")[0] for _, _, value in entries}
+    specs = [find_spec(name) for name in sorted(names)]
+    others = [place for spec in specs if spec is not None for place in spec.submodule_search_locations or ()]
+    for root in (_PACKAGE, _PACKAGE / "timing_caches", *map(Path, [*plugins.__path__, *others])):
         for path in sorted(file for kind in ("*.py", "*.toml", "*.cuh", "*.json") for file in root.rglob(kind)):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
