@@ -69,6 +69,7 @@ class DynamicTanh(torch.nn.Module):
 def _run(folder: Path, site: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the packages of ``site``, which are not the test's own."""
     environment = {**os.environ, "PYTHONPATH": str(site), "XDG_CACHE_HOME": str(folder / "cache")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -126,10 +127,18 @@ def test_engines_say_what_they_need(made: dict) -> None:
     assert all(counts["dynamic_tanh"] == operators[OPERATOR] for counts in programs.values())
 
 
+def test_its_own_tests_pass(site: Path, tmp_path: Path) -> None:
+    """The kernel for CPUs gives what the reference gives, and that for GPUs compiles."""
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = _run(tmp_path, site, code, "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests"), "--rootdir", str(EXAMPLE))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.usefixtures("made")
 def test_without_the_package_an_engine_is_refused(model: tuple[Path, torch.nn.Module]) -> None:
     assert OPERATOR not in all_schemas(), "the test's own process has the package"
-    with pytest.raises(EngineError, match=rf"needs {NAME} 1\.0\.0, .* {OPERATOR}, .* pip install '{NAME}==1\.0\.0'"):
+    needed = rf"needs {NAME} 1\.0\.0 \({OPERATOR}\), which is not installed: pip install '{NAME}==1\.0\.0'"
+    with pytest.raises(EngineError, match=needed):
         ModelRunner.from_dir(model[0] / "cpu")
     with pytest.raises(ConvertError, match=r"DynamicTanhForCausalLM(?s:.)*docs/contributing/out-of-tree\.md"):
         convert_checkpoint(str(model[0] / "model"), model[0] / "other")
@@ -173,7 +182,7 @@ def test_the_kernel_for_gpus_on_emulated_threads(dtype: torch.dtype) -> None:
     weight, bias = torch.randn(2, hidden)
     y = torch.full((rows, hidden), POISON, dtype=dtype)
     defines = {"TL_HIDDEN": hidden, "TL_THREADS": threads, "TL_FP16": int(dtype == torch.float16)}
-    source = EXAMPLE / "dynamic_tanh" / "plugins" / "dynamic_tanh" / "cuda.cuh"
+    source = EXAMPLE / "src" / "dynamic_tanh" / "plugins" / "dynamic_tanh" / "cuda.cuh"
     kernel = Emulator().kernel(str(source), "dynamic_tanh", threads, 0, defines)
     kernel(y, x, alpha, weight, bias.contiguous(), grid=rows)
     assert_rows_close(y, torch.tanh(alpha.double() * x.double()) * weight.double() + bias.double())

@@ -14,7 +14,7 @@ from trtllm_lite.engine_cache import recipe
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.plugins import packages, schema
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "dynamic_tanh" / "dynamic_tanh"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "dynamic_tanh" / "src" / "dynamic_tanh"
 PLUGINS, PASSES = "trtllm_lite.plugins", "trtllm_lite.passes"
 _CACHED = (packages.other_packages, packages._packages_by_folder, schema.all_schemas, schema.network_schemas)
 

@@ -28,9 +28,9 @@ const LoadedPlugin* find_package(std::string_view package) {
 }
 
 std::string described(const PluginUse& plugin) {
-  std::string text = "the engine needs " + plugin.package + " " + plugin.version + ", a package with the operators";
-  for (const std::string& name : plugin.operators) text += (&name == plugin.operators.data() ? " " : ", ") + name;
-  return text;
+  std::string names;
+  for (const std::string& name : plugin.operators) names.append(names.empty() ? "" : ", ").append(name);
+  return "the engine needs " + plugin.package + " " + plugin.version + " (" + names + ")";
 }
 
 }  // namespace
