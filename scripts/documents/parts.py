@@ -12,6 +12,7 @@ from pathlib import Path
 from documents.accuracy import accuracy_table
 from documents.commands import cli_reference
 from documents.errors import errors_table
+from documents.example import EXAMPLE_PARTS
 from documents.experts import experts_table
 from documents.families import families_table
 from documents.foreign_names import FOREIGN, foreign_table, part_of
@@ -75,6 +76,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "hybrids": partial(_measured, "hybrids-*.json", hybrids_table),
     "cpu-shapes": partial(_measured, "shapes-cpu-*.json", shapes_table),
     "accuracy": partial(_measured, "accuracy-*.json", accuracy_table),
+    **EXAMPLE_PARTS,
     **{part_of(place): partial(foreign_table, place) for place in FOREIGN},
     **{name: partial(lambda of: sections()[of], name) for name in sections()},
 }
