@@ -6,7 +6,7 @@
   requests;
 - ``kernel_table.cc``: every kernel by operator and instruction set (types in ``csrc/cpu/kernel_registry.h``).
 
-The script needs the standard library alone.
+``library.py`` makes the same of the operators of another package. The script needs the standard library alone.
 """
 
 import argparse

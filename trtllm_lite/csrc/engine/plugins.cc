@@ -9,15 +9,15 @@
 namespace tl {
 namespace {
 
-std::mutex loaded_mutex;
-std::list<LoadedPlugin> loaded;  // guarded by the mutex; elements never change
-PluginLoader load = nullptr;
+std::mutex plugins_mutex;
+std::list<LoadedPlugin> loaded_plugins;  // guarded by the mutex; elements never change
+PluginLoader plugin_loader = nullptr;
 
 // The first result of `find`, which is called with each loaded plugin, that is not null.
 template <typename Find>
-auto first_of_loaded(const Find& find) -> decltype(find(loaded.front())) {
-  const std::lock_guard lock(loaded_mutex);
-  for (const LoadedPlugin& plugin : loaded) {
+auto first_of_loaded(const Find& find) -> decltype(find(loaded_plugins.front())) {
+  const std::lock_guard lock(plugins_mutex);
+  for (const LoadedPlugin& plugin : loaded_plugins) {
     if (auto found = find(plugin)) return found;
   }
   return nullptr;
@@ -36,8 +36,9 @@ std::string described(const PluginUse& plugin) {
 }  // namespace
 
 void add_plugin(const LoadedPlugin& plugin) {
-  const std::lock_guard lock(loaded_mutex);
-  if (std::ranges::find(loaded, plugin.library, &LoadedPlugin::library) == loaded.end()) loaded.push_back(plugin);
+  const std::lock_guard lock(plugins_mutex);
+  const auto found = std::ranges::find(loaded_plugins, plugin.library, &LoadedPlugin::library);
+  if (found == loaded_plugins.end()) loaded_plugins.push_back(plugin);
 }
 
 const OpSchema* find_plugin_op(std::string_view name) {
@@ -55,11 +56,11 @@ Kernel find_plugin_kernel(std::string_view op, std::string_view isa) {
   });
 }
 
-void set_plugin_loader(PluginLoader loader) { load = loader; }
+void set_plugin_loader(PluginLoader loader) { plugin_loader = loader; }
 
 void require_plugins(std::span<const PluginUse> plugins) {
   for (const PluginUse& plugin : plugins) {
-    if (find_package(plugin.package) == nullptr && load != nullptr) load(plugin.package);
+    if (find_package(plugin.package) == nullptr && plugin_loader != nullptr) plugin_loader(plugin.package);
     const LoadedPlugin* const found = find_package(plugin.package);
     const std::string remedy = "pip install '" + plugin.package + "==" + plugin.version + "'";
     if (found == nullptr) throw MissingPlugin(described(plugin) + ", which is not installed: " + remedy);
