@@ -140,6 +140,7 @@ def test_without_the_package_an_engine_is_refused(model: tuple[Path, torch.nn.Mo
     needed = rf"needs {NAME} 1\.0\.0 \({OPERATOR}\), which is not installed: pip install '{NAME}==1\.0\.0'"
     with pytest.raises(EngineError, match=needed):
         ModelRunner.from_dir(model[0] / "cpu")
+    assert _core.Engine(str(model[0] / "sm_90" / "rank0.engine")), "it contains the kernels that it needs"
     with pytest.raises(ConvertError, match=r"DynamicTanhForCausalLM(?s:.)*docs/contributing/out-of-tree\.md"):
         convert_checkpoint(str(model[0] / "model"), model[0] / "other")
 
