@@ -24,7 +24,8 @@ _FLAGS = ("-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra")
 def plugin_library(module: str) -> dict[str, Any]:
     """Arguments of ``setuptools.setup`` that compile the kernels of the operators in ``module``."""
     library = Extension(f"{module}.{LIBRARY}", sources=[], language="c++", py_limited_api=True)
-    return {"ext_modules": [library], "cmdclass": {"build_ext": BuildKernels}}
+    tag = {"bdist_wheel": {"py_limited_api": "cp311"}}  # the library has nothing of Python's
+    return {"ext_modules": [library], "cmdclass": {"build_ext": BuildKernels}, "options": tag}
 
 
 def include_folder() -> Path:
@@ -54,13 +55,11 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Raises BuildError for operators that the library cannot have."""
-        module = ext.name.rpartition(".")[0]
-        root = Path(self.get_finalized_command("build_py").get_package_dir(module))
-        package = PluginPackage(self.distribution.get_name(), self.distribution.get_version(), module, root)
-        schemas = [schema for schema in schemas_of(package).values() if (root / schema.folder / "cpu.cc").is_file()]
+        package, settings = self._package(ext), _Settings.read()
+        schemas = [schema for schema in schemas_of(package).values() if _kernel(schema).is_file()]
         for schema in schemas:
             _check(schema)
-        settings, made = _Settings.read(), Path(self.build_temp) / module
+        made = Path(self.build_temp) / package.module
         made.mkdir(parents=True, exist_ok=True)
         for schema in schemas:
             (made / f"{schema.folder}_schema.h").write_text(schema_header(schema))
@@ -69,10 +68,20 @@ class BuildKernels(build_ext):
         tables.write_text(library_source(schemas, names, version("trtllm_lite"), package.digest))
         objects = self._compiled([tables], made, settings.flags)
         for isa in settings.isas:
-            sources = [root / schema.folder / "cpu.cc" for schema in schemas]
+            sources = [_kernel(schema) for schema in schemas]
             flags = [*settings.flags, f"-DTL_ISA={isa.name}", *(f"-m{feature}" for feature in isa.features)]
             objects += self._compiled(sources, made, flags, isa.name)
         self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++")
+
+    def get_source_files(self) -> list[str]:
+        """What a source distribution must have besides the package's own files: C++ sources."""
+        roots = [self._package(ext).root for ext in self.extensions]
+        return [str(path) for root in roots for kind in ("*.cc", "*.h") for path in sorted(root.rglob(kind))]
+
+    def _package(self, ext: Extension) -> PluginPackage:
+        module = ext.name.rpartition(".")[0]
+        root = Path(self.get_finalized_command("build_py").get_package_dir(module))
+        return PluginPackage(self.distribution.get_name(), self.distribution.get_version(), module, root)
 
     def _compiled(self, sources: list[Path], made: Path, flags: list[str], folder: str = "") -> list[str]:
         includes = [str(include_folder()), str(made)]
@@ -80,6 +89,10 @@ class BuildKernels(build_ext):
         options = [*_FLAGS, *flags]
         compiled: list[str] = self.compiler.compile(names, target, include_dirs=includes, extra_postargs=options)
         return compiled
+
+
+def _kernel(schema: Schema) -> Path:
+    return schema.package.root / schema.folder / "cpu.cc"
 
 
 def _check(schema: Schema) -> None:

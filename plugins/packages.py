@@ -92,15 +92,16 @@ def source_path(name: str) -> Path:
     return _packages_by_folder().get(name.partition("/")[0], OWN).root / name
 
 
-def load_kernels(name: str) -> None:
+def load_kernels(name: str) -> set[str]:
     """Let engines of this process call the CPU kernels of the installed package ``name``, if it declares operators.
 
-    Raises EngineError if the package has no kernels for CPUs, or they are of another version. The C++ runtime calls
-    this for the packages that an engine needs.
+    Returns the operators that have such kernels. Raises EngineError if the package has no kernels for CPUs, or they are
+    of another version. The C++ runtime calls this for the packages that an engine needs.
     """
     from trtllm_lite import _core
 
     declared = {entry for entry in entry_points(group=GROUP) if entry.dist is not None and entry.dist.name == name}
+    found: set[str] = set()
     for package in {_package(entry) for entry in declared}:
         library = package.library
         if library is None:
@@ -108,4 +109,5 @@ def load_kernels(name: str) -> None:
                 f"the package {name} {package.version} has no kernels for CPUs ({package.module}.{LIBRARY}): build the "
                 "engine for a GPU, or install the package with its cpu.cc compiled (docs/contributing/out-of-tree.md)"
             )
-        _core.load_plugin(str(library), name, package.version, package.digest)
+        found |= set(_core.load_plugin(str(library), name, package.version, package.digest))
+    return found

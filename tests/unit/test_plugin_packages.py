@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
+from trtllm_lite.builder.cpu import backend
 from trtllm_lite.builder.cuda import lowering
+from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.passes import installed
+from trtllm_lite.engine.manifest import PluginUse
 from trtllm_lite.engine_cache import recipe
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.plugins import packages, schema
@@ -115,3 +119,12 @@ def test_engines_in_the_cache_are_made_again_when_a_package_changes(install: Ins
     recipe.code_digest.cache_clear()
     digests.append(recipe.code_digest())
     assert len(set(digests)) == 3
+
+
+def test_a_build_for_cpus_names_operators_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = ir.Graph([], [], nodes=[])
+    monkeypatch.setattr(backend, "fuse_into_plugins", lambda *_: Fused(graph, (), (), "auto"))
+    monkeypatch.setattr(backend, "plugins_used", lambda _: (PluginUse("acme", "1.0", ("Here", "Missing")),))
+    monkeypatch.setattr(backend, "load_kernels", lambda name: {"Here"} if name == "acme" else set())
+    with pytest.raises(BuildError, match="the package acme has no kernel for CPUs of Missing: build for a GPU"):
+        backend.CpuBackend().fuse(None, None, "auto", None)

@@ -641,11 +641,12 @@ class LastStage(DeviceExecutor):
 
 plugin_abi: int = 1
 
-def load_plugin(path: str, package: str, version: str, digest: str) -> None:
+def load_plugin(path: str, package: str, version: str, digest: str) -> list[str]:
     """
     Let engines call the CPU kernels in the shared library ``path`` of an installed package.
 
-    ``digest`` is that of the package's schemas. Raises EngineError if the library does not load, or was compiled for
+    Returns the names of the operators that have a kernel which this machine can run. ``digest`` is that of the
+    package's schemas. Raises EngineError if the library does not load, or was compiled for
     another version of the ABI (``plugin_abi``) or against other schemas.
     """
 

@@ -49,7 +49,12 @@ class CpuBackend:
         del config
         fused = fuse_into_plugins(network, kv_cache_dtype, limits)
         for plugin in plugins_used(fused.graph):
-            load_kernels(plugin.package)
+            lacking = sorted(set(plugin.operators) - load_kernels(plugin.package))
+            if lacking:
+                raise BuildError(
+                    f"the package {plugin.package} has no kernel for CPUs of {', '.join(lacking)}: build for a GPU, or "
+                    "add cpu.cc to the operator's folder (docs/contributing/out-of-tree.md)"
+                )
         return fused
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
 #include "cpu/load_plugin.h"
@@ -32,7 +33,8 @@ void bind_plugins(nb::module_& module) {
              R"(
       Let engines call the CPU kernels in the shared library ``path`` of an installed package.
 
-      ``digest`` is that of the package's schemas. Raises EngineError if the library does not load, or was compiled for
+      Returns the names of the operators that have a kernel which this machine can run. ``digest`` is that of the
+      package's schemas. Raises EngineError if the library does not load, or was compiled for
       another version of the ABI (``plugin_abi``) or against other schemas.)");
   set_plugin_loader(&load_installed);
 }

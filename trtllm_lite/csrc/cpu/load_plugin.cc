@@ -1,5 +1,6 @@
 #include "cpu/load_plugin.h"
 
+#include "cpu/kernel_registry.h"
 #include "cpu/plugin_library.h"
 #include "engine/plugins.h"
 #include "errors.h"
@@ -10,7 +11,6 @@ namespace tl {
 namespace {
 
 constexpr HostFunctions kHost = {
-    .abi = kPluginAbi,
     .parallel_for =
         [](ThreadPool* pool, std::int64_t num_tasks, void* callable, TaskFunction invoke) {
           pool->parallel_for(num_tasks, [=](std::int64_t task, int thread) { invoke(callable, task, thread); });
@@ -30,8 +30,8 @@ PluginEntry entry_of(const std::string& path, const std::string& remedy) {
 
 }  // namespace
 
-void load_plugin(const std::string& path, const std::string& package, const std::string& version,
-                 const std::string& digest) {
+std::vector<std::string> load_plugin(const std::string& path, const std::string& package, const std::string& version,
+                                     const std::string& digest) {
   const std::string name = package + " " + version, remedy = "install " + package + " again";
   const PluginLibrary& library = *entry_of(path, remedy)(&kHost);
   if (library.abi != kPluginAbi) {
@@ -47,6 +47,11 @@ void load_plugin(const std::string& path, const std::string& package, const std:
                       ", so that they are compiled again");
   }
   add_plugin({package, version, path, library.schemas, library.kernels});
+  std::vector<std::string> operators;
+  for (const OpSchema& schema : library.schemas) {
+    if (find_plugin_kernel(schema.name, resolve_isa("auto")) != nullptr) operators.emplace_back(schema.name);
+  }
+  return operators;
 }
 
 }  // namespace tl

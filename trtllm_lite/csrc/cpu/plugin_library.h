@@ -1,7 +1,7 @@
 // What a shared library with the CPU kernels of another package hands to the runtime: the ABI of plugins.
 //
-// Both sides include this header, and nothing of the standard library crosses between them. `abi` comes first in every
-// version, so that each side can tell that the other is of another one.
+// Both sides include this header, and nothing of the standard library crosses between them. A library only keeps the
+// pointer to what the runtime gives it, and its `abi` comes first in every version, so that the runtime can refuse it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,6 @@ using TaskFunction = void (*)(void* callable, std::int64_t task, int thread);
 
 // What kernels ask of the runtime: the members of ThreadPool (host/thread_pool.h) that they call.
 struct HostFunctions {
-  std::int32_t abi;
   void (*parallel_for)(ThreadPool* pool, std::int64_t num_tasks, void* callable, TaskFunction invoke);
   int (*num_threads)(const ThreadPool* pool);
   void* (*scratch)(const ThreadPool* pool, int thread);
