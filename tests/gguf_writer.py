@@ -156,6 +156,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "exaone4": _POST_NORMS,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    "phimoe": {"mlp.router": "ffn_gate_inp"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _POST_NORMS,
     "gpt-oss": {
@@ -510,7 +511,7 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
         "rope.scaling.original_context_length": config.max_position_embeddings,
-        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.dimension_count": int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1)),
         "rope.freq_base": config.rope_parameters["rope_theta"],
         "attention.sliding_window": config.sliding_window or 0,
     }
@@ -660,7 +661,7 @@ def _gptneox_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         "attention.layer_norm_epsilon": config.layer_norm_eps,
         "use_parallel_residual": config.use_parallel_residual,
         "rope.freq_base": config.rope_parameters["rope_theta"],
-        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.dimension_count": int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1)),
     }
 
 
@@ -685,7 +686,7 @@ def _nemotron_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {
         **_llama_metadata(config, head_dim),
         "attention.layer_norm_epsilon": config.norm_eps,
-        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.dimension_count": int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1)),
         "rope.scaling.type": "none",
     }
 
@@ -695,7 +696,7 @@ def _partly_rotated_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
         "attention.layer_norm_epsilon": config.layer_norm_eps,
-        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.dimension_count": int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1)),
         "use_parallel_residual": True if config.model_type == "stablelm" else None,
     }
 
@@ -708,7 +709,7 @@ def _falcon_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 def _chatglm_metadata(config: Any, head_dim: int) -> dict[str, Any]:
-    rotated = int(head_dim * config.rope_parameters["partial_rotary_factor"])
+    rotated = int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1))
     return {**_grouped_metadata(config), "rope.dimension_count": rotated, "rope.freq_base": 10000.0}
 
 
@@ -857,7 +858,7 @@ _OWN_METADATA = {
     "exaone4": _exaone4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
-    "phi3": _phi3_metadata,
+    **dict.fromkeys(("phi3", "phimoe"), _phi3_metadata),
     "gemma2": _gemma2_metadata,
     "gemma3": _gemma3_metadata,
     "command-r": _command_r_metadata,

@@ -34,7 +34,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
-    *("exaone_moe", "flex_olmo", "hunyuan_v1_moe"),
+    *("exaone_moe", "flex_olmo", "hunyuan_v1_moe", "phimoe"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -232,6 +232,11 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {
         **{"head_dim": 14, "num_experts": 7, "moe_topk": [3] * 3, "intermediate_size": 37},
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "alpha": 20.0, "factor": 1.0},
+    },
+    "phimoe": {
+        **{"head_dim": 14, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 37},
+        **{"sliding_window": 7, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.25},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     },
     "flex_olmo": {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 37},
     "llama4": {

@@ -10,6 +10,7 @@ namespace tl {
 constexpr int kOfLane = ceil_div(kCandidates, 32);
 constexpr int kGroupExperts = kCandidates / TL_GROUPS;
 static_assert(kTopK <= 32, "each chosen expert has a lane");
+static_assert(kOfLane <= 32, "each expert of a lane has a bit");
 static_assert(TL_GROUPS <= 32, "each group has a lane");
 static_assert(TL_NUM_BEST <= kGroupExperts, "a group has at least TL_NUM_BEST experts");
 
@@ -140,8 +141,38 @@ struct Chosen {
   __device__ __forceinline__ float share(const ScoreRow& row, int lane) const {
     const float of_shared = row.shared();
     const float score = row[lane < kChoices ? max_of(expert, 0) : 0];
-    const float of_chosen = row.share(lane < kChoices, score, largest, total);
+    float of_chosen = 0.0f;
+    if constexpr (kIsMixer) {
+      of_chosen = mixed(row, score, lane);
+    } else {
+      of_chosen = row.share(lane < kChoices, score, largest, total);
+    }
     return TL_SHARED > 0 && lane >= kChoices ? of_shared : of_chosen;
+  }
+
+ private:
+  // SparseMixer's share of the lane's expert, which has this `score`: that of a softmax over the experts that are not
+  // chosen before it and not far from it.
+  __device__ __forceinline__ float mixed(const ScoreRow& row, float score, int lane) const {
+    u32 left = 0xffffffffu;  // bit i is cleared when the lane's i-th expert is chosen
+    float share = 0.0f;
+#pragma unroll 1
+    for (int slot = 0; slot < kChoices; ++slot) {
+      const float best = __shfl_sync(0xffffffffu, score, slot);
+      const int chosen = __shfl_sync(0xffffffffu, expert, slot);
+      float powers = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) {
+        const int e = i * 32 + lane;
+        if (e >= kCandidates) break;
+        const float other = row[e];
+        if ((left >> i & 1) != 0 && !row.is_far(other, best)) powers += __expf(other - best);
+        if (e == chosen) left &= ~(1u << i);
+      }
+      powers = warp_sum(powers);
+      if (lane == slot) share = row.scale / powers;
+    }
+    return share;
   }
 };
 

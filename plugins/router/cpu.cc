@@ -2,6 +2,8 @@
 // experts that all rows share are added.
 #include <string.h>
 
+#include <limits>
+
 #include "cpu/kernel.h"
 #include "cpu/simd/simd.h"
 #include "groups.h"
@@ -112,6 +114,42 @@ void apply(router::Scoring scoring, float* scores, std::int64_t count) {
   is_sigmoid ? sigmoid(scores, count) : softmax(scores, count);
 }
 
+// Whether experts are chosen by their scores, to which functions are applied later.
+bool chooses_by_scores(router::Scoring scoring) {
+  return scoring == router::Scoring::kSoftmaxOfChosen || scoring == router::Scoring::kSigmoidOfChosen ||
+         scoring == router::Scoring::kSparseMixer;
+}
+
+// Replaces the scores in `shares` by SparseMixer's shares: those of a softmax over the experts that are not chosen
+// before and not far from the chosen one.
+void mix(const float* scores, std::int64_t experts, const router::Attributes& attributes, Choice* choice,
+         const std::int32_t* ids, float* shares) {
+  const auto threshold = static_cast<float>(attributes.threshold);
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  memset(choice->taken, 0, static_cast<std::size_t>(experts));
+  for (std::int64_t slot = 0; slot < attributes.top_k; ++slot) {
+    const float best = shares[slot];
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const float size = scores[e] < 0.0f ? -scores[e] : scores[e];
+      const bool is_far = best - scores[e] > threshold * (size > best ? size : best);
+      choice->by[e] = is_far || choice->taken[e] ? kNothing : scores[e];
+    }
+    softmax(choice->by, experts);
+    shares[slot] = choice->by[ids[slot]];
+    choice->taken[ids[slot]] = 1;
+  }
+}
+
+// Turns the row's chosen scores into shares, if experts are chosen by their scores.
+void share_of_chosen(const float* scores, std::int64_t experts, const router::Attributes& attributes, Choice* choice,
+                     const std::int32_t* ids, float* shares) {
+  if (attributes.scoring == router::Scoring::kSparseMixer) {
+    mix(scores, experts, attributes, choice, ids, shares);
+  } else if (chooses_by_scores(attributes.scoring)) {
+    apply(attributes.scoring, shares, attributes.top_k);
+  }
+}
+
 // The sum by which the chosen scores are divided.
 float divisor(router::Scoring scoring, const float* shares, std::int64_t count) {
   if (scoring == router::Scoring::kNormalizedSoftmax) return sum_of(shares, count);
@@ -159,8 +197,6 @@ void router(const KernelArgs& args) {
   const Tensor& ids = args.outputs[router::kIds];
   const auto attributes = router::attributes_of(args);
   const auto scoring = attributes.scoring;
-  const bool is_of_chosen =
-      scoring == router::Scoring::kSoftmaxOfChosen || scoring == router::Scoring::kSigmoidOfChosen;
   const std::int64_t top_k = attributes.top_k, chosen_by_row = top_k + attributes.num_shared;
   const auto* weight = args.inputs[router::kWeight].as<const float>();
   const auto* bias = args.inputs[router::kBias].as<const float>();
@@ -179,9 +215,10 @@ void router(const KernelArgs& args) {
   args.pool->parallel_for(rows, [&](std::int64_t row, int thread) {
     float *own = scores + row * columns, *chosen = shares + row * chosen_by_row;
     std::int32_t* to = ids.as<std::int32_t>() + row * chosen_by_row;
-    if (!is_of_chosen) apply(scoring, own, experts);
-    choose(own, correction, experts, attributes, static_cast<Choice*>(args.pool->scratch(thread)), to, chosen);
-    if (is_of_chosen) apply(scoring, chosen, top_k);
+    auto* choice = static_cast<Choice*>(args.pool->scratch(thread));
+    if (!chooses_by_scores(scoring)) apply(scoring, own, experts);
+    choose(own, correction, experts, attributes, choice, to, chosen);
+    share_of_chosen(own, experts, attributes, choice, to, chosen);
     const float total = divisor(scoring, chosen, top_k);
     for (std::int64_t slot = 0; slot < top_k; ++slot) {
       chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale);

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+SPARSE_MIXER = "sparse_mixer"
+
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """``(x [rows, K], weight [K, columns], correction, bias) -> (ids and shares [rows, chosen], scores, tally)``.
@@ -16,10 +18,11 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.
     products, scoring = x.astype(np.float64) @ weight, attributes["scoring"]
     experts = weight.shape[1] - attributes["shared_gate"]
     logits = products[:, :experts] + (0 if bias is None else bias)
-    scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
+    by_logits = scoring.endswith("_of_chosen") or scoring == SPARSE_MIXER
+    scores = logits if by_logits else _function(scoring)(logits)
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])
-    shares = shares_of(logits, ids, scoring) * attributes["scale"]
+    shares = shares_of(logits, ids, scoring, attributes["threshold"]) * attributes["scale"]
     of_all = np.broadcast_to(experts + np.arange(attributes["num_shared"]), (len(x), attributes["num_shared"]))
     gates = _sigmoid(products[:, experts:]) if attributes["shared_gate"] else 1
     ids, shares = np.concatenate([ids, of_all], 1), np.concatenate([shares, np.broadcast_to(gates, of_all.shape)], 1)
@@ -35,8 +38,10 @@ def _tally(ids: NDArray, experts: int, local: int) -> NDArray:
     return np.array([*choices[:local], np.count_nonzero(choices[:local]), 1, of_ranks.max()], np.int64)
 
 
-def shares_of(logits: NDArray, ids: NDArray, scoring: str) -> NDArray:
+def shares_of(logits: NDArray, ids: NDArray, scoring: str, threshold: float = 0.0) -> NDArray:
     """The shares [rows, top_k] of the chosen, by the scores [rows, experts] of all, before ``scale``."""
+    if scoring == SPARSE_MIXER:
+        return _mixed(logits, ids, threshold)
     function = _function(scoring)
     if scoring.endswith("_of_chosen"):
         return function(np.take_along_axis(logits, ids, axis=-1))
@@ -44,6 +49,19 @@ def shares_of(logits: NDArray, ids: NDArray, scoring: str) -> NDArray:
     if not scoring.startswith("normalized"):
         return shares
     return shares / (shares.sum(-1, keepdims=True) + (1e-20 if function is _sigmoid else 0))
+
+
+def _mixed(logits: NDArray, ids: NDArray, threshold: float) -> NDArray:
+    """The share of each choice, by a softmax over the experts that are left and not far from it."""
+    left, shares = logits.copy(), np.empty(ids.shape)
+    for number in range(ids.shape[1]):
+        choice = ids[:, number : number + 1]
+        score = np.take_along_axis(logits, choice, axis=-1)
+        is_far = score - logits > threshold * np.maximum(abs(logits), score)
+        softmax = _softmax(np.where(is_far, -np.inf, left))
+        shares[:, number] = np.take_along_axis(softmax, choice, axis=-1)[:, 0]
+        np.put_along_axis(left, choice, -np.inf, axis=-1)
+    return shares
 
 
 def _function(scoring: str) -> Any:

@@ -12,7 +12,7 @@ from ..launch import Argument, Buffer, Extent, symbol
 # Value of TL_SCORING; router/scoring.cuh reads it.
 _SCORINGS = {
     **{"softmax": 0, "normalized_softmax": 1, "softmax_of_chosen": 2},
-    **{"sigmoid": 3, "normalized_sigmoid": 4, "sigmoid_of_chosen": 5},
+    **{"sigmoid": 3, "normalized_sigmoid": 4, "sigmoid_of_chosen": 5, "sparse_mixer": 6},
 }
 
 
@@ -25,6 +25,7 @@ class Scoring:
     top_groups: int = 1
     num_best: int = 1
     scale: float = 1.0
+    threshold: float = 0.0
     shared_gate: int = 0
 
     @property
@@ -74,7 +75,7 @@ class Scores:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """The last arguments of the kernels that choose."""
-        added = (self.bias, self.correction, self.scoring.scale)
+        added = (self.bias, self.correction, self.scoring.scale, self.scoring.threshold)
         return self.values, *added, self.ranks, *(self.padding or (None, 0)), self.rows
 
 
@@ -85,7 +86,7 @@ def num_score_columns(columns: int) -> int:
 
 def scoring_of(op: Lowering) -> Scoring:
     """How an operator with the attributes of Router chooses experts."""
-    names = ("scoring", "num_groups", "top_groups", "num_best", "scale", "shared_gate")
+    names = ("scoring", "num_groups", "top_groups", "num_best", "scale", "threshold", "shared_gate")
     return Scoring(*(op.attribute(name) for name in names))
 
 

@@ -14,10 +14,19 @@
 namespace tl {
 
 // The scorings in the order of schema.toml.
-enum class Scoring { kSoftmax, kNormalizedSoftmax, kSoftmaxOfChosen, kSigmoid, kNormalizedSigmoid, kSigmoidOfChosen };
+enum class Scoring {
+  kSoftmax,
+  kNormalizedSoftmax,
+  kSoftmaxOfChosen,
+  kSigmoid,
+  kNormalizedSigmoid,
+  kSigmoidOfChosen,
+  kSparseMixer
+};
 constexpr Scoring kScoring = static_cast<Scoring>(TL_SCORING);
-constexpr bool kIsSigmoid = kScoring >= Scoring::kSigmoid;
-constexpr bool kIsOfChosen = kScoring == Scoring::kSoftmaxOfChosen || kScoring == Scoring::kSigmoidOfChosen;
+constexpr bool kIsMixer = kScoring == Scoring::kSparseMixer;
+constexpr bool kIsSigmoid = kScoring >= Scoring::kSigmoid && !kIsMixer;
+constexpr bool kIsOfChosen = kScoring == Scoring::kSoftmaxOfChosen || kScoring == Scoring::kSigmoidOfChosen || kIsMixer;
 // Whether shares are a softmax over the chosen experts. This includes softmax shares that are divided by their sum.
 constexpr bool kSoftmaxOfFew = kScoring == Scoring::kNormalizedSoftmax || kScoring == Scoring::kSoftmaxOfChosen;
 // A softmax keeps the order of experts, but not the order of sums of their scores.
@@ -57,11 +66,12 @@ __device__ __forceinline__ float sum_of_chosen(float value) {
 }
 
 // A row of scores, which an earlier kernel may have written after this one began: L1 is not asked. `bias` [kCandidates]
-// is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares of chosen experts.
+// is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares of chosen experts; `threshold` is that of
+// SparseMixer.
 struct ScoreRow {
   const float* scores;
   const float* bias;
-  float scale;
+  float scale, threshold;
 
   __device__ __forceinline__ float operator[](int e) const { return score(e, TL_SCORE_BIAS != 0 ? bias[e] : 0.0f); }
   __device__ __forceinline__ float score(int e, float of_bias) const {
@@ -79,6 +89,10 @@ struct ScoreRow {
     if constexpr (kChooseByPowers) score = __expf(score - largest) / total;
     if constexpr (kScoring == Scoring::kSigmoid || kScoring == Scoring::kNormalizedSigmoid) score = sigmoid(score);
     return fmaxf(TL_CORRECTION != 0 ? score + correction : score, kLeast);
+  }
+  // Whether SparseMixer leaves out an expert with this score when it shares out to one with the score `best`.
+  __device__ __forceinline__ bool is_far(float score, float best) const {
+    return best - score > threshold * fmaxf(fabsf(score), best);
   }
   // The share of the expert whose `score` this lane has, if it is one of the first kChoices lanes (`has_one`).
   __device__ __forceinline__ float share(bool has_one, float score, float largest, float total) const {

@@ -114,6 +114,18 @@ CASES |= {
             "mlp_layer_types": ["sparse", "dense", "sparse"],
         },
     ),
+    "phimoe": ("phimoe", {}),
+    "phimoe-longrope-unbiased": (
+        "phimoe",
+        {
+            **{"attention_bias": False, "lm_head_bias": False, "sliding_window": None, "head_dim": 12},
+            "rope_parameters": {
+                **{"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 32},
+                **{"short_mscale": 1.3, "long_mscale": 1.3, **_FACTORS},
+            },
+        },
+    ),
+    "phimoe-tied-without-jitter": ("phimoe", {"tie_word_embeddings": True, "router_jitter_noise": 0.0}),
     "flex_olmo": ("flex_olmo", {}),
     "flex_olmo-biased-normalized-tied": (
         "flex_olmo",

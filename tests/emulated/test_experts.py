@@ -56,7 +56,10 @@ ROUTERS = {
     "sums": Mixture(48, 4, 0, 0, 4, "normalized_softmax", groups=(3, 2, 3), scale=0.5),
     "sigmoid": Mixture(12, 3, 0, 0, 4, "sigmoid"),
     "softmax_of_chosen": Mixture(24, 4, 0, 0, 4, "softmax_of_chosen", groups=(4, 2, 1)),
+    "phimoe": Mixture(16, 2, 0, 0, 4, "sparse_mixer", threshold=0.29),
+    "mixer of groups": Mixture(48, 4, 0, 0, 4, "sparse_mixer", groups=(3, 2, 1), scale=1.5, threshold=0.29),
     # Routers with shared experts.
+    "mixer": Mixture(66, 5, 0, 0, 4, "sparse_mixer", threshold=0.29, shared=2, gate=True),
     "qwen": Mixture(65, 9, 0, 0, 4, "normalized_softmax", shared=1, gate=True),
     "two shared": Mixture(34, 6, 0, 0, 4, "softmax", groups=(8, 3, 1), scale=1.5, shared=2),
     "four shared": Mixture(20, 8, 0, 0, 4, "normalized_sigmoid", scale=2.5, shared=4, gate=True),

@@ -57,6 +57,7 @@ class Mixture:
     scoring: str = "normalized_softmax"
     groups: tuple[int, int, int] = (1, 1, 1)  # their number, how many are kept, and by how many experts each is ranked
     scale: float = 1.0
+    threshold: float = 0.0  # of SparseMixer
     scales_inputs: bool = False  # whether rows are multiplied by shares before experts read them
     of_rank: int | None = None
     rank: int = 0
@@ -94,7 +95,7 @@ class Mixture:
 
     @property
     def routing(self) -> Scoring:
-        return Scoring(self.scoring, *self.groups, self.scale, int(self.gate))
+        return Scoring(self.scoring, *self.groups, self.scale, self.threshold, int(self.gate))
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -102,8 +103,9 @@ class Mixture:
         groups = dict(zip(("num_groups", "top_groups", "num_best"), self.groups, strict=True))
         local = {"local_experts": self.experts, "moe_tp_size": 1}
         shared = {"num_shared": self.shared, "shared_gate": int(self.gate)}
-        chosen = {"top_k": self.top_k - self.shared, "scoring": self.scoring, "scale": self.scale}
-        return {**chosen, **groups, **local, **shared}
+        chosen = {"top_k": self.top_k - self.shared, "scoring": self.scoring}
+        numbers = {"scale": self.scale, "threshold": self.threshold}
+        return {**chosen, **numbers, **groups, **local, **shared}
 
     @property
     def choice(self) -> ExpertChoice:

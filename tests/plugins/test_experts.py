@@ -10,8 +10,9 @@ from trtllm_lite.errors import EngineError
 SCORINGS = (
     *("softmax", "normalized_softmax", "softmax_of_chosen"),
     *("sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"),
+    "sparse_mixer",
 )
-NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
+NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0, "threshold": 0.3}
 NO_SHARED = {"num_shared": 0, "shared_gate": 0}
 SILU = {"activation": "silu", "moe_tp_size": 1, "self_gated": 0}
 ONE_RANK = {"moe_tp_size": 1}
@@ -71,7 +72,7 @@ def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[in
     x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 64), np.float32) / 8
     correction = rng.standard_normal(64).astype(np.float32)
     num_groups, top_groups, num_best = groups
-    attributes = {"top_k": 6, "scoring": scoring, "scale": 2.5}
+    attributes = {"top_k": 6, "scoring": scoring, "scale": 2.5, "threshold": 0.3}
     attributes |= {"num_groups": num_groups, "top_groups": top_groups, "num_best": num_best, **_own(64)}
     made = run("Router", [x, weight, correction], attributes, isa=isa)
     expected = reference("Router", [x, weight, correction], attributes)
@@ -82,8 +83,8 @@ def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[in
 
 def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
     x, weight = np.full((3, 9), np.nan, np.float32), np.ones((9, 12), np.float32)
-    attributes = {"top_k": 5, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
-    attributes |= _own(12)
+    attributes = {"top_k": 5, "scoring": "sigmoid", **NO_GROUPS, **_own(12)}
+    attributes |= {"num_groups": 4, "top_groups": 2, "num_best": 2}
     ids = run("Router", [x, weight, None], attributes, isa=isa)["ids"]
     assert all(len(set(row)) == 5 and set(row) <= set(range(12)) for row in ids)
 
@@ -97,6 +98,7 @@ def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
         ({"top_groups": 5}, "top_groups: expected up to 4 groups that have 4 experts, found 5"),
         ({"top_groups": 1}, "top_groups: expected up to 4 groups that have 4 experts, found 1"),
         ({"num_best": 4}, "num_best: expected up to the 3 experts of a group, found 4"),
+        ({"threshold": -0.5}, "threshold: expected 0 or more, found -0.5"),
         ({"num_best": 0}, "num_best: expected up to the 3 experts of a group, found 0"),
         ({"top_k": 0, "num_shared": 4}, "expected top_k >= 1"),
         ({"num_shared": -1}, "expected num_shared >= 0"),
@@ -112,8 +114,8 @@ def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
 )
 def test_attributes_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
     x, weight = np.ones((3, 9), np.float32), np.ones((9, 12), np.float32)
-    attributes = {"top_k": 4, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
-    attributes |= _own(12)
+    attributes = {"top_k": 4, "scoring": "sigmoid", **NO_GROUPS, **_own(12)}
+    attributes |= {"num_groups": 4, "top_groups": 2, "num_best": 2}
     with pytest.raises(EngineError, match=message):
         run("Router", [x, weight, None], attributes | wrong)
 
@@ -169,7 +171,9 @@ def test_of_equal_scores_the_lower_expert_is_chosen(isa: str, scoring: str) -> N
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)
     alone = 1 / (1 + np.exp(-3)) if "sigmoid" in scoring else 1 / 40
     of_four = alone if scoring == "sigmoid_of_chosen" else 1 / 4
-    np.testing.assert_allclose(shares, alone if scoring in ("softmax", "sigmoid") else of_four, rtol=1e-6)
+    of_left = 1 / (40 - np.arange(4))  # those before are left out
+    expected = {"softmax": alone, "sigmoid": alone, "sparse_mixer": of_left}.get(scoring, of_four)
+    np.testing.assert_allclose(shares, np.broadcast_to(expected, (2, 4)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)

@@ -32,8 +32,8 @@ class ExpertGroups:
         top = graph.constant(f"top_{self.top_groups}", np.array([self.top_groups]))
         kept, chosen = graph.top_k(values, top, "groups.top_k")
         nothing = graph.scalar("groups.nothing", -np.inf)
-        left_out = graph.op("Add", [self._zeros(graph, values, "groups.zeros"), nothing], "groups.left_out")
-        zeros = self._zeros(graph, kept, "groups.kept")
+        left_out = graph.op("Add", [graph.zeros_like(values, "groups.zeros"), nothing], "groups.left_out")
+        zeros = graph.zeros_like(kept, "groups.kept")
         mask = graph.op("ScatterElements", [left_out, chosen, zeros], "groups.mask", {"axis": -1})
         of_expert = np.arange(num_experts) // size
         order = graph.constant(f"groups_of_{num_experts}_experts_{self.num_groups}", of_expert)
@@ -42,8 +42,3 @@ class ExpertGroups:
 
     def _last_axis(self, graph: GraphBuilder) -> ir.Value:
         return graph.constant("axis.last", np.array([-1]))
-
-    def _zeros(self, graph: GraphBuilder, like: ir.Value, name: str) -> ir.Value:
-        """Zeros in the shape of ``like``: x < x is false, also for numbers that are not finite."""
-        nowhere = graph.op("Less", [like, like], f"{name}.nowhere")
-        return graph.op("Cast", [nowhere], name, {"to": ir.DataType.FLOAT.value})

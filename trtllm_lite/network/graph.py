@@ -153,6 +153,11 @@ class GraphBuilder:
         self._target.append(ir.node("TopK", [x, count], {"axis": -1}, outputs=[values, indices], name=path))
         return values, indices
 
+    def zeros_like(self, x: ir.Value, name: str) -> ir.Value:
+        """Zeros in the shape of ``x``: x < x is false, also for infinities and NaN."""
+        nowhere = self.op("Less", [x, x], f"{name}.nowhere")
+        return self.op("Cast", [nowhere], name, {"to": ir.DataType.FLOAT.value})
+
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         """A small initializer stored inside the network file. Equal names share it, and must mean equal content."""
         if name not in self.constants:

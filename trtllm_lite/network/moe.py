@@ -17,6 +17,7 @@ from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import GatedMlp, Gating, PlainMlp
+from trtllm_lite.network.sparse_mixer import SparseMixer
 from trtllm_lite.network.weight_expression import WeightExpression
 
 # How shares come from the router's scores: as softmax or sigmoid of the scores of all experts, the largest of which are
@@ -39,7 +40,7 @@ class Router:
 
     weight: WeightExpression
     top_k: int
-    scoring: Scoring
+    scoring: Scoring | SparseMixer
     correction: WeightExpression | None = None
     groups: ExpertGroups | None = None
     scale: float = 1.0
@@ -50,21 +51,27 @@ class Router:
         logits = graph.op("MatMul", [x, graph.vector(self.weight.transpose(), "weight")], "logits")
         if self.bias is not None:
             logits = graph.op("Add", [logits, graph.vector(self.bias, "bias")], "bias")
-        function = "Sigmoid" if "sigmoid" in self.scoring else "Softmax"
+        if isinstance(self.scoring, SparseMixer):
+            best, chosen = self._choose(graph, logits)
+            values = self.scoring(graph, logits, best, chosen, self.top_k)
+        else:
+            values, chosen = self._share(graph, logits, self.scoring)
+        if self.scale != 1:
+            values = graph.op("Mul", [values, graph.scalar("scale", self.scale)], "scaled")
+        return graph.op("ScatterElements", [graph.zeros_like(logits, "zeros"), chosen, values], "shares", {"axis": -1})
+
+    def _share(self, graph: GraphBuilder, logits: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:
+        """The shares of the chosen experts before ``scale``, and the numbers of the experts."""
+        function = "Sigmoid" if "sigmoid" in scoring else "Softmax"
         attributes = {} if function == "Sigmoid" else {"axis": -1}
-        of_chosen = self.scoring.endswith("_of_chosen")
+        of_chosen = scoring.endswith("_of_chosen")
         scores = logits if of_chosen else graph.op(function, [logits], function.lower(), attributes)
         values, chosen = self._choose(graph, scores)
         if of_chosen:
             values = graph.op(function, [values], function.lower(), attributes)
-        if self.scoring.startswith("normalized"):
-            values = self._normalized(graph, values)
-        if self.scale != 1:
-            values = graph.op("Mul", [values, graph.scalar("scale", self.scale)], "scaled")
-        # x < x is false, also for infinities and NaN: zeros for all experts.
-        nowhere = graph.op("Less", [logits, logits], "nowhere")
-        zeros = graph.op("Cast", [nowhere], "zeros", {"to": ir.DataType.FLOAT.value})
-        return graph.op("ScatterElements", [zeros, chosen, values], "shares", {"axis": -1})
+        if scoring.startswith("normalized"):
+            values = self._normalized(graph, values, function)
+        return values, chosen
 
     def _choose(self, graph: GraphBuilder, scores: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The scores of the chosen experts, and the numbers of the experts."""
@@ -79,9 +86,9 @@ class Router:
             values = graph.op("GatherElements", [scores, chosen], "scores_of_chosen", {"axis": -1})
         return values, chosen
 
-    def _normalized(self, graph: GraphBuilder, values: ir.Value) -> ir.Value:
+    def _normalized(self, graph: GraphBuilder, values: ir.Value, function: str) -> ir.Value:
         total = graph.op("ReduceSum", [values, graph.constant("axis.last", np.array([-1]))], "total")
-        if "sigmoid" in self.scoring:
+        if function == "Sigmoid":
             total = graph.op("Add", [total, graph.scalar("least_total", LEAST_TOTAL)], "total.positive")
         return graph.op("Div", [values, total], "normalized")
 

@@ -28,9 +28,14 @@ _SCORINGS = all_schemas()["Router"].attributes[1].choices
 
 
 def _choose(
-    macros: Macros, scores: Pointer, added: Added, scale: float, padding: tuple[Pointer | None, int], rows: int
+    macros: Macros,
+    scores: Pointer,
+    added: Added,
+    numbers: tuple[float, float],
+    padding: tuple[Pointer | None, int],
+    rows: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Chosen ids [rows, top_k], -1 in rows of padding, and their shares."""
+    """Chosen ids [rows, top_k], -1 in rows of padding, and their shares; ``numbers`` are their scale and threshold."""
     shared, gate = macros["TL_SHARED"], macros["TL_SHARED_GATE"]
     experts = macros["TL_EXPERTS"] - shared
     columns = experts + gate
@@ -41,7 +46,8 @@ def _choose(
     )
     both = np.fmax(terms.reshape(rows, 2, columns).sum(1), _LEAST)
     attributes = {
-        **{"top_k": macros["TL_TOP_K"] - shared, "scoring": _SCORINGS[macros["TL_SCORING"]], "scale": scale},
+        **{"top_k": macros["TL_TOP_K"] - shared, "scoring": _SCORINGS[macros["TL_SCORING"]]},
+        **dict(zip(("scale", "threshold"), numbers, strict=True)),
         **{"num_groups": macros["TL_GROUPS"], "top_groups": macros["TL_TOP_GROUPS"], "num_best": macros["TL_NUM_BEST"]},
         **{"local_experts": experts + shared, "num_shared": shared, "shared_gate": gate},
     }
@@ -130,6 +136,7 @@ def sort_by_expert(
     bias: Pointer | None,
     correction: Pointer | None,
     scale: float,
+    threshold: float,
     ranks: Pointer | None,
     cache_slots: Pointer | None,
     spare: int,
@@ -137,7 +144,7 @@ def sort_by_expert(
 ) -> None:
     _check_local(macros, ranks)
     assert grid == (_SORT_BLOCKS, 1, 1)
-    found, factors = _choose(macros, scores, (bias, correction), scale, (cache_slots, spare), rows)
+    found, factors = _choose(macros, scores, (bias, correction), (scale, threshold), (cache_slots, spare), rows)
     _put((ids, shares), found, factors)
     _count(macros, tally, found)
     _sort(macros, found, places, groups)
@@ -154,6 +161,7 @@ def choose_rows(
     bias: Pointer | None,
     correction: Pointer | None,
     scale: float,
+    threshold: float,
     ranks: Pointer | None,
     cache_slots: Pointer | None,
     spare: int,
@@ -161,7 +169,7 @@ def choose_rows(
 ) -> None:
     _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found, factors = _choose(macros, scores, (bias, correction), scale, (cache_slots, spare), rows)
+    found, factors = _choose(macros, scores, (bias, correction), (scale, threshold), (cache_slots, spare), rows)
     _put((ids, shares), found, factors)
     at(choices, np.int32, *found.shape)[...] = found
 
@@ -217,6 +225,7 @@ def grouped_gated_linear(
     score_bias: Pointer | None,
     correction: Pointer | None,
     score_scale: float,
+    threshold: float,
     ranks: Pointer | None,
     cache_slots: Pointer | None,
     spare: int,
@@ -224,7 +233,8 @@ def grouped_gated_linear(
 ) -> None:
     del grid, x_scale
     _check_local(macros, ranks)
-    found, factors = _choose(macros, scores, (score_bias, correction), score_scale, (cache_slots, spare), rows)
+    added, numbers, padding = (score_bias, correction), (score_scale, threshold), (cache_slots, spare)
+    found, factors = _choose(macros, scores, added, numbers, padding, rows)
     _count(macros, tally, found)
     half, out, top_k = half_type(macros), macros["TL_OUT"], macros["TL_TOP_K"]
     source = at(x, half, rows, macros["TL_IN"]).astype(np.float64)
@@ -255,6 +265,7 @@ def grouped_linear(
     score_bias: Pointer | None,
     correction: Pointer | None,
     score_scale: float,
+    threshold: float,
     ranks: Pointer | None,
     cache_slots: Pointer | None,
     spare: int,
@@ -262,7 +273,8 @@ def grouped_linear(
 ) -> None:
     del grid
     _check_local(macros, ranks)
-    found, factors = _choose(macros, scores, (score_bias, correction), score_scale, (cache_slots, spare), rows)
+    added, numbers, padding = (score_bias, correction), (score_scale, threshold), (cache_slots, spare)
+    found, factors = _choose(macros, scores, added, numbers, padding, rows)
     half, out = half_type(macros), macros["TL_OUT"]
     source = at(x, half, rows, macros["TL_TOP_K"], macros["TL_IN"]).astype(np.float64)
     weights, sums = _of_experts(macros, (weight, weight_scale, weight_offset), out), np.zeros((rows, out))

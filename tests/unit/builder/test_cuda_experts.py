@@ -45,6 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "glm4_moe": {"moe_intermediate_size": 48, "head_dim": 16},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
     "minimax_m2": {"head_dim": 16},
+    "phimoe": {"head_dim": 16},
     "solar_open": {"moe_intermediate_size": 48, "head_dim": 16},
     "mixtral": {"head_dim": 16},
     "olmoe": {},

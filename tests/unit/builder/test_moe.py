@@ -42,7 +42,7 @@ def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
         assert found[op_type] == layers
     assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
     # The mask of windows is fused by a later pass.
-    windows = {"Range": 1} if family in ("dots1", "exaone_moe", "gpt_oss", "llama4") else {}
+    windows = {"Range": 1} if family in ("dots1", "exaone_moe", "gpt_oss", "llama4", "phimoe") else {}
     assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == windows
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
     assert sites == [f"layers.{layer}.mlp" for layer in sparse]

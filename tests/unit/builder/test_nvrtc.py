@@ -329,6 +329,13 @@ def test_choices_with_shared_experts_compile(name: str, shared: int, gate: int, 
     assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.parametrize("name", ["grouped_gated_linear/cuda.cuh", "grouped_linear/cuda.cuh", "router/choose_rows.cuh"])
+def test_choices_of_sparse_mixer_compile(name: str, tmp_path: Path) -> None:
+    root, of_mixer = Path(__file__).parents[3] / "plugins", {"TL_SCORING": 6, "TL_GROUPS": 1, "TL_TOP_GROUPS": 1}
+    cubin = compile_kernel(root / name, KERNELS[name] | of_mixer, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 @pytest.mark.parametrize(("key_type", "cache_type"), [(0, 0), (1, 1), (0, 2)])
 def test_attention_of_decode_rows_in_the_order_of_prompts_compiles(
     key_type: int, cache_type: int, tmp_path: Path

@@ -62,6 +62,7 @@ _SAID: dict[str, dict[str, Any]] = {
     "llama4": {"num_hidden_layers": 4, "no_rope_layers": None, "moe_layers": None, "interleave_moe_layer_step": 2},
     "mistral": {"sliding_window": None},
     "olmo3": {"rope_parameters": None},
+    "phimoe": {"head_dim": 10, "router_jitter_noise": 0.01},
     "qwen2_moe": {"mlp_only_layers": []},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 5},
     "gemma2": {"query_pre_attn_scalar": 14},

@@ -68,6 +68,14 @@ def expect(condition: object, message: str) -> None:
         raise MismatchError(message)
 
 
+def node_of(value: ir.Value | None, op_type: str, problem: str) -> ir.Node:
+    """The node of type ``op_type`` that makes ``value``. Raises MismatchError with the ``problem``."""
+    node = produced_by(value, op_type)
+    expect(node is not None, problem)
+    assert node is not None
+    return node
+
+
 def is_packing(gather: ir.Node) -> bool:
     """Whether the Gather ``gather`` packs padded rows."""
     return _is_named(gather.inputs[-1], PACKED_ROWS)

@@ -32,8 +32,8 @@ _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
 def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
     for scatter in nodes_of(graph, "ScatterElements"):
-        if produced_by(scatter.inputs[0], "Add"):  # writes minus infinity for groups that are left out
-            continue
+        if any(produced_by(value, "Add") for value in (scatter.inputs[0], scatter.inputs[2])):
+            continue  # writes minus infinity for experts that are left out
         name = site(scatter)
         try:
             routing, experts = match_routing(scatter), match_experts(scatter)

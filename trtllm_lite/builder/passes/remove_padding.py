@@ -33,7 +33,7 @@ _LENGTHS = (PAST_LENS, SEQ_LENS)
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Clip", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow"}
-    | {"Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
+    | {"Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh", "Where"}
 )
 
 

@@ -14,7 +14,8 @@ from trtllm_lite.builder.graph import (
     small_constant,
     weight_tensor,
 )
-from trtllm_lite.builder.passes.attention_pattern import expect
+from trtllm_lite.builder.passes.attention_pattern import expect, node_of
+from trtllm_lite.builder.passes.sparse_mixer import match_sparse_mixer
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.moe import LEAST_TOTAL
 
@@ -26,7 +27,7 @@ class Routing:
     """The routing: ``scoring`` turns ``x`` @ ``weight`` [hidden, experts] + ``bias`` into shares of the ``top_k`` best.
 
     The experts with the best scores + ``correction`` are chosen, under the rule of ``groups``; shares are multiplied by
-    ``scale``.
+    ``scale``. ``threshold`` is that of SparseMixer.
     """
 
     x: ir.Value
@@ -37,6 +38,7 @@ class Routing:
     correction: ir.Value | None
     groups: ExpertGroups
     scale: float
+    threshold: float = 0.0
 
     @property
     def attributes(self) -> dict[str, int | float | str]:
@@ -49,6 +51,7 @@ class Routing:
             "top_groups": groups.top_groups,
             "num_best": groups.num_best,
             "scale": self.scale,
+            "threshold": self.threshold,
         }
 
 
@@ -61,6 +64,10 @@ def match_routing(scatter: ir.Node) -> Routing:
     expect(ids is top_k.outputs[1] and attribute(top_k, "largest", 1) == 1, "the smallest scores are chosen")
     expect(_is_zero(zeros), "experts that are not chosen have shares")
     shares, scale = _without_scale(placed)
+    if produced_by(shares, "Concat"):
+        threshold = match_sparse_mixer(shares, top_k)
+        x, weight, bias = _match_product(top_k.inputs[0])
+        return Routing(x, weight, bias, _count(top_k), "sparse_mixer", None, NO_GROUPS, scale, threshold)
     groups, chosen_by = _match_groups(top_k.inputs[0])
     values, correction, scores = _chosen(shares), None, chosen_by
     if values is not top_k.outputs[0]:
@@ -69,14 +76,6 @@ def match_routing(scatter: ir.Node) -> Routing:
     scoring, logits = _match_scoring(values, scores, shares)
     x, weight, bias = _match_product(logits)
     return Routing(x, weight, bias, _count(top_k), scoring, correction, groups, scale)
-
-
-def node_of(value: ir.Value | None, op_type: str, problem: str) -> ir.Node:
-    """The node of type ``op_type`` that makes ``value``. Raises MismatchError with the ``problem``."""
-    node = produced_by(value, op_type)
-    expect(node is not None, problem)
-    assert node is not None
-    return node
 
 
 def _without_scale(shares: ir.Value | None) -> tuple[ir.Value | None, float]:

@@ -23,7 +23,8 @@ class RopeDefaults:
     ``original`` is the length of pretraining in tokens; None means max_position_embeddings. ``part`` is the share of
     every head that is rotated; None means whole heads, which no config may change. ``others`` are keys of other meaning
     among RoPE's parameters. With ``by_axes`` the config may say how images and videos rotate by three positions
-    (M-RoPE): those of a text's token are equal.
+    (M-RoPE): those of a text's token are equal. With ``has_mscales`` LongRoPE's factor of cosines and sines is given
+    for short and for long sequences, as the same number in all published models.
     """
 
     theta: float = 10000.0
@@ -31,10 +32,14 @@ class RopeDefaults:
     part: float | None = None
     others: frozenset[str] = frozenset()
     by_axes: bool = False
+    has_mscales: bool = False
 
     def own(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The parameters ``raw`` of RoPE by one position, without others."""
         kept = {key: value for key, value in raw.items() if key not in self.others}
+        if self.has_mscales and kept.get("short_mscale") == kept.get("long_mscale"):
+            factor = kept.pop("long_mscale", None)
+            kept |= {} if kept.pop("short_mscale", None) is None else {"attention_factor": factor}
         if not self.by_axes:
             return kept
         plain = {key: value for key, value in kept.items() if key not in _OF_AXES}

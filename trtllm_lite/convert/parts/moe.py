@@ -11,6 +11,7 @@ from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
 from trtllm_lite.network.several_matrices import RowsOfMatrices
+from trtllm_lite.network.sparse_mixer import SparseMixer
 from trtllm_lite.network.weight_expression import Concat, SourceTensor
 
 MAX_EXPERTS = 1 << 17  # experts of all layers together; the largest models have some ten thousand
@@ -63,13 +64,15 @@ class MoeParts:
     num_experts: int
     top_k: int
     intermediate_size: int
-    scoring: Scoring
+    scoring: Scoring | SparseMixer
     scale: float = 1.0
     is_corrected: bool = False
     groups: ExpertGroups | None = None
 
     @classmethod
-    def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
+    def read(
+        cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring | SparseMixer
+    ) -> "MoeParts":
         """Read the number of experts (``num_experts`` or ``num_local_experts``) and how many of them a token has."""
         layers = parts.sizes.num_hidden_layers
         key = "num_local_experts" if config.take("num_local_experts") is not None else "num_experts"
