@@ -34,7 +34,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
 )
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
-    *("exaone_moe", "flex_olmo", "hunyuan_v1_moe", "phimoe"),
+    *("exaone_moe", "flex_olmo", "hunyuan_v1_moe", "mimo_v2_flash", "phimoe"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -232,6 +232,15 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {
         **{"head_dim": 14, "num_experts": 7, "moe_topk": [3] * 3, "intermediate_size": 37},
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "alpha": 20.0, "factor": 1.0},
+    },
+    "mimo_v2_flash": {
+        **{"num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 12, "v_head_dim": 10, "sliding_window": 7},
+        **{"n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+        "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.334},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.334},
+        },
     },
     "phimoe": {
         **{"head_dim": 14, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 37},

@@ -114,6 +114,15 @@ CASES |= {
             "mlp_layer_types": ["sparse", "dense", "sparse"],
         },
     ),
+    "mimo_v2_flash": ("mimo_v2_flash", {}),
+    "mimo_v2_flash-biased-unscaled-groups": (
+        "mimo_v2_flash",
+        {
+            **{"attention_bias": True, "attention_value_scale": None, "n_routed_experts": 8, "n_group": 4},
+            **{"topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.5, "tie_word_embeddings": True},
+            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+        },
+    ),
     "phimoe": ("phimoe", {}),
     "phimoe-longrope-unbiased": (
         "phimoe",

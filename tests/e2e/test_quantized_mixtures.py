@@ -33,6 +33,9 @@ SIZES: dict[str, Any] = {
     **{"num_experts": 4, "num_experts_per_tok": 2},
 }
 OF_MIXTRAL = {name: size for name, size in SIZES.items() if name not in ("moe_intermediate_size", "num_experts")}
+# Values and the columns of the output's matrix are padded.
+OF_MIMO = {name: size for name, size in SIZES.items() if name != "num_experts"}
+OF_MIMO |= {"n_routed_experts": 4, "head_dim": 24, "v_head_dim": 16, "layer_types": None}
 EXPANDED = (
     *("modelopt awq", "modelopt nvfp4 awq", "gptq with act-order", "compressed-tensors int4 with act-order"),
     *("bitsandbytes nf4", "bitsandbytes nf4, twice"),
@@ -84,6 +87,7 @@ def test_experts_are_those_of_the_checkpoint(layout: str, tmp_path: Path) -> Non
     [
         *((layout, "qwen3_moe", SIZES) for layout in ("modelopt nvfp4", "modelopt int8", "gptq with act-order")),
         *((layout, "mixtral", OF_MIXTRAL) for layout in ("awq", "gptq", "compressed-tensors int4 with zero points")),
+        ("fp8 in tiles", "mimo_v2_flash", OF_MIMO),
     ],
 )
 def test_engines_compute_what_the_checkpoint_means(

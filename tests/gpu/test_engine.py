@@ -59,6 +59,7 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA,
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
+    "mimo_v2_flash": {"v_head_dim": 16, "moe_intermediate_size": 48},
     **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "exaone_moe")},
     **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open")},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},

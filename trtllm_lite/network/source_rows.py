@@ -12,7 +12,7 @@ from trtllm_lite.network.weight_expression import Read, SourceTensor, Transpose,
 
 @dataclass(frozen=True)
 class _Numbers(WeightExpression):
-    """The numbers 0, 1, … in place of the rows of a tensor."""
+    """The numbers 1, 2, … in place of the rows of a tensor; 0 stands for a row of zeros that an expression adds."""
 
     count: int
 
@@ -25,7 +25,7 @@ class _Numbers(WeightExpression):
 
     def evaluate(self, read: Read) -> NDArray:
         del read
-        return np.arange(self.count)
+        return np.arange(1, self.count + 1)
 
 
 def rows_of(expression: WeightExpression) -> ModuleRows | None:
@@ -34,7 +34,8 @@ def rows_of(expression: WeightExpression) -> ModuleRows | None:
     numbered = expression.by_rows(_numbered)
     if len(names) != 1 or numbered is None:
         return None
-    return ModuleRows(names.pop().removesuffix(".weight"), *_compact(numbered.evaluate(_nothing)))
+    rows = numbered.evaluate(_nothing) - 1
+    return None if (rows < 0).any() else ModuleRows(names.pop().removesuffix(".weight"), *_compact(rows))
 
 
 def _numbered(rows: SourceTensor | Transpose) -> WeightExpression | None:

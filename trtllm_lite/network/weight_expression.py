@@ -287,6 +287,29 @@ class ByHead(OfOne):
 
 
 @dataclass(frozen=True)
+class PaddedHeads(OfOne):
+    """The rows of each of ``heads`` heads, and after them rows of zeros, so that each head has ``head_dim`` rows."""
+
+    heads: int
+    head_dim: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.heads * self.head_dim, *self.operand.shape[1:])
+
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
+        operand = self.operand.by_rows(replacement)
+        return None if operand is None else replace(self, operand=operand)
+
+    def evaluate(self, read: Read) -> NDArray:
+        rows = self.operand.evaluate(read)
+        by_head = rows.reshape(self.heads, -1, *rows.shape[1:])
+        padded = np.zeros((self.heads, self.head_dim, *rows.shape[1:]), rows.dtype)
+        padded[:, : by_head.shape[1]] = by_head
+        return padded.reshape(self.shape)
+
+
+@dataclass(frozen=True)
 class HalvesFromPairs(OfOne):
     """The rows of a query or key projection, or its bias, reordered for RoPE by halves (:func:`halves_from_pairs`)."""
 

@@ -23,6 +23,7 @@ UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("sigmoid_g
 SPARSE = {"qwen2_moe": (0, 2), "llama4": (0, 2)}
 SPARSE |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe"), (1, 2))
 SPARSE |= dict.fromkeys(("glm4_moe", "glm4_moe_lite"), (1, 2))
+SPARSE["mimo_v2_flash"] = (1, 2, 3)
 STANDARD = ("TopK", "ScatterElements", "Softmax", "Range", "Sigmoid")
 
 
@@ -42,7 +43,7 @@ def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
         assert found[op_type] == layers
     assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
     # The mask of windows is fused by a later pass.
-    windows = {"Range": 1} if family in ("dots1", "exaone_moe", "gpt_oss", "llama4", "phimoe") else {}
+    windows = {"Range": 1} if family in ("dots1", "exaone_moe", "gpt_oss", "llama4", "mimo_v2_flash", "phimoe") else {}
     assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == windows
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
     assert sites == [f"layers.{layer}.mlp" for layer in sparse]

@@ -71,6 +71,7 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
         ("qwen3_5", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.self_attn.q_norm.weight": torch.ones(20)}),
         ("qwen3_5_moe", {"mtp.norm.weight": torch.ones(60)}),
         ("exaone_moe", {"mtp.norm.weight": torch.ones(60)}),
+        ("mimo_v2_flash", {"model.mtp.layers.0.enorm.weight": torch.ones(60)}),
         ("ernie4_5_moe", {"model.mtp_emb_norm.0.weight": torch.ones(60)}),
     ],
 )
@@ -307,6 +308,24 @@ def test_kimi_linear_lists_its_layers_from_1_on(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
+def test_mimo_v2_says_what_layers_have_in_two_forms(tmp_path: Path) -> None:
+    """Published configs have other keys, and a window without the query's own token."""
+    save_tiny_model("mimo_v2_flash", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "usual")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    for key in ("layer_types", "mlp_layer_types", "rope_parameters", "sliding_window"):
+        del config[key]
+    config |= {"layernorm_epsilon": config.pop("rms_norm_eps"), "partial_rotary_factor": 0.334, "sliding_window": 6}
+    config |= {"hybrid_layer_pattern": [0, 1, 0, 1], "moe_layer_freq": [0, 1, 1, 1], "sliding_window_size": 6}
+    config |= {"rope_theta": 1000, "swa_rope_theta": 50, "swa_num_key_value_heads": 4, "attention_chunk_size": 6}
+    config |= {"swa_head_dim": 12, "swa_v_head_dim": 10, "n_shared_experts": None, "routed_scaling_factor": None}
+    config |= {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "own")
+    networks = [(tmp_path / name / "network.onnx").read_bytes() for name in ("usual", "own")]
+    assert networks[0] == networks[1]
+
+
 _FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
@@ -453,6 +472,16 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, found True"),
         ("deepseek_v2", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: expected 1, found 2"),
+        ("mimo_v2_flash", {"moe_layer_freq": [0, 1]}, r"moe_layer_freq: expected 4 times 0 or 1, found \[0, 1\]"),
+        ("mimo_v2_flash", {"swa_head_dim": 14}, "swa_head_dim: expected 12, found 14, which is not supported"),
+        ("mimo_v2_flash", {"swa_num_key_value_heads": 3}, "swa_num_key_value_heads: expected a divisor of 8, found 3"),
+        ("mimo_v2_flash", {"v_head_dim": 14}, r"v_head_dim: expected an integer in 1\.\.12, found 14"),
+        ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok: expected 2, found 3, which is not supported"),
+        (
+            "phimoe",
+            {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2, "long_mscale": 1.3}},
+            "long_mscale: 1.3 is not mapped",
+        ),
         ("deepseek_v3", {"topk_method": "greedy"}, "topk_method: expected 'noaux_tc', found 'greedy'"),
         ("deepseek_v3", {"n_group": 5}, "n_group: expected a number that divides 12 experts into groups of 2 or more"),
         ("deepseek_v3", {"topk_group": 5}, "topk_group: expected at most 4 groups that hold 3 experts"),

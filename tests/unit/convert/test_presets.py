@@ -89,6 +89,7 @@ PARAMETERS = {
     "glm-4.7-flash": 29_943_393_920,  # without the draft layer
     "dots.llm1": 142_774_381_696,
     "minimax-m2": 228_689_764_864,
+    "mimo-v2-flash": 309_675_313_344,  # 308,778,780,864 with values as narrow as they are
     "phi-3.5-moe": 41_873_153_344,  # without the factors of LongRoPE, which are no parameters
     "ernie-4.5-21b-a3b": 21_825_437_888,  # without the draft layer
     "k-exaone-236b-a23b": 236_571_156_352,  # without the draft layer

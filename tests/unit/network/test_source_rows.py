@@ -6,7 +6,7 @@ import pytest
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.network.source_rows import rows_of
-from trtllm_lite.network.weight_expression import Concat, HalvesFromPairs, SourceTensor, WeightExpression
+from trtllm_lite.network.weight_expression import Concat, HalvesFromPairs, PaddedHeads, SourceTensor, WeightExpression
 
 fused = SourceTensor("layers.0.qkv.weight", (36, 5))
 swapped = SourceTensor("layers.0.c_attn.weight", (5, 36))
@@ -49,6 +49,7 @@ def test_heads_are_said_once() -> None:
     [
         fused.slice(0, 2, axis=1),
         fused.affine(2.0),
+        PaddedHeads(fused, 3, 20),
         Concat((fused, other)),
         swapped.split(2, 3, axis=0)[0].transpose(),
         SourceTensor("experts", (2, 3, 4)),

@@ -15,6 +15,7 @@ from trtllm_lite.network.weight_expression import (
     Concat,
     HalvesFromPairs,
     MovedRows,
+    PaddedHeads,
     Row,
     SourceTensor,
     WeightExpression,
@@ -49,6 +50,7 @@ CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
     "rows of heads": (a.split_heads(2, 1, 2)[1], lambda: _A[[1, 2, 4, 5]]),
     "moved rows": (MovedRows((a, Row(b, 0), Row(b, 1))), lambda: _A + (_B[0] - _B[1])),
     "halves from pairs of a part": (HalvesFromPairs(a, 1, 4), lambda: _A[[0, 2, 1, 3, 4, 5]]),
+    "padded heads": (PaddedHeads(a, 3, 3), lambda: np.insert(_A, [2, 4, 6], 0, axis=0)),
     "halves from pairs": (HalvesFromPairs(a, 1), lambda: _A[[0, 2, 4, 1, 3, 5]]),
 }
 

@@ -69,6 +69,17 @@ def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
     return [kind == "sliding_attention" for kind in types]
 
 
+def read_layer_flags(config: ConfigFields, key: str, default: list[bool]) -> list[bool]:
+    """What the list ``key`` has for each layer, 0 or 1; ``default`` if the config lacks that key."""
+    given = config.take(key)
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) != len(default) or not all(value in (0, 1) for value in given):
+        config.problem(key, f"expected {len(default)} times 0 or 1, found {shown(given)}")
+        return default
+    return [value == 1 for value in given]
+
+
 def read_rotating_layers(config: ConfigFields, layers: int) -> list[bool]:
     """Whether each layer has RoPE. Despite its name, ``no_rope_layers`` has a 1 for each layer with RoPE."""
     interval = config.integer("no_rope_layer_interval", 4)

@@ -21,13 +21,20 @@ def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults:
 
 
 def read_ropes_by_layer_type(
-    config: ConfigFields, head_dim: int, max_positions: int, thetas: dict[str, tuple[str, float]]
+    config: ConfigFields,
+    head_dim: int,
+    max_positions: int,
+    thetas: dict[str, tuple[str, float]],
+    part: float | None = None,
 ) -> dict[str, Rope]:
     """RoPE of each kind of layer; ``thetas`` maps a kind to the key of its theta in old configs and to its default.
+
+    ``part`` is the share of every head that is rotated by default; None means whole heads, which no config may change.
 
     ``rope_parameters`` has an object for every kind; the ``rope_scaling`` of old configs concerns full attention alone.
     """
     sizes = RopeSizes(head_dim, max_positions, None)
+    factor = (1.0, False) if part is None else (config.number("partial_rotary_factor", part), True)
     old_thetas = {kind: config.number(key, default) for kind, (key, default) in thetas.items()}
     name, raw = _parameters(config)
     if name == "rope_scaling":
@@ -37,7 +44,7 @@ def read_ropes_by_layer_type(
     for kind, theta in old_thetas.items():
         own = fields.take(kind) or {}
         where = name if name == "rope_scaling" else f"{name}.{kind}"
-        ropes[kind] = _read(config, where, own if isinstance(own, dict) else {kind: own}, sizes, theta)
+        ropes[kind] = _read(config, where, own if isinstance(own, dict) else {kind: own}, sizes, theta, factor)
     fields.check_unread()
     config.problems += fields.problems
     return ropes

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.fields.decoder import read_layer_flags
 from trtllm_lite.convert.parts.moe import MoeParts, layer_block
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -22,7 +23,6 @@ def deepseek_experts(
 ) -> MoeParts:
     """The experts; ``inner`` and ``scale`` are the family's default inner features and factor of shares."""
     config.rename({"n_routed_experts": "num_experts"})
-    config.expect("moe_layer_freq", 1)
     for key in _OF_TRAINING:
         config.take(key)
     experts = MoeParts.read(config, parts, config.integer("moe_intermediate_size", inner), scoring)
@@ -70,10 +70,18 @@ def read_groups(
 
 
 def read_sparse_layers(config: ConfigFields, layers: int, first_dense: int) -> list[bool]:
-    """For each layer whether it has experts, by ``mlp_layer_types``, or else ``first_k_dense_replace``."""
+    """For each layer whether it has experts, by ``mlp_layer_types``, or else ``first_k_dense_replace``.
+
+    The list ``moe_layer_freq`` of MiMo-V2 comes before the latter.
+    """
     dense, types = config.integer("first_k_dense_replace", first_dense, minimum=0), config.take("mlp_layer_types")
+    default = [number >= dense for number in range(layers)]
+    if isinstance(config.take("moe_layer_freq"), list):
+        default = read_layer_flags(config, "moe_layer_freq", default)
+    else:
+        config.expect("moe_layer_freq", 1)
     if types is None:
-        return [number >= dense for number in range(layers)]
+        return default
     if not isinstance(types, list) or len(types) != layers or not all(kind in ("dense", "sparse") for kind in types):
         config.problem("mlp_layer_types", f"expected {layers} times dense or sparse, found {shown(types)}")
         return [False] * layers
