@@ -5,7 +5,8 @@
 // head_dim per cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120
 // us at 4.47 TB/s).
 //
-// One wave of blocks divides all pairs of an item, the new tokens of a sequence (items.cuh), and a KV head (split.cuh).
+// One wave of blocks divides all pairs of an item, the new tokens of a sequence (items.cuh), and a KV head or, if more
+// than 16 query heads share one, a section of these (sections.cuh), among them (split.cuh).
 // A team of warps works on a pair, with the rows of all its tokens, so that the cache is read once for them. Each warp
 // streams its own 32 tokens of a chunk through a private ring of bulk copies, which continues across chunks and pairs;
 // if there is but one new token, its key and value go from registers into the stage. A team of one warp finishes a pair
@@ -65,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   const auto load_pair = [&](int) {
     count = cursor.count();
     const PairRows rows(table, cursor.pair);
-    state.load_query(a.query + rows.first, rows.count, lane);
+    state.load_query(a.query + rows.first, rows, lane);
   };
 #else
   State state;
@@ -77,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     scale = a.scale.at(position);
     last_unseen = first_seen(position, a.window) - 1;
     pairs.load(cursor, left);
-    state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
+    const PairRows rows(table, cursor.pair);
+    state.load_query(a.query + rows.first, rows, lane);
   };
 #endif
   load_pair(share.units);
@@ -113,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
     if constexpr (TL_SINKS) {  // only one warp adds sinks
       if (ends && begins && team.warp == 0) {
-        state.add_sinks(a.sinks + cursor.head() * kGroup, kRows, scale, lane);
+        const PairRows rows(table, cursor.pair);
+        state.add_sinks(a.sinks + rows.section.first_head(), rows, scale, lane);
       }
     }
     cursor.next();

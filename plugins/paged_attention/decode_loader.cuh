@@ -92,8 +92,9 @@ struct Loader {
     if (left == 0) return;
     if (token() < cursor.length) {
       const int cached = min_of(cursor.length - !kCopiesNew - token(), kTileTokens);
-      const KeyCopy keys{cursor.head(), token(), cached, blocks, lane};
-      const ValueCopy values{cursor.head(), token(), cached, blocks, lane};
+      const int head = Section{cursor.head()}.kv_head();
+      const KeyCopy keys{head, token(), cached, blocks, lane};
+      const ValueCopy values{head, token(), cached, blocks, lane};
       values.clear_behind(ring.values());
       if (copying_lane()) {
         expect_bytes(ring.full(), keys.key_bytes() + values.value_bytes());
@@ -166,12 +167,12 @@ struct PairLoader {
   // Called after the previous kernel has ended. `left`: the chunks that are left to the team.
   __device__ __forceinline__ void load(const Cursor<Table>& cursor, int left) {
     const int slot = next_slot, last = cursor.length - 1 - cursor.first_token;
-    next_slot = a.of_tokens[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
+    next_slot = a.of_tokens[min_of(cursor.pair + cursor.stride, a.num_seqs * kAllSections - 1) / kAllSections];
     const bool reaches_it = cursor.end_chunk - cursor.chunk <= left;
     if (!reaches_it || (last / kTileTokens & team.warps - 1) != team.warp) return;
     const int block = slot / TL_PAGE;
     added.load(cache_block(a.key_cache, block), cache_block(a.value_cache, block),
-               block_row<TL_PAGE>(slot, cursor.head()), lane);
+               block_row<TL_PAGE>(slot, Section{cursor.head()}.kv_head()), lane);
   }
 };
 

@@ -61,7 +61,7 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
       const float (&sums)[4] = rows.output[d];
       const u32 first = transpose_matrix(pack_y(sums[0] * inverse[0], sums[1] * inverse[1]));
       const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
-      if (row >= pair.count) continue;
+      if (!pair.is_there(row)) continue;
       const u64 at = pair.first + PairRows::offset(row) + d * 16;
       if constexpr (kByteValues) {  // even elements, and odd ones
         output.put(at + lane % 4 * 4,
@@ -151,8 +151,8 @@ struct PairResults {
     const Output output{a.output, a.y_factor};
     if constexpr (kCopiesNew) {
       const int row = part * kPartRows + i / kDim;
-      if (row < rows.count) output.put(rows.first + PairRows::offset(row) + i % kDim, make_uint2(pairs[0], pairs[1]));
-    } else {
+      if (rows.is_there(row)) output.put(rows.first + PairRows::offset(row) + i % kDim, make_uint2(pairs[0], pairs[1]));
+    } else if (rows.is_there(i / kDim)) {
       output.put(rows.first + i, make_uint2(pairs[0], pairs[1]));
     }
   }

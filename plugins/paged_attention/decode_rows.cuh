@@ -1,17 +1,18 @@
-// The rows of decode attention: of a pair of an item (items.cuh) and a KV head, row r is token r / kGroup and query
-// head r % kGroup.
+// The rows of decode attention: of a pair of an item (items.cuh) and a section of query heads (sections.cuh), row r is
+// token r / kGroup and head r % kGroup of the section.
 //
 // Macros: those of decode.cuh.
 #pragma once
 
 #include "paged_attention/kept_query.cuh"
 #include "paged_attention/score_scale.cuh"
+#include "paged_attention/sections.cuh"
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
+constexpr int kDim = TL_HEAD_DIM;
 constexpr int kRows = TL_ITEM_TOKENS * kGroup, kOctets = ceil_div(kRows, 8);
 static_assert(kDim % 16 == 0 && kGroup <= 16 && TL_ITEM_TOKENS <= TL_NEW_TOKENS);
 
@@ -20,7 +21,7 @@ static_assert(TL_WARPS == 1 << kWarpShift, "1, 2, 4 or 8 warps");
 
 // With few sequences, the rows of an item are an octet.
 using Items = SplitItems<TL_MAX_ITEMS, TL_NEW_TOKENS, TL_ITEM_TOKENS, min_of(max_of(8 / kGroup, 1), TL_ITEM_TOKENS)>;
-using Table = SplitTable<TL_KV_HEADS, Items, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
+using Table = SplitTable<kAllSections, Items, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 
 // Whether new tokens are copied from the cache, after the previous kernel has stored them.
 constexpr bool kCopiesNew = TL_NEW_TOKENS > 1;
@@ -93,17 +94,22 @@ struct PairRows {
 #endif
   u64 first;  // the element with which row 0 begins
   int count;
+  Section section;
 
-  __device__ __forceinline__ PairRows(const Table& table, int pair) {
+  __device__ __forceinline__ PairRows(const Table& table, int pair) : section{pair % kAllSections} {
+    const int item = pair / kAllSections;
     if constexpr (kCopiesNew) {
-      const int item = pair / TL_KV_HEADS, head = pair % TL_KV_HEADS;
-      first = (static_cast<u64>(table.first_of(item)) * TL_HEADS + head * kGroup) * kDim;
+      first = (static_cast<u64>(table.first_of(item)) * TL_HEADS + section.first_head()) * kDim;
       count = table.count_of(item) * kGroup;
     } else {
-      first = static_cast<u64>(pair) * kGroup * kDim;
+      first = kIsRagged ? (static_cast<u64>(item) * TL_HEADS + section.first_head()) * kDim
+                        : static_cast<u64>(pair) * kGroup * kDim;
       count = kGroup;
     }
   }
+  // Whether a row is that of a head, of any token; and whether it is also that of a token of the pair.
+  __device__ __forceinline__ bool is_of_head(int row) const { return row < kRows && section.has(row); }
+  __device__ __forceinline__ bool is_there(int row) const { return row < count && section.has(row); }
   // Whether the pair has rows of a part (see kParts).
   __device__ __forceinline__ bool has(int part) const { return part == 0 || (kCopiesNew && part * kPartRows < count); }
   // Where row `row` begins, from row 0 on; the place of row first + row; and the number of a row's head in the group.

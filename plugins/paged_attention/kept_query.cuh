@@ -15,7 +15,7 @@ struct KeptQuery {
     words[octet][k][0] = first;
     words[octet][k][1] = second;
   }
-  // Called for a row of an octet that has no query. It is zero from the start, because all pairs have the same rows.
+  // Called for a row of an octet that has no query. It is zero, or that of a pair before; no result of it is stored.
   __device__ __forceinline__ void skip(int) {}
   __device__ __forceinline__ uint2 get(int octet, int k) const {
     return make_uint2(words[octet][k][0], words[octet][k][1]);

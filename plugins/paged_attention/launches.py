@@ -23,7 +23,7 @@ from ..launch import (
 RowKind: TypeAlias = Literal["decode", "prefill"]
 WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
 _MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor
-MAX_GROUP = 16  # query heads that share a key/value head
+_MOST_OF_SECTION = 16  # query heads; sections.cuh says so, too
 # The error of scores is cap * 2^-21 (score_scale.cuh): with this cap 2^-12, the precision of weights in float16.
 _MAX_SOFTCAP = 512
 _BYTE_DIMS = (64, 96, 128, 256)  # supported head_dims with a cache of bytes
@@ -45,9 +45,23 @@ class Heads:
     key_dtype: str | None = None  # of keys, if it is not ``cache_dtype``
 
     @property
+    def num_sections(self) -> int:
+        """Sections of query heads that share a key/value head, each of which attends for itself (sections.cuh)."""
+        return self.num_kv_heads * self._of_each
+
+    @property
     def group(self) -> int:
-        """Query heads that share a key/value head."""
+        """The query heads of a section, of which the last of a key/value head may have fewer."""
+        return -(-self._sharing // self._of_each)
+
+    @property
+    def _sharing(self) -> int:
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def _of_each(self) -> int:
+        """The sections of a key/value head."""
+        return -(-self._sharing // _MOST_OF_SECTION)
 
     @property
     def y_factor(self) -> float:
@@ -101,8 +115,6 @@ class Heads:
             found.append(f"RoPE rotates {self.rotary_dim} elements of a head, expected a multiple of 4")
         if self.head_dim % 16 or self.head_dim > 256:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
-        if self.group > MAX_GROUP:
-            found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
         if self.cache_type and self.head_dim not in _BYTE_DIMS:
             dims = ", ".join(map(str, _BYTE_DIMS))
             found.append(

@@ -4,12 +4,12 @@
 // and a key it sees (Llama-3.1-8B, one prompt of 8192: 550 GFLOP per layer, 0.7 ms at 789 TFLOPS). Bytes: queries and
 // results once; keys and values once per block of queries, mostly from the L2 cache.
 //
-// A block takes kRows rows of one KV head: consecutive tokens times the query heads of the group, so that short
+// A block takes kRows rows of one section (sections.cuh): consecutive tokens times its query heads, so that short
 // sequences fill rows too. Four warps hold 16 * kTiles rows each. Keys and values are loaded in steps of 64 tokens, or
 // 32 if shared memory is short, through two cp.async stages. Blocks with the most keys start first.
 //
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
-// (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks exit.
+// (sections, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks exit.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES (which decides the
 // step), TL_SINKS (0 or 1), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/attending_warp.cuh"
@@ -19,7 +19,7 @@
 namespace tl {
 
 static_assert(!kByteKeys && !kByteValues, "this kernel reads caches of 16-bit elements only");
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
+constexpr int kDim = TL_HEAD_DIM, kWarps = 4;
 constexpr int kTiles = kDim <= 128 ? 2 : 1;  // bounded by registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
 constexpr u32 kPitch = AttendingWarp<kDim, 1, 16>::kPitch, kQueryBytes = kRows * kPitch;
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     paged_attention_prefill(const __grid_constant__ tl::PrefillArguments a) {
   using namespace tl;
   extern __shared__ __align__(128) char memory[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Section section{static_cast<int>(blockIdx.x)};
   wait_for_previous_kernel();
   allow_next_kernel();
   const auto mine = Rows<kTokens>::find(a, blockIdx.y);
@@ -80,15 +81,15 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   const u32 query = shared_address(memory), stages = query + kQueryBytes;
   const int keys = mine.keys(), first_key = mine.first_key<kStep>(a.window);
 
-  // Row r is token r / kGroup, head r % kGroup of the group.
+  // Row r is token r / kGroup, head r % kGroup of the section.
   constexpr int kColumns = kDim / 8;
   for (int piece = threadIdx.x; piece < kRows * kColumns; piece += kThreads) {
     const int r = piece / kColumns, column = piece % kColumns, token = r / kGroup;
-    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
+    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + section.head(r);
     const bool present = token < mine.count;
     copy16(query + r * kPitch + column * 16, a.query + (present ? row * kDim + column * 8 : 0), present);
   }
-  Fetcher fetcher{a, mine.seq, head, keys};
+  Fetcher fetcher{a, mine.seq, section.kv_head(), keys};
   fetcher.fetch_ids(first_key);
   fetcher.fetch(stages, first_key);
   copy_commit();
@@ -135,11 +136,11 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   for (int i = 0; i < kTiles * 2; ++i) {
     const int t = i / 2, half = i % 2, r = (warp * kTiles + t) * 16 + half * 8 + lane / 4, token = r / kGroup;
     if constexpr (TL_SINKS) {
-      state.rows[t].add_sink(half, a.scale.exponent_of(a.sinks[head * kGroup + r % kGroup]), lane);
+      state.rows[t].add_sink(half, a.scale.exponent_of(a.sinks[section.head(r)]), lane);
     }
     const float inverse = a.value_scale / quad_sum(state.rows[t].sum[half]);
-    if (token >= mine.count) continue;
-    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
+    if (token >= mine.count || !section.has(r)) continue;
+    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + section.head(r);
     const u64 to = row * kDim + lane % 4 * 2;
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {

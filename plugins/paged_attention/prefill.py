@@ -149,4 +149,4 @@ def _mma_prefill(
         blocks = symbol("num_decode_seqs", -(-num_new_tokens // tokens))
     else:  # a bound on the sum over sequences of ceil(tokens of the sequence / tokens of a block)
         blocks = symbol("num_prefill_seqs") + symbol("num_prefill_tokens", 1, tokens)
-    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks)
+    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_sections, blocks)

@@ -10,7 +10,7 @@
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
+constexpr int kDim = TL_HEAD_DIM;
 // With TL_NEW_TOKENS a block has few stages and one consumer, so that two blocks fit on an SM (up to 128 elements of a
 // head) and each computes while the other waits: an item may be as short as a tile.
 constexpr bool kFewTokens = TL_NEW_TOKENS > 0;
@@ -113,23 +113,24 @@ struct Shared {
   }
 };
 
-// A work item: kTokens tokens of a sequence and one KV head.
+// A work item: kTokens tokens of a sequence and one section.
 struct Item {
   Rows<kTokens> rows;
-  int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: no item
-  int wide_place = kNotWide;           // see SeenBlocks; only the producer knows it
+  Section section;
+  int first_key = 0, tiles = 0;  // tiles of kStep keys; 0: no item
+  int wide_place = kNotWide;     // see SeenBlocks; only the producer knows it
 
   // Writes the item to shared memory; called by one thread.
   __device__ __forceinline__ void put(u32 at) const {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(rows.first), "r"(rows.count),
-                 "r"(rows.position), "r"(head)
+                 "r"(rows.position), "r"(section.number)
                  : "memory");
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at + 16), "r"(first_key), "r"(tiles) : "memory");
   }
   __device__ __forceinline__ static Item get(u32 at) {
     Item item;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(item.rows.first), "=r"(item.rows.count), "=r"(item.rows.position), "=r"(item.head)
+                 : "=r"(item.rows.first), "=r"(item.rows.count), "=r"(item.rows.position), "=r"(item.section.number)
                  : "r"(at)
                  : "memory");
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(item.first_key), "=r"(item.tiles) : "r"(at + 16) : "memory");
@@ -157,23 +158,23 @@ struct Producer {
   // to zero.
   __device__ __forceinline__ Item take() {
     const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
-    const int row_block = index / TL_KV_HEADS, head = index % TL_KV_HEADS;
+    const int row_block = index / kAllSections, section = index % kAllSections;
     if constexpr (TL_NEW_TOKENS == 1) {
-      if (row_block < a.num_seqs) return make(row_block, 0, head);
+      if (row_block < a.num_seqs) return make(row_block, 0, section);
       search.blocks = a.num_seqs;
     } else {
       const auto found = search.find(row_block, a.num_seqs, lane,
                                      [&](int s) { return ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens); });
-      if (found.seq >= 0) return make(found.seq, found.block, head);
+      if (found.seq >= 0) return make(found.seq, found.block, section);
     }
-    if (lane == 0 && index == search.blocks * TL_KV_HEADS + gridDim.x - 1) {
+    if (lane == 0 && index == search.blocks * kAllSections + gridDim.x - 1) {
       wait_for_previous_kernel();  // which may count as well
       *all.taken = 0;
     }
     return Item{};
   }
-  __device__ __forceinline__ Item make(int seq, int block, int head) const {
-    Item item{Rows<kTokens>(a, seq, block), head};
+  __device__ __forceinline__ Item make(int seq, int block, int section) const {
+    Item item{Rows<kTokens>(a, seq, block), {section}};
     item.first_key = item.rows.template first_key<kStep>(a.window);
     item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
     if constexpr (kByteValues && !kFewTokens) {
@@ -205,7 +206,7 @@ struct Producer {
     int blocks[KeyCopy::kPages];
 #pragma unroll
     for (int page = 0; page < KeyCopy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
-    const int present = min_of(item.rows.keys() - token, kStep);
+    const int present = min_of(item.rows.keys() - token, kStep), head = item.section.kv_head();
     if (kConverted && !kFewTokens && item.wide_place != kNotWide) {
       if constexpr (!kByteKeys) {  // `ids` are those of keys, which have no copy
 #pragma unroll
@@ -214,11 +215,11 @@ struct Producer {
       // The barrier waits for as many arrivals as if the tile were converted.
       wait_empty<kKind>(t);
       if (lane > 0 && lane < kConvertingWarps) barrier_arrive(shared.full<kKind>(t));
-      copy_tokens<kKind>(WideCopy{item.head, token, present, blocks, lane}, shared.tile<kKind>(t),
-                         shared.full<kKind>(t), kKind == kKeys ? all.wide.keys : all.wide.values);
+      copy_tokens<kKind>(WideCopy{head, token, present, blocks, lane}, shared.tile<kKind>(t), shared.full<kKind>(t),
+                         kKind == kKeys ? all.wide.keys : all.wide.values);
       return;
     }
-    const Copied copy{item.head, token, present, blocks, lane};
+    const Copied copy{head, token, present, blocks, lane};
     const void* cache = kKind == kKeys ? a.key_cache : a.value_cache;
     if constexpr (kConverted) {
       barrier_wait(shared.converted(uses), Shared::raw_parity(uses) ^ 1);

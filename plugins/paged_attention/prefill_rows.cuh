@@ -3,6 +3,7 @@
 
 #include "paged_attention/output.cuh"
 #include "paged_attention/score_scale.cuh"
+#include "paged_attention/sections.cuh"
 #include "paged_attention/seen_keys.cuh"
 
 namespace tl {
@@ -22,8 +23,8 @@ struct PrefillArguments {
   ScoreScale scale;
 };
 
-// The query rows of a block: up to kTokens consecutive tokens of a sequence times the query heads of a KV head. Row r
-// is token r / group, head r % group. A sequence is cut into blocks from its end, so that its first block sees the most
+// The query rows of a block: up to kTokens consecutive tokens of a sequence times the heads of a section. Row r is
+// token r / kGroup, head r % kGroup. A sequence is cut into blocks from its end, so that its first block sees the most
 // keys.
 template <int kTokens>
 struct Rows {
@@ -50,9 +51,7 @@ struct Rows {
   }
   __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own key
   // The position of row r; rows past the last token have its position.
-  __device__ __forceinline__ int position_of(int r) const {
-    return position + min_of(r / (TL_HEADS / TL_KV_HEADS), count - 1);
-  }
+  __device__ __forceinline__ int position_of(int r) const { return position + min_of(r / kGroup, count - 1); }
   // The first key of the first row's window, rounded down to a multiple of kStep or of a cache block.
   template <int kStep>
   __device__ __forceinline__ int first_key(int window) const {

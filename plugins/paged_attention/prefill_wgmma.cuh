@@ -83,8 +83,7 @@ struct Consumer {
     for (int row = 0; row < kQueryRows; row += kPassRows) {
       const int r = consumer * 64 + row + copy_row(), token = r / kGroup;
       const bool present = token < item.rows.count;
-      const u64 at =
-          static_cast<u64>(item.rows.first + (present ? token : 0)) * TL_HEADS + item.head * kGroup + r % kGroup;
+      const u64 at = static_cast<u64>(item.rows.first + (present ? token : 0)) * TL_HEADS + item.section.head(r);
       copy_pass<64>(target + row * kBlockRowBytes, a.query + at * kDim + copy_column() * 8, present);
     }
     copy_commit();
@@ -178,7 +177,7 @@ struct Consumer {
     if constexpr (TL_SINKS) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        rows.add_sink(half, a.scale.exponent_of(a.sinks[item.head * kGroup + row_of(half) % kGroup]), lane);
+        rows.add_sink(half, a.scale.exponent_of(a.sinks[item.section.head(row_of(half))]), lane);
       }
     }
   }
@@ -259,7 +258,7 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       const int r = row_of(half), token = r / kGroup;
       const float inverse = a.value_scale / quad_sum(sums[half]);
-      const u64 place = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
+      const u64 place = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.section.head(r);
       const u64 to = place * kDim + odd * 8 + lane % 4 / 2 * 4;
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
@@ -267,7 +266,7 @@ struct Consumer {
         const u32 second = pack_y(output[d + 1][half * 2] * inverse, output[d + 1][half * 2 + 1] * inverse);
         const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
         const uint2 columns = odd ? make_uint2(other, second) : make_uint2(first, other);
-        if (token < ended.rows.count) Output{a.output, a.y_factor}.put(to + d * 8, columns);
+        if (token < ended.rows.count && ended.section.has(r)) Output{a.output, a.y_factor}.put(to + d * 8, columns);
       }
     }
   }

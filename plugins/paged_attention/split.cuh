@@ -1,13 +1,14 @@
 // How decode attention divides its work among one wave of blocks.
 //
 // A pair is a KV head of an item: all new tokens of a sequence or, if they have more rows than a tile holds, some of
-// them (items.cuh). Pairs are numbered item by item. If there are enough pairs for all blocks
-// and none is much longer than the rest, pairs stay whole: a block's warps form up to eight teams, which take pairs in
-// turn, so that the end of one pair delays no other. A block's teams begin with neighbouring pairs, heads of one
-// sequence, whose keys are contiguous. Short pairs also stay whole if there is a team for each, because exchanging
-// results between blocks takes as long as kExchangeChunks more chunks in one block. Otherwise a block is one team, and
-// pairs are split into units of a fixed number of tokens. Each block takes an equal run of units whatever the lengths,
-// so that it may end one pair, do several, and begin another.
+// them (items.cuh). A KV head that too many query heads share counts as several, one for each section (sections.cuh).
+// Pairs are numbered item by item. If there are enough pairs for all blocks and none is much longer than the rest,
+// pairs stay whole: a block's warps form up to eight teams, which take pairs in turn, so that the end of one pair
+// delays no other. A block's teams begin with neighbouring pairs, heads of one sequence, whose keys are contiguous.
+// Short pairs also stay whole if there is a team for each, because exchanging results between blocks takes as long as
+// kExchangeChunks more chunks in one block. Otherwise a block is one team, and pairs are split into units of a fixed
+// number of tokens. Each block takes an equal run of units whatever the lengths, so that it may end one pair, do
+// several, and begin another.
 #pragma once
 
 #include "paged_attention/items.cuh"

@@ -48,15 +48,16 @@ struct RowOctet {
     maximum[0] = maximum[1] = kNoMaximum;
     sum[0] = sum[1] = 0.0f;
   }
-  // Called after all keys that a warp sees: adds one more key for each row up to num_rows, with the score of the row's
-  // head and value zero. Row 0 is number `first`. Sums stay finite, because they may be combined with other parts.
+  // Called after all keys that a warp sees: adds one more key for each row of a head, with the head's score and value
+  // zero. Row 0 is number `first` of the pair. Sums stay finite, because they may be combined with other parts.
   template <class Rows>
-  __device__ __forceinline__ void add_sinks(const float* sinks, int first, int num_rows, ScoreScale scale, int lane) {
+  __device__ __forceinline__ void add_sinks(const float* sinks, int first, const Rows& pair, ScoreScale scale,
+                                            int lane) {
     constexpr float kMost = 64.0f;  // a sink adds at most 2^kMost to a sum
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int row = lane % 4 * 2 + j;
-      const float exponent = row < num_rows ? scale.exponent_of(sinks[Rows::head(first + row)]) : kNoMaximum;
+      const int row = first + lane % 4 * 2 + j;
+      const float exponent = pair.is_of_head(row) ? scale.exponent_of(sinks[Rows::head(row)]) : kNoMaximum;
       const float next = fmaxf(maximum[j], exponent - kMost), correction = exp2_fast(maximum[j] - next);
       maximum[j] = next;
       sum[j] = sum[j] * correction + (lane < 4 ? exp2_fast(exponent - next) : 0.0f);
@@ -116,10 +117,10 @@ struct TileState {
   }
   // Row r is at Rows::place(from, 0, r). Nothing is made of the results of rows past num_rows, but all rows of a warp
   // raise their maxima together, so that the last bits of a result need queries that are the same each time.
-  __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
+  __device__ __forceinline__ void load_query(const u16* from, const Rows& pair, int lane) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      if (lane / 4 >= num_rows - o * 8) {
+      if (!pair.is_there(o * 8 + lane / 4)) {
         query.skip(o);
         continue;
       }
@@ -133,10 +134,10 @@ struct TileState {
     }
   }
 
-  __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
+  __device__ __forceinline__ void add_sinks(const float* sinks, const Rows& pair, ScoreScale scale, int lane) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      rows[o].template add_sinks<Rows>(sinks, o * 8, num_rows - o * 8, scale, lane);
+      rows[o].add_sinks(sinks, o * 8, pair, scale, lane);
     }
   }
 

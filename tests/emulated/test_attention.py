@@ -58,6 +58,38 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
     check_decode(shape, LENGTHS["edges of blocks"], dtype, machine=Emulator())
 
 
+# Many query heads share a key/value head: they are cut into sections, of which the last may have fewer heads.
+SECTIONS = pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(71, 1, 64), (34, 2, 16), (32, 1, 128)])
+
+
+@SECTIONS
+@pytest.mark.parametrize("sinks", [False, True])
+def test_decode_in_sections(heads: int, kv_heads: int, head_dim: int, sinks: bool) -> None:
+    """Pairs of a sequence and a section are whole, or split among blocks."""
+    shape, how = attention_shape(heads, kv_heads, head_dim, 32), {"sinks": sinks, "machine": Emulator()}
+    for lengths in ([1, 33, 70], LENGTHS["ragged"]):
+        check_decode(shape, lengths, torch.bfloat16, **how)
+    if head_dim == 64:
+        check_decode(shape, LENGTHS["ragged"], torch.bfloat16, 17, 2.0, cache_dtype=torch.int8, **how)
+
+
+@SECTIONS
+@pytest.mark.parametrize("sinks", [False, True])
+def test_drafts_in_sections(heads: int, kv_heads: int, head_dim: int, sinks: bool) -> None:
+    for batch in ("ragged", "edges of blocks"):
+        _check_drafts(heads, kv_heads, head_dim, batch, torch.float16, sinks=sinks)
+
+
+@SECTIONS
+@pytest.mark.parametrize("wgmma", [False, True])
+def test_prefill_in_sections(heads: int, kv_heads: int, head_dim: int, wgmma: bool) -> None:
+    shape, how = attention_shape(heads, kv_heads, head_dim, 32), {"wgmma": wgmma, "machine": Emulator()}
+    if head_dim == 16 and wgmma:
+        shape = attention_shape(heads, kv_heads, 64, 32)
+    for sinks in (False, True):
+        check_prefill(shape, BATCHES["mixed with decoding"], torch.float16, 17, sinks=sinks, **how)
+
+
 @pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
 def test_results_in_bytes(scales: RowScales) -> None:
     """A warp computes whole pairs of a sequence and a KV head, or pairs are split and their parts combined."""

@@ -106,13 +106,13 @@ class DecodeAttention:
         self.sinks, self.y_scales = sinks, y_scales
         types = CacheTypes.of(dtype, cache_dtype, plain_keys)
         self.scores = _scores(shape, softcap, types, first_position, sinks, chunked, temperature)
-        group = shape.heads // shape.kv_heads
-        many = shape.head_dim <= 128 and group <= 8  # two stages fit for 4 warps, and for 8 if rows have half the bytes
+        heads = _heads(shape, dtype, types, y_scales)
+        # Two stages fit for 4 warps, and for 8 if rows have half the bytes.
+        many = shape.head_dim <= 128 and heads.group <= 8
         short = shape.head_dim * types.pair_bytes <= 256
         warps = warps or (8 if many and short else 4 if many else 2)
-        shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
+        shared_bytes = shared_bytes or (160 * 1024 if many and heads.group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        heads = _heads(shape, dtype, types, y_scales)
         items = DecodeItems.of(heads, num_new_tokens)
         items = DecodeItems(num_new_tokens, item_tokens or items.tokens)
         defines = heads.defines() | self.scores.defines() | items.defines()
@@ -120,7 +120,7 @@ class DecodeAttention:
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
         self.partials = torch.empty(2 * self.grid * items.result_floats(heads), device=machine.device)
-        self.arrivals = torch.zeros(max_items * shape.kv_heads, device=machine.device, dtype=torch.int32)
+        self.arrivals = torch.zeros(max_items * heads.num_sections, device=machine.device, dtype=torch.int32)
 
     def __call__(
         self,
@@ -222,7 +222,7 @@ class PrefillAttention:
             shared_bytes, threads = wgmma_extents(heads, "decode" if num_new_tokens else "prefill")
         else:  # queries and two stages of keys and values
             shared_bytes = (rows + 4 * mma_step) * (shape.head_dim * 2 + 16)
-        self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
+        self.tokens_per_block, self.num_sections = rows // heads.group, heads.num_sections
         defines = heads.defines() | self.scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
         defines |= {"TL_WIDE_TOKENS": wide_tokens, "TL_NEW_TOKENS": num_new_tokens} if self.wgmma else {}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
@@ -257,6 +257,6 @@ class PrefillAttention:
         values = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), *numbers, *taken)
         arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.scores, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
-        grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
+        grid = self.machine.num_sms if self.wgmma else (self.num_sections, blocks, 1)
         memory = (*_with(tensors, self.sinks), *(tensor for tensor in wide if tensor is not None))
         self.kernel(arguments, grid=grid, programmatic=programmatic, memory=memory)

@@ -26,7 +26,7 @@ def test_lengths(lengths: list[int], page: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1), (71, 1)])
 def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], torch.bfloat16)
 

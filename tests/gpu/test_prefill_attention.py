@@ -56,7 +56,7 @@ def test_from_a_later_position_on(window: int, first_position: int, wgmma: bool)
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("window", [0, 24, 64, 160, 512])
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(40, 8, 128), (16, 1, 256), (4, 4, 80)])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(40, 8, 128), (16, 1, 256), (4, 4, 80), (71, 1, 64)])
 def test_chunks_at_temperatures(
     heads: int, kv_heads: int, head_dim: int, window: int, dtype: torch.dtype, wgmma: bool
 ) -> None:

@@ -30,6 +30,12 @@ def _cache(macros: Macros, kind: str, pointer: Pointer) -> np.ndarray:
     return blocks_at(pointer, dtype, macros["TL_BLOCK_BYTES"], *_block_shape(macros))
 
 
+def _sections(sharing: int) -> tuple[int, int]:
+    """The query heads of a section of those that share a key/value head, and the number of such sections."""
+    sections = -(-sharing // 16)
+    return -(-sharing // sections), sections
+
+
 def _block_shape(macros: Macros) -> tuple[int, ...]:
     return macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"]
 
@@ -311,10 +317,11 @@ def paged_attention_decode(
     assert grid[0] <= macros["TL_MAX_GRID"]
     assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * dim * sum(1 if macros[kind] else 2 for kind in KINDS)
     assert grid[1:] == (1, 1)
-    rows = item_tokens * heads // kv_heads
+    group, sections = _sections(heads // kv_heads)
+    rows = item_tokens * group
     parts, part = (1, rows) if num_new == 1 else (-(-rows // 8), min(rows, 8))
     at(partials, np.float32, 2 * grid[0] * parts * -(-part * (dim + 2) // 4) * 4)[...] = np.nan
-    assert not at(arrivals, np.int32, items * kv_heads).any()
+    assert not at(arrivals, np.int32, items * kv_heads * sections).any()
     shape = (int(ends[-1]), heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
@@ -402,10 +409,11 @@ def paged_attention_prefill(
     assert taken is None or not at(taken, np.int32, 1).any()
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
-    blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
+    group, sections = _sections(heads // kv_heads)
+    blocks = sum(-(-int(length) // (rows // group)) for length in np.diff(ends))
     # The first kernel has a block per work item; the blocks of the second take items until none are left.
     takes_items = grid in ((NUM_SMS, 1, 1), (2 * NUM_SMS, 1, 1))
-    assert takes_items or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
+    assert takes_items or (grid[0] == kv_heads * sections and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     shape = (int(ends[-1]), heads, dim)
     queries, results = at(query, half_type(macros), *shape), np.zeros(shape)

@@ -44,6 +44,7 @@ CUDA_VARIANTS = {
         layers=4, windows=(5, 0, 5, 0), layer_kv_heads=(2, 1), layer_head_dims=(16, 32, 64), qk_norm=True
     ),
     "softcap": cuda_shape(softcap=0.75, windows=(5, 0)),
+    "sections": cuda_shape(heads=35, kv_heads=1, sinks=True, windows=(5, 0)),
     "softcap_wgmma": cuda_shape(softcap=0.75, head_dim=64),
     "sinks": cuda_shape(sinks=True, windows=(5, 0)),
     "qwen2": cuda_shape(qkv_bias=True, tied=False),

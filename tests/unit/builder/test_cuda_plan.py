@@ -309,7 +309,6 @@ def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
         ({"head_dim": 24}, "head_dim is 24, expected a multiple of 16 up to 256"),
         ({"head_dim": 272}, "head_dim is 272, expected a multiple of 16 up to 256"),
         ({"softcap": 513.0}, "softcap is 513.0, expected at most 512, up to which scores are precise"),
-        ({"heads": 34, "kv_heads": 2}, "17 query heads share a key/value head, expected at most 16"),
         ({"hidden": 60}, "have 60 elements, and the GPU kernels move 8 at a time: expected a multiple of 8"),
     ],
 )

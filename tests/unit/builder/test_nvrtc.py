@@ -329,6 +329,22 @@ def test_choices_with_shared_experts_compile(name: str, shared: int, gate: int, 
     assert cubin.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("paged_attention/decode.cuh", {"TL_NEW_TOKENS": 1, "TL_ITEM_TOKENS": 1}),
+        ("paged_attention/decode.cuh", {"TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 2}),
+        *(("paged_attention/prefill.cuh", {}), ("paged_attention/prefill_wgmma.cuh", {})),
+    ],
+)
+def test_attention_of_many_heads_that_share_a_key_compiles(name: str, more: dict[str, int], tmp_path: Path) -> None:
+    """The query heads of Falcon 7B."""
+    root = Path(__file__).parents[3] / "plugins"
+    defines = KERNELS[name] | {"TL_HEADS": 71, "TL_KV_HEADS": 1, "TL_HEAD_DIM": 64} | more
+    cubin = compile_kernel(root / name, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 @pytest.mark.parametrize("name", ["grouped_gated_linear/cuda.cuh", "grouped_linear/cuda.cuh", "router/choose_rows.cuh"])
 def test_choices_of_sparse_mixer_compile(name: str, tmp_path: Path) -> None:
     root, of_mixer = Path(__file__).parents[3] / "plugins", {"TL_SCORING": 6, "TL_GROUPS": 1, "TL_TOP_GROUPS": 1}
