@@ -156,6 +156,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "exaone4": _POST_NORMS,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    "stablelm": {"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
     "phimoe": {"mlp.router": "ffn_gate_inp"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _POST_NORMS,
@@ -360,9 +361,18 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
 def _by_head(
     tensors: Iterable[tuple[str, torch.Tensor]], config: Any, whole_heads: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with one matrix per head for keys from latents, transposed, and another for values."""
+    """``tensors`` with one matrix per head for keys from latents, transposed, and another for values.
+
+    Norms that heads have of their own are stacked.
+    """
+    norms: dict[str, list[torch.Tensor]] = {}
     for name, tensor in tensors:
-        if name.endswith("e_score_correction_bias"):
+        if "_layernorm.norms." in name:
+            of_heads = norms.setdefault(name.partition(".norms.")[0], [])
+            of_heads.append(tensor)
+            if len(of_heads) == (config.num_attention_heads if ".q_" in name else config.num_key_value_heads):
+                yield f"{name.partition('.norms.')[0]}.weight", torch.stack(of_heads)
+        elif name.endswith("e_score_correction_bias"):
             yield name.removesuffix("_bias") + ".bias", tensor.squeeze()
         elif name.endswith("kv_b_proj.weight") and not whole_heads:
             heads = tensor.reshape(config.num_attention_heads, -1, tensor.shape[-1])

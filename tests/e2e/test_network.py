@@ -288,6 +288,8 @@ CASES |= {
         {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 20},
     ),
     "stablelm": ("stablelm", {}),
+    "stablelm-normed-heads": ("stablelm", {"qk_layernorm": True}),
+    "stablelm-normed-heads-parallel": ("stablelm", {"qk_layernorm": True, "use_parallel_residual": True}),
     "stablelm-parallel-unbiased-tied": (
         "stablelm",
         {"use_parallel_residual": True, "use_qkv_bias": False, "tie_word_embeddings": True},

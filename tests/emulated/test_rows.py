@@ -9,6 +9,7 @@ from tests.gpu.row_checks import (
     check_channel_magnitudes,
     check_gate_mul,
     check_gather_columns,
+    check_head_layer_norm,
     check_layer_norm,
     check_paged_rows,
     check_position_embedding,
@@ -47,6 +48,11 @@ def test_layer_norm(hidden: int, threads: int, residual: bool, bias: bool) -> No
 @pytest.mark.parametrize(("queries", "keys", "threads"), [(64, 32, 32), (576, 192, 64), (1032, 8, 128)])
 def test_query_key_norm(queries: int, keys: int, threads: int) -> None:
     check_query_key_norm(3, queries, keys, threads, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize(("heads", "others", "head_dim"), [(1, 0, 8), (5, 2, 160), (9, 3, 256)])
+def test_head_layer_norm(heads: int, others: int, head_dim: int) -> None:
+    check_head_layer_norm(3, heads, others, head_dim, torch.bfloat16, Emulator())
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])

@@ -64,6 +64,24 @@ def check_query_key_norm(
     assert torch.equal(y[:, queries + keys :], x[:, queries + keys :])
 
 
+def check_head_layer_norm(
+    rows: int, heads: int, others: int, head_dim: int, dtype: torch.dtype, machine: Machine
+) -> None:
+    """Check random rows of ``heads`` with norms, whose means are not 0, and ``others`` without."""
+    device, features = machine.device, (heads + others) * head_dim
+    x = (3 + torch.randn(rows, features, device=device)).to(dtype)
+    weight, threads = torch.randn(heads, head_dim, device=device), min(128, 32 * (heads + others))
+    y = torch.full((rows, features), POISON, device=device, dtype=dtype)
+    defines: dict[str, int | str] = {"TL_NORMED_HEADS": heads, "TL_FEATURES": features, "TL_HEAD_DIM": head_dim}
+    defines |= {"TL_THREADS": threads, "TL_FP16": dtype_flag(dtype)}
+    kernel = machine.kernel("head_layer_norm/cuda.cuh", "head_layer_norm", threads, 0, defines)
+    kernel(y, x, weight, _EPSILON, grid=rows)
+    normed = x[:, : heads * head_dim].double().reshape(rows, heads, head_dim)
+    expected = torch.nn.functional.layer_norm(normed, (head_dim,), None, None, _EPSILON) * weight.double()
+    assert_close(y[:, : heads * head_dim], expected.reshape(rows, -1))
+    assert torch.equal(y[:, heads * head_dim :], x[:, heads * head_dim :])
+
+
 def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine: Machine) -> None:
     """Check random positions in a table of 50."""
     device = machine.device

@@ -14,6 +14,7 @@ from tests.gpu.row_checks import (
     check_channel_magnitudes,
     check_gate_mul,
     check_gather_columns,
+    check_head_layer_norm,
     check_layer_norm,
     check_paged_rows,
     check_position_embedding,
@@ -52,6 +53,12 @@ def test_gather_rows(rows: int, hidden: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_query_key_norm(rows: int, queries: int, keys: int, threads: int, dtype: torch.dtype) -> None:
     check_query_key_norm(rows, queries, keys, threads, dtype, GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_head_layer_norm(rows: int, dtype: torch.dtype) -> None:
+    check_head_layer_norm(rows, 40, 8, 160, dtype, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

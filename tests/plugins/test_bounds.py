@@ -113,6 +113,7 @@ def test_row_operators(isa: str) -> None:
     x = np.ones((3, 21), np.float32)
     run_guarded("RmsNorm", [x, x[0], x], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("QueryKeyNorm", [x, x[0, :9], x[0, :5]], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("HeadLayerNorm", [x, x[:2, :7].copy()], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("LayerNorm", [x, x[0], x, x[0]], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("PositionEmbedding", [x, np.arange(3, dtype=np.int32), x], {}, "row_major", isa)
     run_guarded("GatherRows", [x, np.array([2], np.int32)], {}, "row_major", isa)

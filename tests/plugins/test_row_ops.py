@@ -50,6 +50,19 @@ def test_query_key_norm(isa: str, rows: int, queries: int, keys: int, values: in
     assert_same_bits(last, actual[-1:])
 
 
+@pytest.mark.parametrize("rows", [1, 17, 129])
+@pytest.mark.parametrize(("heads", "head_dim", "others"), [(1, 3, 0), (5, 7, 14), (12, 80, 160)])
+def test_head_layer_norm(isa: str, rows: int, heads: int, head_dim: int, others: int) -> None:
+    rng = np.random.default_rng([rows, heads])
+    x = 3 + rng.standard_normal((rows, heads * head_dim + others), np.float32)
+    inputs = [x, rng.standard_normal((heads, head_dim), np.float32)]
+    actual = run("HeadLayerNorm", inputs, {"epsilon": 1e-5}, isa=isa, num_threads=3)["y"]
+    assert_close(actual, reference("HeadLayerNorm", inputs, {"epsilon": 1e-5})["y"])
+    assert_same_bits(actual[:, heads * head_dim :], x[:, heads * head_dim :])
+    last = run("HeadLayerNorm", [x[-1:], inputs[1]], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
+    assert_same_bits(last, actual[-1:])
+
+
 def test_layer_norm_of_a_large_mean(isa: str) -> None:
     """The variance is computed from centred rows: the mean of squares minus the squared mean would be noise."""
     x = 1000 + np.random.default_rng(0).standard_normal((3, 129), np.float32)

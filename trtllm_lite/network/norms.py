@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.graph import GraphBuilder
@@ -29,6 +30,21 @@ class RmsNorm:
     def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
         scale = graph.vector(self.weight, f"{name}.weight")
         return graph.op("RMSNormalization", [x, scale], name, {"axis": -1, "epsilon": self.epsilon})
+
+
+@dataclass(frozen=True)
+class HeadLayerNorm:
+    """LayerNorm of each head, without biases: ``weight`` [heads, head_dim] has each head's own weight."""
+
+    weight: WeightExpression
+    epsilon: float
+
+    def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
+        """Normalise ``x`` [batch, seq, heads, head_dim]."""
+        head_dim = self.weight.shape[1]
+        ones = graph.constant(f"ones_{head_dim}", np.ones(head_dim, np.float32))
+        normed = graph.op("LayerNormalization", [x, ones], f"{name}.plain", {"axis": -1, "epsilon": self.epsilon})
+        return graph.op("Mul", [normed, graph.vector(self.weight, f"{name}.weight")], name)
 
 
 @dataclass(frozen=True)

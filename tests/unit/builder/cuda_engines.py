@@ -84,6 +84,7 @@ CUDA_VARIANTS = {
     "glm4": cuda_shape(post_norms=True, qkv_bias=True, head_dim=32, rotary_dim=16, tied=False),
     "olmo2": cuda_shape(norms_all_heads=True, post_norms=True, pre_norms=False, tied=False),
     "exaone4": cuda_shape(pre_norms=False, post_norms=True, qk_norm=True, windows=(5, 0)),
+    "stablelm": cuda_shape(head_layer_norms=True, layer_norm=True, head_dim=32, rotary_dim=16, tied=False),
     "act_order": cuda_shape(act_order=True),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True

@@ -15,6 +15,7 @@ from trtllm_lite.common.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.activations import activate, gated
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.head_layer_norm.reference import reference as head_layer_norm_reference
 from trtllm_lite.plugins.packing import unpack
 from trtllm_lite.plugins.paged_load.reference import reference as load_rows
 from trtllm_lite.plugins.sample.reference import reference as draw_tokens
@@ -299,6 +300,14 @@ def query_key_norm(
     result[:, :queries] = normalised(result[:, :queries], query_weight, epsilon)
     result[:, queries:end] = normalised(result[:, queries:end], key_weight, epsilon)
     at(y, half, *shape)[...] = result.astype(half)
+
+
+@kernel
+def head_layer_norm(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: Pointer, epsilon: float) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
+    rows, normed = at(x, half, *shape).astype(np.float64), (macros["TL_NORMED_HEADS"], macros["TL_HEAD_DIM"])
+    inputs = rows, at(weight, np.float32, *normed)
+    at(y, half, *shape)[...] = head_layer_norm_reference(inputs, {"epsilon": epsilon})[0].astype(half)
 
 
 @kernel

@@ -35,6 +35,7 @@ class Shape:
     mlp_bias: bool = False
     qk_norm: bool = False
     norms_all_heads: bool = False  # one norm over all queries, and one over all keys
+    head_layer_norms: bool = False  # a LayerNorm of each query head and of each key head
     pre_norms: bool = True
     tied: bool = True
     attention_factor: float = 1.0
@@ -108,6 +109,7 @@ VARIANTS = {
         tied=False,
     ),
     "olmo2": Shape(norms_all_heads=True, post_norms=True, pre_norms=False, tied=False),
+    "stablelm": Shape(head_layer_norms=True, layer_norm=True, rotary_dim=6, tied=False),
     "act_order": Shape(act_order=True),
     "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
@@ -238,8 +240,15 @@ class Network:
         shape = self._constant(f"heads_{heads}_{head_dim}", [0, 0, heads, head_dim])
         x = self._op(path + ".split", "Reshape", x, shape)
         if norm is not None:
-            x = self._norm(path + ".norm", x, norm, head_dim)
+            x = self._head_norm(path + ".norm", x, norm, heads, head_dim)
         return self._op(path + ".swap", "Transpose", x, perm=[0, 2, 1, 3])
+
+    def _head_norm(self, path: str, x: ir.Value, weight: str, heads: int, head_dim: int) -> ir.Value:
+        if not self.shape.head_layer_norms:
+            return self._norm(path, x, weight, head_dim)
+        ones = self._constant(f"ones_{head_dim}", [1.0] * head_dim, np.float32)
+        normed = self._op(f"{path}.plain", "LayerNormalization", x, ones, axis=-1, epsilon=1e-5)
+        return self._op(path, "Mul", normed, self._weight(weight, heads, head_dim))
 
     def _attention(self, path: str, layer: int, x: ir.Value) -> ir.Value:
         s, prefix = self.shape, f"model.layers.{layer}.self_attn."
@@ -250,7 +259,7 @@ class Network:
         for kind, heads in (("q", s.heads), ("k", kv_heads), ("v", kv_heads)):
             name = f"{path}.{kind}_proj"
             y = self._linear(name, x, prefix + kind + "_proj", heads * head_dim, s.hidden, s.qkv_bias)
-            norm = f"{prefix}{kind}_norm.weight" if s.qk_norm and kind != "v" else None
+            norm = f"{prefix}{kind}_norm.weight" if (s.qk_norm or s.head_layer_norms) and kind != "v" else None
             if s.norms_all_heads and kind != "v":
                 y = self._norm(f"{path}.{kind}_norm", y, f"{prefix}{kind}_norm.weight", heads * head_dim)
             y = self._heads(f"{path}.{kind}", y, heads, head_dim, norm)

@@ -19,6 +19,7 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
 OF_EACH_PART = ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"]
+OF_EACH_PART += ["stablelm"]
 
 
 def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:

@@ -162,6 +162,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
         **{"TL_WINDOW": 64, "TL_DISTANCES": 257, "TL_SHARED_BYTES": (128 + 4 * 64) * 144 + 257 * 4},
     },
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
+    "head_layer_norm/cuda.cuh": {"TL_NORMED_HEADS": 40, "TL_FEATURES": 7680, "TL_HEAD_DIM": 160, "TL_THREADS": 512},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "grouped_gated_linear/cuda.cuh": LINEAR | LISTED | GELU | {"TL_SELF_GATED": 1, "TL_SCALES_INPUTS": 1},

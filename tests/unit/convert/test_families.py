@@ -514,7 +514,6 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla: expected False, found True, which is not supported"),
         ("arcee", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
-        ("stablelm", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),
         ("falcon", {"alibi": True}, "alibi: expected False, found True, which is not supported"),
         ("falcon", {"parallel_attn": False}, "parallel_attn: expected True, found False, which is not supported"),

@@ -116,8 +116,12 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
         ("nemotron", {"attention_bias": True, "mlp_bias": True}),
         ("seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
         ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": False}),
+        ("stablelm", {"qk_layernorm": True}),
     ],
-    ids=["arcee", "falcon with two norms", "falcon with all keys", "nemotron", "seed_oss", "stablelm in parallel"],
+    ids=[
+        *("arcee", "falcon with two norms", "falcon with all keys", "nemotron", "seed_oss"),
+        *("stablelm in parallel", "stablelm with norms of heads"),
+    ],
 )
 def test_what_files_show_by_their_tensors(family: str, options: dict[str, Any], tmp_path: Path) -> None:
     model = tiny_model(family, **options)

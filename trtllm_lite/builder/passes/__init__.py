@@ -13,6 +13,7 @@ from trtllm_lite.builder.passes.features import STORE_FEATURES
 from trtllm_lite.builder.passes.gated_delta_net import GATED_DELTA_NET
 from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
 from trtllm_lite.builder.passes.grouped_norm import GROUPED_NORM
+from trtllm_lite.builder.passes.head_layer_norm import HEAD_LAYER_NORM
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.latent_attention import LATENT_ATTENTION
 from trtllm_lite.builder.passes.linear import LINEAR
@@ -52,6 +53,7 @@ PIPELINE = (
     MERGE_QKV,
     MERGE_PROJECTIONS,
     QUERY_KEY_NORM,
+    HEAD_LAYER_NORM,
     MERGE_GATE_UP,
     LINEAR_ACTIVATION,
     QUANTIZE_ROWS,

@@ -5,6 +5,7 @@ Transpose -> [RotaryEmbedding, perhaps partial] -> [RMSNormalization of each hea
 key, value  -> [QuantizeLinear -> DequantizeLinear] -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
 
+Between Reshape and Transpose there may also be a LayerNorm of each head, which only merge_qkv and head_layer_norm know.
 With sinks, both caches begin with a token of zeros (network/sinks.py).
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, integers, only_user, produced_by, weight_tensor
+from trtllm_lite.builder.graph import attribute, dims, integers, only_user, produced_by, small_constant, weight_tensor
 from trtllm_lite.builder.passes.remove_padding import PACKED_ROWS, PADDED_ROWS, PAST_LENS
 from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import Rounding, recognise
@@ -37,6 +38,19 @@ class Heads:
     cos: ir.Value | None
     sin: ir.Value | None
     norm_is_last: bool
+
+
+@dataclass(frozen=True)
+class NormOfHeads:
+    """LayerNorms of ``heads`` [batch, seq, heads, head_dim], whose ``result`` each head multiplies by its own weight.
+
+    ``weight`` is [heads, head_dim].
+    """
+
+    heads: ir.Value
+    result: ir.Value
+    weight: ir.TensorProtocol
+    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,11 @@ def match_unpacked(value: ir.Value | None, what: str) -> ir.Value:
     return gather.inputs[0]
 
 
-def match_heads(value: ir.Value | None, what: str) -> Heads:
-    """Follow ``value`` [batch, heads, seq, head_dim] back to packed rows. Raises MismatchError."""
+def match_heads(value: ir.Value | None, what: str, skip_layer_norms: bool = False) -> Heads:
+    """Follow ``value`` [batch, heads, seq, head_dim] back to packed rows. Raises MismatchError.
+
+    With ``skip_layer_norms`` a LayerNorm of each head may be on the way.
+    """
     cos = sin = norm = None
     epsilon = 0.0
     last = produced_by(value, "RMSNormalization")
@@ -108,6 +125,8 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     if norm is None and (node := produced_by(value, "RMSNormalization")) is not None:
         norm, epsilon = _head_norm(node, what)
         value = node.inputs[0]
+    if skip_layer_norms and (of_heads := layer_norm_of_heads(value)) is not None:
+        value = of_heads.heads
     reshape = expect_node(value, "Reshape", what)
     shape = integers(reshape.inputs[1])
     expect(
@@ -123,6 +142,21 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
         fits = rotated <= head_dim and (dims(cos) or ())[-1:] == (rotated / 2,)
         expect(fits, f"the RoPE table of the {what} heads does not have a column for two rotated elements")
     return Heads(source, heads, head_dim, norm, epsilon, cos, sin, last is not None)
+
+
+def layer_norm_of_heads(value: ir.Value | None) -> NormOfHeads | None:
+    """The LayerNorms without biases of heads that make ``value``, whose weights are float32."""
+    product = produced_by(value, "Mul")
+    norm = None if product is None else produced_by(product.inputs[0], "LayerNormalization")
+    if value is None or product is None or norm is None or attribute(norm, "axis", -1) not in (-1, 3):
+        return None
+    (heads, ones, *bias), weight = norm.inputs, weight_tensor(product.inputs[1])
+    scale = small_constant(ones)
+    is_plain = scale is not None and bool((scale == 1).all()) and not any(bias)
+    if heads is None or weight is None or not is_plain or weight.dtype != ir.DataType.FLOAT:
+        return None
+    is_by_head = tuple(weight.shape.numpy()) == tuple((dims(heads) or ())[2:])
+    return NormOfHeads(heads, value, weight, float(attribute(norm, "epsilon", 1e-5))) if is_by_head else None
 
 
 def norm_of_all_heads(rows: ir.Value) -> ir.Node | None:

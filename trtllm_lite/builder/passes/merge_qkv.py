@@ -1,7 +1,8 @@
 """Fuses the query, key and value projections of an attention into one Linear with weight rows q, then k, then v.
 
 x is read once and one large matrix product replaces three. A Split hands the parts on; paged_attention reads the merged
-rows directly and removes it. Norms of all query heads and of all key heads may stand between (query_key_norm).
+rows directly and removes it. Norms of all query heads and of all key heads, or LayerNorms of each, may stand between
+(query_key_norm, head_layer_norm).
 """
 
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,7 @@ def _projections(attention: ir.Node) -> list[ir.Node]:
     query, *others = match_states(attention)
     states = (match_temperature(query)[0], *others)
     for state, what in zip(states, ("query", "key", "value"), strict=True):
-        source = match_heads(state, what).source
+        source = match_heads(state, what, skip_layer_norms=True).source
         norm = norm_of_all_heads(source)
         linear = fused_by(source if norm is None else norm.inputs[0], "Linear")
         expect(linear is not None, f"the {what} does not come straight from a Linear")

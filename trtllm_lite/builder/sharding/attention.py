@@ -54,8 +54,9 @@ def heads_that_serve(rank: Rank, count: int) -> Range | None:
 
 
 def norms_all_heads(attention: ir.Node) -> bool:
-    """Whether one norm covers all heads of the queries together, so that each rank computes all of them."""
-    return fused_by(operands(attention)["qkv"], "QueryKeyNorm") is not None
+    """Whether one operator normalises all heads of the queries, so that each rank computes all of them."""
+    rows = operands(attention)["qkv"]
+    return any(fused_by(rows, kind) is not None for kind in ("QueryKeyNorm", "HeadLayerNorm"))
 
 
 def uneven_heads(rank: Rank, node: ir.Node, problem: str, num_heads: int, num_kv_heads: int) -> BuildError:
