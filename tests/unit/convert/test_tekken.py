@@ -111,6 +111,26 @@ def test_ids_and_texts_are_those_of_tiktoken(version: str, tmp_path: Path) -> No
         assert ours.decode([number + _SPECIAL]) == token.decode(errors="replace")
 
 
+@pytest.mark.parametrize("version", ["v3", "v7", "v11", "v13"])
+def test_ids_and_texts_are_those_of_mistral_common(version: str, tmp_path: Path) -> None:
+    """The package reads the same file; it holds numpy back, so that the test extra does not have it."""
+    name = "mistral_common.tokens.tokenizers.tekken"
+    tekken = pytest.importorskip(name, reason="mistral_common is not installed")
+    content = _content(_tokens(), version=version)
+    if version == "v3":
+        del content["special_tokens"]
+    _write(tmp_path, content)
+    ours, theirs = _read(tmp_path), tekken.Tekkenizer.from_file(tmp_path / "tekken.json")
+    assert ours.get_vocab_size() == theirs.n_words
+    for number in range(_SPECIAL):
+        assert ours.id_to_token(number) == theirs.id_to_piece(number)
+    for text in (*_TEXTS, *nasty_texts(47)):
+        ids = theirs.encode(text, bos=False, eos=False)
+        assert ours.encode(text, add_special_tokens=False).ids == ids, text
+        assert ours.decode(ids) == theirs.decode(ids, tekken.SpecialTokenPolicy.IGNORE) == text
+    assert ours.encode("a b").ids == theirs.encode("a b", bos=True, eos=False)
+
+
 def test_special_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     _write(tmp_path, _content(_tokens()))
     text, settings = read_tokenizer(tmp_path)
