@@ -26,8 +26,8 @@ EXPERTS = 12  # number of experts in every family, divisible by all of SIZES
 
 
 _NAMES = {
-    **dict.fromkeys(("gpt_oss", "granitemoe", "llama4", "mixtral"), "num_local_experts"),
-    **dict.fromkeys(("dots1", "glm4_moe", "glm4_moe_lite", "solar_open"), "n_routed_experts"),
+    **dict.fromkeys(("gpt_oss", "granitemoe", "llama4", "mixtral", "phimoe"), "num_local_experts"),
+    **dict.fromkeys(("dots1", "glm4_moe", "glm4_moe_lite", "mimo_v2_flash", "solar_open"), "n_routed_experts"),
 }
 
 
@@ -65,6 +65,8 @@ def _check(checkpoint: Checkpoint, directory: Path, tp_size: int, moe_ep_size: i
 @pytest.mark.parametrize("family", MOE_FAMILIES)
 def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size: int, tmp_path: Path) -> None:
     heads = {"num_attention_heads": 12, "num_key_value_heads": 12, "hidden_size": 72} if tp_size == 4 else {}
+    if family == "mimo_v2_flash":  # layers with windows have twice as many key/value heads
+        heads |= {"num_attention_heads": 24 if tp_size == 4 else 12}
     _check(_mixture(family, tmp_path, **heads), tmp_path, tp_size, moe_ep_size)
 
 
