@@ -157,6 +157,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "exaone4": _POST_NORMS,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "stablelm": {"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
+    "mimo2": {**_SHARED_EXPERTS, "self_attn.sinks": "attn_sinks"},
     "phimoe": {"mlp.router": "ffn_gate_inp"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _POST_NORMS,
@@ -207,6 +208,7 @@ _ARCHITECTURES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone_moe": "exaone-moe",
     "hunyuan_v1_moe": "hunyuan-moe",
+    "mimo_v2_flash": "mimo2",
     "minimax_m2": "minimax-m2",
     "cohere": "command-r",
     "phi": "phi2",
@@ -372,6 +374,8 @@ def _by_head(
             of_heads.append(tensor)
             if len(of_heads) == (config.num_attention_heads if ".q_" in name else config.num_key_value_heads):
                 yield f"{name.partition('.norms.')[0]}.weight", torch.stack(of_heads)
+        elif name.endswith(".sinks"):
+            yield f"{name}.weight", tensor
         elif name.endswith("e_score_correction_bias"):
             yield name.removesuffix("_bias") + ".bias", tensor.squeeze()
         elif name.endswith("kv_b_proj.weight") and not whole_heads:
@@ -580,6 +584,21 @@ def _exaone_moe_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         **_shared_experts_metadata(config),
         "expert_shared_feed_forward_length": config.moe_intermediate_size * config.num_shared_experts,
         **{"rope.scaling.type": "none", "nextn_predict_layers": 0},
+    }
+
+
+def _mimo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    """Metadata with lists for layers, behind which stand those of a layer that drafts."""
+    full, sliding = (config.rope_parameters[kind] for kind in ("full_attention", "sliding_attention"))
+    slides = [kind == "sliding_attention" for kind in (*config.layer_types, "sliding_attention")]
+    return {
+        **{**_head_metadata(config, head_dim), "block_count": len(slides), "nextn_predict_layers": 1},
+        **{"attention.value_length": config.v_head_dim, "attention.value_scale": config.attention_value_scale},
+        "attention.head_count_kv": [config.num_key_value_heads * (1 + slide) for slide in slides],
+        **{"attention.sliding_window": config.sliding_window - 1, "attention.sliding_window_pattern": slides},
+        **{"rope.freq_base": full["rope_theta"], "rope.freq_base_swa": sliding["rope_theta"]},
+        "rope.dimension_count": int(head_dim * full["partial_rotary_factor"]),
+        **{"expert_count": config.n_routed_experts, "expert_gating_func": 2},
     }
 
 
@@ -854,6 +873,7 @@ _OWN_METADATA = {
     **dict.fromkeys(("dots1", "glm4moe"), _glm4moe_metadata),
     "hunyuan-moe": _hunyuan_metadata,
     "exaone-moe": _exaone_moe_metadata,
+    "mimo2": _mimo2_metadata,
     "minimax-m2": _minimax_metadata,
     "ernie4_5-moe": _ernie_metadata,
     "gpt-oss": _gpt_oss_metadata,

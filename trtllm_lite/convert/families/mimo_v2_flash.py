@@ -7,11 +7,12 @@ predict further tokens (MTP) are left out.
 from collections.abc import Callable
 from dataclasses import replace
 
-from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
+from trtllm_lite.convert.family import GGUF_DRAFTING_TENSORS, ROTARY_BUFFERS, Family
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_layer_flags, read_layer_types, read_sizes
 from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
-from trtllm_lite.convert.parts.deepseek import read_sparse_layers, sigmoid_experts
+from trtllm_lite.convert.parts.deepseek import NUM_DRAFTING_LAYERS, read_sparse_layers, sigmoid_experts
+from trtllm_lite.convert.parts.mimo_gguf import MIMO_GGUF
 from trtllm_lite.convert.parts.moe import DEEPSEEK_MOE_NAMES, layer_block
 from trtllm_lite.convert.parts.usual import LlamaParts, Projections, rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -70,11 +71,10 @@ def _read_projections(config: ConfigFields, sizes: Sizes) -> Callable[[Tensors, 
     """A function that makes the linear layers of attention; what scales values is part of the output's weight."""
     value_dim, bias = config.integer("v_head_dim", 128, maximum=sizes.head_dim), config.flag("attention_bias")
     scale = config.nullable_number("attention_value_scale", 0.707) or 1.0
-    of_all = {"num_attention_heads": sizes.num_attention_heads, "head_dim": sizes.head_dim, "v_head_dim": value_dim}
-    for key, value in of_all.items():
-        config.expect(f"swa_{key}", value)
-    config.expect("add_swa_attention_sink_bias", True)
-    config.expect("add_full_attention_sink_bias", False)
+    sinks = {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "swa_v_head_dim": value_dim}
+    heads_of_all = {"swa_num_attention_heads": sizes.num_attention_heads, "swa_head_dim": sizes.head_dim}
+    for key, value in (sinks | heads_of_all).items():
+        config.expect(key, value)
     hidden, dim = sizes.hidden_size, sizes.head_dim
 
     def project(tensors: Tensors, heads: Heads) -> Projections:
@@ -94,5 +94,7 @@ FAMILY = Family(
     architectures=("MiMoV2FlashForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
-    ignored_tensors=(*ROTARY_BUFFERS, r"model\.mtp\..*"),
+    ignored_tensors=(*ROTARY_BUFFERS, r"model\.mtp\..*", *GGUF_DRAFTING_TENSORS),
+    gguf=MIMO_GGUF,
+    drafting_layers=NUM_DRAFTING_LAYERS,
 )
