@@ -69,13 +69,13 @@ def _read_window(config: ConfigFields) -> int:
 
 def _read_projections(config: ConfigFields, sizes: Sizes) -> Callable[[Tensors, Heads], Projections]:
     """A function that makes the linear layers of attention; what scales values is part of the output's weight."""
-    value_dim, bias = config.integer("v_head_dim", 128, maximum=sizes.head_dim), config.flag("attention_bias")
+    hidden, dim, bias = sizes.hidden_size, sizes.head_dim, config.flag("attention_bias")
+    value_dim = config.integer("v_head_dim", min(128, dim), maximum=dim)
     scale = config.nullable_number("attention_value_scale", 0.707) or 1.0
     sinks = {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "swa_v_head_dim": value_dim}
-    heads_of_all = {"swa_num_attention_heads": sizes.num_attention_heads, "swa_head_dim": sizes.head_dim}
+    heads_of_all = {"swa_num_attention_heads": sizes.num_attention_heads, "swa_head_dim": dim}
     for key, value in (sinks | heads_of_all).items():
         config.expect(key, value)
-    hidden, dim = sizes.hidden_size, sizes.head_dim
 
     def project(tensors: Tensors, heads: Heads) -> Projections:
         queries = tensors.linear("q_proj", heads.num_heads * dim, hidden, bias)
