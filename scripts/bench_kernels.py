@@ -193,6 +193,7 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
             "softcap": 0.0,
             "norm_epsilon": 0.0,
             "norm_after_rope": 0,
+            "appends": 1,
         },
         ["row_major"] * len(inputs),
         4.0 * attended * model.num_heads * model.head_dim,

@@ -6,16 +6,18 @@
 
 namespace tl {
 
-// The warp has kTiles tiles of 16 query rows; a step has kStep keys. Rows of kDim elements are kPitch bytes apart.
-template <int kDim, int kTiles, int kStep>
+// The warp has kTiles tiles of 16 query rows; a step has kStep keys. Rows of kDim elements are kPitch bytes apart. Of
+// the output it makes kOutput columns.
+template <int kDim, int kTiles, int kStep, int kOutput = kDim>
 struct AttendingWarp {
   static constexpr u32 kPitch = kDim * 2 + 16;
-  static_assert(kDim % 16 == 0 && kStep % 16 == 0);
+  static_assert(kDim % 16 == 0 && kStep % 16 == 0 && kOutput % 16 == 0);
 
-  float output[kTiles][kDim / 8][4] = {};
+  float output[kTiles][kOutput / 8][4] = {};
   RowState rows[kTiles];
 
-  // Computes the scores of kStep keys and adds to the output. `query`, `keys` and `values` are shared-memory addresses.
+  // Computes the scores of kStep keys and adds to the output. `query`, `keys` and `values` are shared-memory addresses,
+  // the last one of the output's first column.
   // adjust(t, scores) may change the products of tile t before they are multiplied by `factor`, which makes them
   // exponents of two: scores[i / 4][i % 4] is row lane / 4 + 8 * (i % 4 / 2), key i / 4 * 8 + lane % 4 * 2 + i % 2.
   template <typename Adjust>
@@ -31,7 +33,7 @@ struct AttendingWarp {
 #pragma unroll
     for (int n = 0; n < kStep / 16; ++n) {
 #pragma unroll
-      for (int d = 0; d < kDim / 16; ++d) {
+      for (int d = 0; d < kOutput / 16; ++d) {
         u32 b[4];
         load_matrix_x4_transposed(b, value_row + n * 16 * kPitch + d * 32);
 #pragma unroll

@@ -9,7 +9,7 @@
 namespace tl::TL_ISA {
 namespace {
 
-// The features of one group of a row.
+// The features of one group of a row; `gate` may be null.
 struct GatedGroup {
   const float* x;
   const float* gate;
@@ -45,7 +45,8 @@ void normalize_then_gate(const GatedGroup& group, float epsilon) {
   for (std::int64_t i = 0; i < group.size; i += kLanes) {
     const std::int64_t count = group.size - i;
     const Vec normalized = load_first(group.x + i, count) * factor * load_first(group.weight + i, count);
-    store_first(group.y + i, normalized * silu(load_first(group.gate + i, count)), count);
+    const Vec gate = group.gate ? silu(load_first(group.gate + i, count)) : broadcast(1.0f);
+    store_first(group.y + i, normalized * gate, count);
   }
 }
 
@@ -59,12 +60,14 @@ void grouped_rms_norm(const KernelArgs& args) {
   const auto attributes = grouped_rms_norm::attributes_of(args);
   const auto epsilon = static_cast<float>(attributes.epsilon);
   const std::int64_t groups = weight.shape[0], size = weight.shape[1];
-  const float* gates = gate.as<const float>() + attributes.gate_first;
-  auto* normalize = attributes.order == grouped_rms_norm::Order::kGateFirst ? normalize_gated : normalize_then_gate;
+  const bool gate_first = gate.data && attributes.order == grouped_rms_norm::Order::kGateFirst;
+  auto* normalize = gate_first ? normalize_gated : normalize_then_gate;
   for_each_row(args.pool, y.shape[0] * groups, size, [&](std::int64_t number) {
-    const std::int64_t first = number * size, of_gate = number / groups * gate.shape[1] + number % groups * size;
-    const float* weights = weight.as<const float>() + number % groups * size;
-    normalize({x + first, gates + of_gate, weights, y.as<float>() + first, size}, epsilon);
+    const std::int64_t first = number * size, row = number / groups, in_row = number % groups * size;
+    const float* gates =
+        gate.data ? gate.as<const float>() + row * gate.shape[1] + attributes.gate_first + in_row : nullptr;
+    const float* weights = weight.as<const float>() + in_row;
+    normalize({x + first, gates, weights, y.as<float>() + first, size}, epsilon);
   });
 }
 

@@ -1,10 +1,10 @@
-// GroupedRmsNorm: the RMS norm of each of TL_GROUPS parts of a row, with SiLU of a gate before or after it.
+// GroupedRmsNorm: the RMS norm of each of TL_GROUPS parts of a row, perhaps with SiLU of a gate before or after it.
 //
 // Bytes: 6 * features a row. FLOPs: about 2 a byte. Floor: bytes / bandwidth; of few rows latency, about 2 us. One
 // block a group, whose elements stay in registers: a thread requests all of its pairs before it uses any, and the
 // weights before the previous kernel ends. Launch: grid = (rows, groups), TL_THREADS threads. Macros: TL_FEATURES,
-// TL_GROUPS, TL_GATE_FIRST (0 or 1), TL_GATE_PITCH (elements from a row of the gate to the next, even), TL_THREADS (a
-// multiple of 32), TL_FP16. Groups have an even number of features.
+// TL_GROUPS, TL_GATE_FIRST (0 or 1), TL_GATE_PITCH (elements from a row of the gate to the next, even; 0: there is no
+// gate), TL_THREADS (a multiple of 32), TL_FP16. Groups have an even number of features.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 #include "cuda/block_sum.cuh"
@@ -40,16 +40,15 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   allow_next_kernel();
   for_each_pair([&](int i, int pair) {
     pairs[i] = x[first + pair];
-    gates[i] = gate[pair];
+    if (TL_GATE_PITCH > 0) gates[i] = gate[pair];
   });
   float squares = 0.0f;
   for_each_pair([&](int i, int) {
-    const float2 of_gate = unpack2(gates[i]), factor = make_float2(silu(of_gate.x), silu(of_gate.y));
     seen[i] = unpack2(pairs[i]);
-    if (TL_GATE_FIRST) {
-      seen[i] = make_float2(seen[i].x * factor.x, seen[i].y * factor.y);
-    } else {
-      weights[i] = make_float2(weights[i].x * factor.x, weights[i].y * factor.y);
+    if (TL_GATE_PITCH > 0) {
+      const float2 of_gate = unpack2(gates[i]), factor = make_float2(silu(of_gate.x), silu(of_gate.y));
+      float2& gated = TL_GATE_FIRST ? seen[i] : weights[i];
+      gated = make_float2(gated.x * factor.x, gated.y * factor.y);
     }
     squares += seen[i].x * seen[i].x + seen[i].y * seen[i].y;
   });

@@ -7,6 +7,7 @@
 // of tokens. Slots not yet written are not read as values, and their scores are discarded before any arithmetic.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cache_block.h"
@@ -16,6 +17,7 @@
 namespace tl::TL_ISA {
 
 constexpr std::int64_t kMaxTileQueries = 48;
+constexpr std::int64_t kWideHeadDim = 256;  // heads with more elements have tiles of fewer queries
 // The most tokens of one step of the online softmax; a step is whole blocks. Many tokens share the cost of a step.
 constexpr std::int64_t kStepTokens = 128;
 static_assert(kMaxTokensPerBlock <= kStepTokens);
@@ -36,7 +38,13 @@ struct SoftmaxState {
   float* sums;  // [rows][sums_stride]
 };
 
-constexpr std::int64_t kMaxTileFloats = kMaxTileQueries * kMaxHeadDim;
+constexpr std::int64_t kMaxTileFloats = kMaxTileQueries * kWideHeadDim;
+static_assert(kMaxTileFloats % kMaxHeadDim == 0);
+
+// The most queries of a tile.
+TL_INLINE std::int64_t tile_queries(const AttentionProblem& p) {
+  return p.head_dim > kWideHeadDim ? kMaxTileFloats / kMaxHeadDim : kMaxTileQueries;
+}
 
 // One task's memory in the thread's scratch.
 struct AttentionScratch {
@@ -45,13 +53,20 @@ struct AttentionScratch {
   alignas(64) float split_sums[kMaxTileFloats];
   alignas(64) float merged_sums[kMaxTileFloats];
   alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
-  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // for a cache of 16- or 8-bit elements
   alignas(64) float merged_maxima[kMaxTileQueries], merged_totals[kMaxTileQueries];
+  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // for a cache of 16- or 8-bit elements
 
   SoftmaxState split() { return {split_maxima, split_totals, split_sums}; }
   SoftmaxState merged() { return {merged_maxima, merged_totals, merged_sums}; }
 };
 static_assert(sizeof(AttentionScratch) <= kScratchBytesPerThread);
+
+// The bytes of AttentionScratch that a problem needs: those up to the end of a block of its cache.
+TL_INLINE std::int64_t scratch_bytes(const AttentionProblem& p) {
+  constexpr std::int64_t kAlignment = alignof(AttentionScratch);
+  const std::int64_t block = p.tokens_per_block * p.head_dim * static_cast<std::int64_t>(sizeof(float));
+  return offsetof(AttentionScratch, block) + ceil_div(block, kAlignment) * kAlignment;
+}
 
 constexpr float kMinusInfinity = -__builtin_inff();
 

@@ -37,12 +37,12 @@ SplitRange splits_of(const AttentionProblem& p, std::int64_t seq) {
 }
 
 std::int64_t tiles_per_head(const AttentionProblem& p, std::int64_t seq) {
-  return ceil_div(p.new_tokens(seq) * p.group, kMaxTileQueries);
+  return ceil_div(p.new_tokens(seq) * p.group, tile_queries(p));
 }
 
 QueryTile make_tile(const AttentionProblem& p, std::int64_t seq, std::int64_t index) {
-  const std::int64_t row = index / p.num_kv_heads * kMaxTileQueries;
-  return {seq, index % p.num_kv_heads, row, min(kMaxTileQueries, p.new_tokens(seq) * p.group - row)};
+  const std::int64_t row = index / p.num_kv_heads * tile_queries(p);
+  return {seq, index % p.num_kv_heads, row, min(tile_queries(p), p.new_tokens(seq) * p.group - row)};
 }
 
 // Finds tile `index`; tiles are numbered by sequence.
@@ -79,12 +79,12 @@ class SplitAttention {
       const std::int64_t tiles = tiles_per_head(p, seq) * p.num_kv_heads;
       num_tiles_ += tiles;
       num_states_ += tiles * splits_of(p, seq).count;
-      max_rows = max(max_rows, min(kMaxTileQueries, p.new_tokens(seq) * p.group));
+      max_rows = max(max_rows, min(tile_queries(p), p.new_tokens(seq) * p.group));
     }
     max_rows_ = ceil_div(max_rows, 16) * 16;
     state_floats_ = max_rows_ * (2 + sums_stride(p));
-    constexpr std::int64_t kFreeBytes = kScratchBytesPerThread - sizeof(AttentionScratch);
-    states_per_thread_ = kFreeBytes / (state_floats_ * static_cast<std::int64_t>(sizeof(float)));
+    const std::int64_t free_bytes = static_cast<std::int64_t>(kScratchBytesPerThread) - scratch_bytes(p);
+    states_per_thread_ = free_bytes / (state_floats_ * static_cast<std::int64_t>(sizeof(float)));
   }
 
   std::int64_t num_tiles() const { return num_tiles_; }
@@ -104,7 +104,7 @@ class SplitAttention {
  private:
   SoftmaxState state(std::int64_t index) const {
     auto* scratch = static_cast<char*>(pool_->scratch(static_cast<int>(index / states_per_thread_)));
-    auto* floats = reinterpret_cast<float*>(scratch + sizeof(AttentionScratch));
+    auto* floats = reinterpret_cast<float*>(scratch + scratch_bytes(p_));
     floats += index % states_per_thread_ * state_floats_;
     return {floats, floats + max_rows_, floats + 2 * max_rows_};
   }

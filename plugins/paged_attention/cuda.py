@@ -64,7 +64,7 @@ def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
     """Compute rotated queries, and store keys and values in the cache."""
     if op.has("qkv"):
         stored = op.new("stored") if op.has("stored") else None
-        return [tokens.computed(op.rows("qkv"), _head_norm(op), stored)]
+        return [tokens.computed(op.rows("qkv"), _head_norm(op), stored, op.attribute("appends") > 0)]
     how = op.few_rows()
     if how is None:
         return op.qkv_product(tokens)
@@ -72,13 +72,11 @@ def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
     return [tokens.few_rows(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)]
 
 
-def _head_norm(op: Lowering) -> HeadNorm | None:
-    query, key = op.optional_vector("query_norm"), op.optional_vector("key_norm")
-    if query is None and key is None:
-        return None
-    if query is None or key is None:
+def _head_norm(op: Lowering) -> HeadNorm:
+    query, key, value = (op.optional_vector(f"{role}_norm") for role in ("query", "key", "value"))
+    if (query is None) != (key is None) and op.attribute("appends"):
         op.refuse("only one of queries and keys is normalized, and the GPU kernels normalize both or neither")
-    return HeadNorm(query, key, op.attribute("norm_epsilon"), bool(op.attribute("norm_after_rope")))
+    return HeadNorm(query, key, value, op.attribute("norm_epsilon"), bool(op.attribute("norm_after_rope")))
 
 
 def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..launch import Buffer, Device, Kernel, Launch, kernel, launch, symbol
-from .launches import Heads, Scores, one_if
+from .launches import WIDE_DIM, Heads, Scores, one_if
 from .new_tokens import NewTokens
 
 _TILE_TOKENS, _MAX_STAGES = 32, 8  # tokens of a stage, and the most stages, of a warp's ring
@@ -25,7 +25,11 @@ class DecodeItems:
 
     @classmethod
     def of(cls, heads: Heads, num_new_tokens: int) -> DecodeItems:
-        """As few items as possible, whose rows (``heads.group`` of each token) fit in a tile; sizes are alike."""
+        """As few items as possible, whose rows (``heads.group`` of each token) fit in a tile; sizes are alike.
+
+        Wide heads leave no registers for queries, and the kernel for several new tokens keeps these in shared memory.
+        """
+        num_new_tokens = max(num_new_tokens, 2) if heads.head_dim > WIDE_DIM else num_new_tokens
         octets = max(min(_MOST_OCTETS, _MOST_OCTET_ELEMENTS // heads.head_dim), 1)
         most = max(octets * _OCTET // heads.group, 1)
         items = -(-num_new_tokens // most)

@@ -99,7 +99,7 @@ struct Weighted {
 template <class From, class Put>
 __device__ __forceinline__ void combine(const Team& team, int count, float2* scratch, const From& from,
                                         const Put& put) {
-  constexpr int kVectors = kPartRows * kDim / 4, kAhead = 16;
+  constexpr int kVectors = kPartRows * kDim / 4, kAhead = kDim > 256 ? 8 : 16;
   float4 got[kAhead];
   const auto request = [&](int vector, int first) {
 #pragma unroll

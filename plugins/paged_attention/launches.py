@@ -23,7 +23,9 @@ from ..launch import (
 RowKind: TypeAlias = Literal["decode", "prefill"]
 WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
 _MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor
-_MOST_OF_SECTION = 16  # query heads; sections.cuh says so, too
+WIDE_DIM, _MAX_DIM = 256, 512
+# Query heads of a section (sections.cuh says so, too): registers hold the results of fewer rows if heads are wide.
+_MOST_OF_SECTION, _MOST_OF_WIDE_SECTION = 16, 8
 # The error of scores is cap * 2^-21 (score_scale.cuh): with this cap 2^-12, the precision of weights in float16.
 _MAX_SOFTCAP = 512
 _BYTE_DIMS = (64, 96, 128, 256)  # supported head_dims with a cache of bytes
@@ -61,7 +63,7 @@ class Heads:
     @property
     def _of_each(self) -> int:
         """The sections of a key/value head."""
-        return -(-self._sharing // _MOST_OF_SECTION)
+        return -(-self._sharing // (_MOST_OF_SECTION if self.head_dim <= WIDE_DIM else _MOST_OF_WIDE_SECTION))
 
     @property
     def y_factor(self) -> float:
@@ -113,8 +115,10 @@ class Heads:
         found = []
         if self.rotary_dim % 4:
             found.append(f"RoPE rotates {self.rotary_dim} elements of a head, expected a multiple of 4")
-        if self.head_dim % 16 or self.head_dim > 256:
-            found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
+        if self.head_dim % 32 if self.head_dim > WIDE_DIM else self.head_dim % 16:
+            found.append(f"head_dim is {self.head_dim}, expected a multiple of 16, beyond {WIDE_DIM} of 32")
+        if self.head_dim > _MAX_DIM:
+            found.append(f"head_dim is {self.head_dim}, expected at most {_MAX_DIM}")
         if self.cache_type and self.head_dim not in _BYTE_DIMS:
             dims = ", ".join(map(str, _BYTE_DIMS))
             found.append(

@@ -15,17 +15,29 @@ _ROPE_WARPS = 8
 
 @dataclass(frozen=True)
 class HeadNorm:
-    """RMS norms of query and key heads, float32 [head_dim] each, before RoPE or ``after_rope``."""
+    """RMS norms of query, key and value heads, float32 [head_dim] each; the first two before RoPE or ``after_rope``.
 
-    query: Buffer
-    key: Buffer
+    There is none of keys and values that are not stored.
+    """
+
+    query: Buffer | None
+    key: Buffer | None
+    value: Buffer | None
     epsilon: float
     after_rope: bool = False
 
+    def defines(self) -> dict[str, int]:
+        """Macros of paged_attention/rope_cache.cuh."""
+        form = 0 if self.query is None else 2 if self.after_rope else 1
+        return {"TL_NORM": form, "TL_VALUE_NORM": int(self.value is not None)}
+
     @property
-    def form(self) -> int:
-        """Value of TL_NORM; paged_attention/rope_cache.cuh reads it."""
-        return 2 if self.after_rope else 1
+    def arguments(self) -> tuple[Buffer | float | None, ...]:
+        """The kernel's arguments."""
+        return self.query, self.key, self.value, self.epsilon
+
+
+NO_NORM = HeadNorm(None, None, None, 0.0)
 
 
 def rotates_in_products(rotary_dim: int) -> bool:
@@ -86,16 +98,18 @@ class NewTokens:
         operands = (*weight.numbers, how.row_scales, *more, how.x_scale, rows, *self.cache.factors)
         return launch(specialised, how.grid(weight), *maps, *targets, *operands)
 
-    def computed(self, qkv: Operand, norm: HeadNorm | None = None, stored: Buffer | None = None) -> Launch:
+    def computed(
+        self, qkv: Operand, norm: HeadNorm = NO_NORM, stored: Buffer | None = None, appends: bool = True
+    ) -> Launch:
         """Launch for any number of rows ``qkv``: optional head norms, RoPE and the write to the cache.
 
-        If ``stored`` is given, keys and values are stored there too.
+        If ``stored`` is given, keys and values are stored there too. Unless the layer ``appends`` to the cache, rows
+        have queries alone.
         """
-        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": 0 if norm is None else norm.form}
+        defines = self.heads.rope_defines() | norm.defines() | {"TL_WARPS": _ROPE_WARPS, "TL_APPENDS": int(appends)}
         defines["TL_STORED"] = int(stored is not None)
         specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
-        norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-        arguments = (qkv, *self.tables, self.cache.token_slots, *norms, *self.cache.factors)
+        arguments = (qkv, *self.tables, self.cache.token_slots, *norm.arguments, *self.cache.factors)
         return launch(specialised, (symbol("num_tokens"),), *self._targets, stored, *arguments)
 
     @property

@@ -5,13 +5,14 @@
 // results once; keys and values once per block of queries, mostly from the L2 cache.
 //
 // A block takes kRows rows of one section (sections.cuh): consecutive tokens times its query heads, so that short
-// sequences fill rows too. Four warps hold 16 * kTiles rows each. Keys and values are loaded in steps of 64 tokens, or
-// 32 if shared memory is short, through two cp.async stages. Blocks with the most keys start first.
+// sequences fill rows too. Four warps hold 16 * kTiles rows each; if heads are wide, kParts warps share rows, and each
+// makes a part of the output's columns of the same scores. Keys and values are loaded in steps of 64 tokens, or 32 or
+// 16 if shared memory is short, through two cp.async stages. Blocks with the most keys start first.
 //
-// Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
-// (sections, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks exit.
-// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES (which decides the
-// step), TL_SINKS (0 or 1), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
+// Launch: kThreads threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes),
+// grid (sections, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks
+// exit. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES (which
+// decides the step), TL_SINKS (0 or 1), and those of cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
@@ -19,11 +20,15 @@
 namespace tl {
 
 static_assert(!kByteKeys && !kByteValues, "this kernel reads caches of 16-bit elements only");
-constexpr int kDim = TL_HEAD_DIM, kWarps = 4;
-constexpr int kTiles = kDim <= 128 ? 2 : 1;  // bounded by registers: the output alone takes kDim * kTiles / 2
-constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
+constexpr int kDim = TL_HEAD_DIM;
+// Bounded by registers: the output alone takes kOutput * kTiles / 2.
+constexpr int kTiles = kDim <= 128 ? 2 : 1, kParts = kDim <= 256 ? 1 : 2, kOutput = kDim / kParts;
+constexpr int kRows = 4 * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * 4 * kParts;
+static_assert(kOutput % 16 == 0);
 constexpr u32 kPitch = AttendingWarp<kDim, 1, 16>::kPitch, kQueryBytes = kRows * kPitch;
-constexpr int kStep = TL_SHARED_BYTES >= kQueryBytes + 4 * 64 * kPitch ? 64 : 32;
+constexpr int kStep = TL_SHARED_BYTES >= kQueryBytes + 4 * 64 * kPitch   ? 64
+                      : TL_SHARED_BYTES >= kQueryBytes + 4 * 32 * kPitch ? 32
+                                                                         : 16;
 constexpr u32 kStageBytes = 2 * kStep * kPitch;
 constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
 constexpr int kIdsPerStep = TL_PAGE >= kStep ? 1 : kStep / TL_PAGE;
@@ -72,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     paged_attention_prefill(const __grid_constant__ tl::PrefillArguments a) {
   using namespace tl;
   extern __shared__ __align__(128) char memory[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32 / kParts, part = threadIdx.x / 32 % kParts;  // which rows, and which columns
+  const int lane = threadIdx.x % 32;
   const Section section{static_cast<int>(blockIdx.x)};
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -105,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     low[i / 2][i % 2] = first_seen(high[i / 2][i % 2], a.window) - 1;
     temperatures[i / 2][i % 2] = a.scale.temperature(high[i / 2][i % 2]);
   }
-  AttendingWarp<kDim, kTiles, kStep> state;
+  AttendingWarp<kDim, kTiles, kStep, kOutput> state;
   int stage = 0;
   for (int key = first_key; key < keys; key += kStep, stage ^= 1) {
     copy_wait<0>();
@@ -130,7 +136,8 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
       if (seen_after[t][1] >= 0) mask_scores_up_to(scores, seen_after[t], lane);
     };
     const u32 at = stages + stage * kStageBytes;
-    state.step(query + warp * kTiles * 16 * kPitch, at, at + kStep * kPitch, a.scale.factor(), adjust, lane);
+    const u32 values = at + kStep * kPitch + part * kOutput * 2;
+    state.step(query + warp * kTiles * 16 * kPitch, at, values, a.scale.factor(), adjust, lane);
   }
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {
@@ -141,9 +148,9 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     const float inverse = a.value_scale / quad_sum(state.rows[t].sum[half]);
     if (token >= mine.count || !section.has(r)) continue;
     const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + section.head(r);
-    const u64 to = row * kDim + lane % 4 * 2;
+    const u64 to = row * kDim + part * kOutput + lane % 4 * 2;
 #pragma unroll
-    for (int d = 0; d < kDim / 8; ++d) {
+    for (int d = 0; d < kOutput / 8; ++d) {
       const u32 pair = pack_y(state.output[t][d][half * 2] * inverse, state.output[t][d][half * 2 + 1] * inverse);
       Output{a.output, a.y_factor}.put(to + d * 8, pair);
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..launch import Buffer, Device, Extent, Kernel, Launch, kernel, launch, symbol
-from .launches import Cache, Heads, RowKind, Scores, one_if
+from .launches import WIDE_DIM, Cache, Heads, RowKind, Scores, one_if
 
 _PREFILL = "paged_attention_prefill"
 _MAX_DIM_OF_128_ROWS = 128
+_MMA_STEPS = (64, 32, 16)  # keys and values of a stage
 _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 _WIDENING_THREADS, WIDENING_BLOCKS = 256, 4  # threads of a block, and blocks per SM
 _MAX_WIDE_BYTES = 1 << 29  # what does not fit is converted in the tiles of attention
@@ -137,11 +138,11 @@ def wgmma_extents(heads: Heads, of: RowKind) -> tuple[int, int]:
 def _mma_prefill(
     heads: Heads, scores: Scores, device: Device, num_new_tokens: int
 ) -> tuple[Kernel, tuple[Extent | int, ...]]:
-    """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
+    """The mma.sync kernel, with two stages of as many keys and values as shared memory has room for, and its grid."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
-    shared_bytes = (rows + 4 * 64) * pitch
-    if shared_bytes > device.shared_bytes:
-        shared_bytes = (rows + 4 * 32) * pitch
+    sizes = [(rows + 4 * step) * pitch for step in _MMA_STEPS]
+    shared_bytes = next((size for size in sizes if size <= device.shared_bytes), sizes[-1])
+    threads = 128 if heads.head_dim <= WIDE_DIM else 256
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     tokens = rows // heads.group  # of a block
@@ -149,4 +150,4 @@ def _mma_prefill(
         blocks = symbol("num_decode_seqs", -(-num_new_tokens // tokens))
     else:  # a bound on the sum over sequences of ceil(tokens of the sequence / tokens of a block)
         blocks = symbol("num_prefill_seqs") + symbol("num_prefill_tokens", 1, tokens)
-    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_sections, blocks)
+    return kernel(source, _PREFILL, threads, shared_bytes, defines, reason), (heads.num_sections, blocks)

@@ -11,7 +11,7 @@
 
 namespace tl::TL_ISA {
 
-constexpr std::int64_t kMaxHeadDim = 256;
+constexpr std::int64_t kMaxHeadDim = 512;
 constexpr std::int64_t kMaxTokensPerBlock = 128;
 
 // One of the two caches, whose blocks begin `block_stride` elements after each other, and the scale of its elements if
@@ -24,7 +24,7 @@ struct CacheTensor {
 };
 
 struct AttentionProblem {
-  const float *qkv, *cos, *sin, *query_norm, *key_norm;
+  const float *qkv, *cos, *sin, *query_norm, *key_norm, *value_norm;
   const float* sinks;  // [num_heads], or null
   const std::int32_t *cu_seqlens, *past_lens, *block_tables;
   CacheTensor key_cache, value_cache;
@@ -37,7 +37,7 @@ struct AttentionProblem {
   std::int64_t group;     // query heads per key/value head
   std::int64_t window, chunked, floor_scale, floor_offset, first_position;
   float scale, attn_scale, softcap, norm_epsilon;
-  bool norm_after_rope;
+  bool norm_after_rope, appends;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
@@ -78,6 +78,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .sin = in(paged_attention::kSin).as<const float>(),
       .query_norm = in(paged_attention::kQueryNorm).as<const float>(),
       .key_norm = in(paged_attention::kKeyNorm).as<const float>(),
+      .value_norm = in(paged_attention::kValueNorm).as<const float>(),
       .sinks = in(paged_attention::kSinks).as<const float>(),
       .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
       .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
@@ -105,6 +106,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .softcap = static_cast<float>(attributes.softcap),
       .norm_epsilon = static_cast<float>(attributes.norm_epsilon),
       .norm_after_rope = attributes.norm_after_rope != 0,
+      .appends = attributes.appends != 0,
   };
 }
 

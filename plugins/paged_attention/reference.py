@@ -59,7 +59,7 @@ def _read(cache: np.ndarray, scale: float) -> np.ndarray:
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out, stored)``; inputs are not changed."""
     qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, *norms_and_sinks = inputs
-    query_norm, key_norm, sinks = norms_and_sinks
+    query_norm, key_norm, value_norm, sinks = norms_and_sinks
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
@@ -70,6 +70,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
 
     heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
     queries, keys, new_values = np.split(heads, [num_heads, num_heads + num_kv_heads], axis=1)
+    new_values = _norm(new_values, value_norm, epsilon)
     if attributes["norm_after_rope"]:
         queries, new_keys = (
             _norm(_rotate(part, cos, sin), norm, epsilon) for part, norm in ((queries, query_norm), (keys, key_norm))
@@ -82,7 +83,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
     y = np.zeros(queries.shape)
     for sequence, past in enumerate(past_lens):
         rows = range(cu_seqlens[sequence], cu_seqlens[sequence + 1])
-        for position, row in enumerate(rows, start=past):
+        for position, row in enumerate(rows if attributes["appends"] else (), start=past):
             block, slot = tables[sequence, position // block_size], position % block_size
             key_cache[block, :, :, slot] = _stored(new_keys[row], key_cache.dtype, key_scale)
             value_cache[block, :, slot] = _stored(new_values[row], value_cache.dtype, value_scale)

@@ -1,12 +1,13 @@
 // Processes the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE as
-// in heads.cuh, or the norm after it, queries packed for attention, keys and values stored in their slots of the paged
-// cache. (Where the product's epilogue can do this, qkv.cuh and qkv_tiled.cuh do it.)
+// in heads.cuh, or the norm after it, optional RMS norm of each value head, queries packed for attention, keys and
+// values stored in their slots of the paged cache. Rows may have queries alone. (Where the product's epilogue can do
+// this, qkv.cuh and qkv_tiled.cuh do it.)
 //
 // Bytes: 4 * qkv_features per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50
 // MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM (0: no norm, 1: before
-// RoPE, 2: after it, which does not change the sum of squares), TL_STORED (1: keys, then values, are also stored in
-// `stored`, in 16 bits).
+// RoPE, 2: after it, which does not change the sum of squares), TL_VALUE_NORM (0 or 1), TL_APPENDS (0: rows have
+// queries alone), TL_STORED (1: keys, then values, are also stored in `stored`, in 16 bits).
 #include "cuda/warp_reduce.cuh"
 #include "paged_attention/heads.cuh"
 
@@ -14,7 +15,7 @@ namespace tl {
 
 constexpr int kQuads = TL_HEAD_DIM / 4, kRotated = TL_ROTARY_DIM / 4;  // groups of four elements of a head; groups
                                                                        // that are rotated
-constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
+constexpr int kAllHeads = TL_HEADS + (TL_APPENDS ? 2 * TL_KV_HEADS : 0), kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has in flight
 static_assert(TL_HEAD_DIM % 4 == 0);
 
@@ -31,8 +32,9 @@ __device__ __forceinline__ float2 times(float2 two, const float* weight) {
   return make_float2(two.x * weight[0], two.y * weight[1]);
 }
 
-// Divides a head by its RMS, and before RoPE multiplies it by `weight`.
-__device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
+// Divides a head by its RMS, and if `weighs` multiplies it by `weight`.
+__device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, bool weighs, float epsilon,
+                                          int lane) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
@@ -45,10 +47,8 @@ __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* we
     const int quad = lane + i * 32;
     if (quad >= kQuads) break;
     const int low = low_word(quad) * 2, high = high_word(quad) * 2;
-    const float of_low[2] = {TL_NORM == 1 ? inverse * weight[low] : inverse,
-                             TL_NORM == 1 ? inverse * weight[low + 1] : inverse};
-    const float of_high[2] = {TL_NORM == 1 ? inverse * weight[high] : inverse,
-                              TL_NORM == 1 ? inverse * weight[high + 1] : inverse};
+    const float of_low[2] = {weighs ? inverse * weight[low] : inverse, weighs ? inverse * weight[low + 1] : inverse};
+    const float of_high[2] = {weighs ? inverse * weight[high] : inverse, weighs ? inverse * weight[high + 1] : inverse};
     quads[i].low = times(quads[i].low, of_low);
     quads[i].high = times(quads[i].high, of_high);
   }
@@ -87,8 +87,8 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& pu
 
 extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     rope_cache(tl::u16* q, void* key_cache, void* value_cache, tl::u16* stored, const tl::u16* qkv, const float* cos,
-               const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon,
-               float key_factor, float value_factor) {
+               const float* sin, const int* slots, const float* query_norm, const float* key_norm,
+               const float* value_norm, float epsilon, float key_factor, float value_factor) {
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -115,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
       if (head >= kAllHeads) break;
       const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
       const float* weight = is_query ? query_norm : key_norm;
-      if (TL_NORM && !is_value) normalise(quads[n], weight, epsilon, lane);
+      if (TL_NORM && !is_value) normalise(quads[n], weight, TL_NORM == 1, epsilon, lane);
+      if (TL_VALUE_NORM && is_value) normalise(quads[n], value_norm, true, epsilon, lane);
       if (is_query) {
         u32* target = reinterpret_cast<u32*>(q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM);
         const auto put = [&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); };

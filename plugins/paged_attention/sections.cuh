@@ -1,14 +1,14 @@
-// The query heads that share a KV head are cut into sections of up to 16, which attend for themselves, so that their
-// rows fit in tiles. All sections of a KV head read the same keys.
+// The query heads that share a KV head are cut into sections of up to 16, or 8 if heads are wide, which attend for
+// themselves, so that their rows fit in tiles. All sections of a KV head read the same keys.
 //
-// Macros: TL_HEADS, TL_KV_HEADS.
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM.
 #pragma once
 
 #include "cuda/types.cuh"
 
 namespace tl {
 
-constexpr int kSharing = TL_HEADS / TL_KV_HEADS, kSections = ceil_div(kSharing, 16);
+constexpr int kSharing = TL_HEADS / TL_KV_HEADS, kSections = ceil_div(kSharing, TL_HEAD_DIM <= 256 ? 16 : 8);
 constexpr int kGroup = ceil_div(kSharing, kSections);  // heads of a section, but for the last of a KV head
 constexpr int kAllSections = TL_KV_HEADS * kSections;
 constexpr bool kIsRagged = kGroup * kSections != kSharing;  // whether the last section of a KV head has fewer heads

@@ -242,7 +242,9 @@ struct TileState {
   // Loads of 16-bit elements run ahead of the products that use them, because the latency of one warp matters: as many
   // as registers allow beside kUsed octets.
   static constexpr int kSteps = kDim / 16;
-  __device__ __forceinline__ static constexpr int batch(int used) { return min_of(kSteps, used > 2 ? 2 : 4); }
+  __device__ __forceinline__ static constexpr int batch(int used) {
+    return min_of(kSteps, kDim > 256 ? 1 : used > 2 ? 2 : 4);
+  }
 
   // Adds the products of queries and keys to scores.
   template <int kUsed>

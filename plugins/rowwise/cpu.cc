@@ -91,16 +91,21 @@ void combine(Operation operation, float* x, const float* y, std::int64_t count) 
   }
 }
 
-void run(const rowwise::Program& program, const KernelArgs& args, const Piece& piece) {
+void run(const rowwise::Program& program, std::int64_t x1_first, const KernelArgs& args, const Piece& piece) {
   alignas(64) float stack[rowwise::kMaxDepth][kPiece];
   const std::int64_t features = args.inputs[rowwise::kX0].shape[1], count = piece.count;
   const std::int64_t at = piece.row * features + piece.first;
+  const Tensor& x1 = args.inputs[rowwise::kX1];
   int depth = 0;
   for (int i = 0; i < program.size; ++i) {
     const auto [operation, index] = program.steps[i];
     switch (operation) {
       case Operation::kRow:
-        push_rows(args.inputs[rowwise::kX0 + index], at, count, stack[depth++]);
+        if (index == 1) {
+          push_rows(x1, piece.row * x1.shape[1] + x1_first + piece.first, count, stack[depth++]);
+        } else {
+          push_rows(args.inputs[rowwise::kX0 + index], at, count, stack[depth++]);
+        }
         break;
       case Operation::kVector:
         push(args.inputs[rowwise::kV0 + index].as<const float>() + piece.first, count, stack[depth++]);
@@ -128,7 +133,8 @@ void run(const rowwise::Program& program, const KernelArgs& args, const Piece& p
 }  // namespace
 
 void rowwise(const KernelArgs& args) {
-  const tl::rowwise::Program program = tl::rowwise::parse(tl::rowwise::attributes_of(args).program);
+  const auto attributes = tl::rowwise::attributes_of(args);
+  const tl::rowwise::Program program = tl::rowwise::parse(attributes.program);
   const Tensor& x = args.inputs[tl::rowwise::kX0];
   const std::int64_t features = x.shape[1], pieces_per_row = ceil_div(features, kPiece);
   const std::int64_t pieces = x.shape[0] * pieces_per_row;
@@ -136,7 +142,7 @@ void rowwise(const KernelArgs& args) {
     const std::int64_t last = min((task + 1) * kTaskPieces, pieces);
     for (std::int64_t piece = task * kTaskPieces; piece < last; ++piece) {
       const std::int64_t first = piece % pieces_per_row * kPiece;
-      run(program, args, {piece / pieces_per_row, first, min(kPiece, features - first)});
+      run(program, attributes.x1_first, args, {piece / pieces_per_row, first, min(kPiece, features - first)});
     }
   });
 }

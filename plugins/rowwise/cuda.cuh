@@ -5,6 +5,7 @@
 // weights, before the previous kernel ends. Launch: grid (rows, ceil(TL_FEATURES / (kElements * TL_THREADS))),
 // TL_THREADS threads. Macros: TL_EXPRESSION, TL_FEATURES, TL_AT_ONCE (elements that a load moves: 8, of which
 // TL_FEATURES then is a multiple, or 1), TL_THREADS, TL_ROWS and TL_VECTORS (how many there are of x and v),
+// TL_X1_PITCH (elements from a row of x(1) to the next),
 // TL_FLOAT_ROWS (bit i: x(i) is float32), TL_FLOAT_OUT (1: y is float32), TL_FP16.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
@@ -68,14 +69,15 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   });
   wait_for_previous_kernel();
   allow_next_kernel();
-  const u64 row = static_cast<u64>(blockIdx.x) * TL_FEATURES;
+  const u64 row = static_cast<u64>(blockIdx.x) * TL_FEATURES, row1 = static_cast<u64>(blockIdx.x) * TL_X1_PITCH;
   for_each_group([&](int i, int feature) {
 #pragma unroll
     for (int n = 0; n < TL_ROWS; ++n) {
+      const u64 at = (n == 1 ? row1 : row) + feature;
       if ((TL_FLOAT_ROWS >> n & 1) != 0) {
-        load<true>(rows[n], i, of_rows[n], row + feature);
+        load<true>(rows[n], i, of_rows[n], at);
       } else {
-        load<false>(rows[n], i, of_rows[n], row + feature);
+        load<false>(rows[n], i, of_rows[n], at);
       }
     }
   });

@@ -8,7 +8,7 @@ from trtllm_lite.common.vocabulary import UINT8
 from trtllm_lite.errors import BuildError
 
 from ..cuda.lowering import Lowering
-from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, Slice, features, kernel, launch
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
 _THREADS, _ELEMENTS_PER_THREAD = 256, 8
@@ -36,9 +36,9 @@ def expression(program: str) -> str:
     return evaluate(program, lambda word: f"TL_{word[0].upper()}({word[1:]})", _FUNCTIONS)
 
 
-def elements_at_once(features: int) -> int:
-    """How many elements of rows with so many a load moves."""
-    return _ELEMENTS_PER_THREAD if features % _ELEMENTS_PER_THREAD == 0 else 1
+def elements_at_once(*extents: int) -> int:
+    """How many elements of rows a load moves, if rows have so many, or begin at such places."""
+    return 1 if any(extent % _ELEMENTS_PER_THREAD for extent in extents) else _ELEMENTS_PER_THREAD
 
 
 def rowwise(
@@ -48,14 +48,20 @@ def rowwise(
     operands: Sequence[Buffer],
     vectors: Sequence[Buffer] = (),
     constants: Buffer | None = None,
+    x1_first: int = 0,
 ) -> Launch:
-    """y = program(operands, vectors, constants) for ``rows`` rows; operands and y are 16-bit or float32."""
+    """y = program(operands, vectors, constants) for ``rows`` rows; operands and y are 16-bit or float32.
+
+    Of the second operand columns from ``x1_first`` on are read.
+    """
     width = features(y)
+    pitch = features(operands[1]) if len(operands) > 1 else width
     half = next((buffer.dtype for buffer in (y, *operands) if buffer.dtype in DTYPE_FLAGS), "bfloat16")
     defines: dict[str, int | str] = {
         "TL_EXPRESSION": expression(program),
         "TL_FEATURES": width,
-        "TL_AT_ONCE": elements_at_once(width),
+        "TL_AT_ONCE": elements_at_once(width, pitch, x1_first),
+        "TL_X1_PITCH": pitch,
         "TL_THREADS": _THREADS,
         "TL_ROWS": len(operands),
         "TL_VECTORS": len(vectors),
@@ -64,7 +70,10 @@ def rowwise(
         "TL_FP16": DTYPE_FLAGS[half],
     }
     specialised = kernel("rowwise/cuda.cuh", "rowwise", _THREADS, 0, defines)
-    pointers = [*operands, *[None] * (MAX_ROWS - len(operands)), *vectors, *[None] * (MAX_VECTORS - len(vectors))]
+    places: list[Operand] = [*operands]
+    if x1_first:
+        places[1] = Slice(operands[1], Extent((4 if operands[1].dtype == "float32" else 2) * x1_first))
+    pointers = [*places, *[None] * (MAX_ROWS - len(operands)), *vectors, *[None] * (MAX_VECTORS - len(vectors))]
     return launch(specialised, (rows, -(-width // (_THREADS * _ELEMENTS_PER_THREAD))), y, *pointers, constants)
 
 
@@ -75,7 +84,8 @@ def lower(op: Lowering) -> list[Command]:
         raise BuildError("rows of bytes are given, which the kernels of GPUs do not read yet: build it for CPUs")
     vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]
     constants = op.optional_vector("constants")
-    return [rowwise(op.result("y"), op.attribute("program"), op.num_rows("y"), rows, vectors, constants)]
+    first = op.attribute("x1_first") if op.has("x1") else 0
+    return [rowwise(op.result("y"), op.attribute("program"), op.num_rows("y"), rows, vectors, constants, first)]
 
 
 def _names(letter: str, count: int) -> list[str]:

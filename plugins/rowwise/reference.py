@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import ACTIVATIONS
+from ..columns import columns
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
 _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
@@ -28,6 +29,8 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.
     """Rows [rows, features], vectors [features] and constants, as in ``schema.toml`` -> ``(y like x0,)`` float32."""
     first = {"x": 0, "v": MAX_ROWS}
     constants = inputs[MAX_ROWS + MAX_VECTORS]
+    if inputs[1] is not None:
+        inputs = [inputs[0], columns(inputs[1], int(attributes["x1_first"]), inputs[0].shape[1]), *inputs[2:]]
 
     def operand(word: str) -> np.ndarray:
         index = int(word[1:])

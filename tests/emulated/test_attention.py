@@ -58,6 +58,17 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
     check_decode(shape, LENGTHS["edges of blocks"], dtype, machine=Emulator())
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "new"), [(8, 1, 1), (4, 1, 3), (3, 1, 1), (11, 1, 1)])
+@pytest.mark.parametrize("batch", ["ragged", "edges of blocks"])
+def test_decode_wide_heads(heads: int, kv_heads: int, new: int, batch: str) -> None:
+    """Queries of a head_dim beyond 256 are in shared memory, as if there were drafts."""
+    lengths = [length + new for length in LENGTHS[batch]]
+    counts = [1 + number % new for number in range(len(lengths))]
+    how = {"new": counts, "num_new_tokens": new, "warps": 1, "machine": Emulator()}
+    for head_dim, window in ((512, 0), (288, 17)):
+        check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16, window, **how)
+
+
 # Many query heads share a key/value head: they are cut into sections, of which the last may have fewer heads.
 SECTIONS = pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(71, 1, 64), (34, 2, 16), (32, 1, 128)])
 
@@ -294,6 +305,15 @@ def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) ->
     check_prefill(shape, batch, torch.float16, wgmma=wgmma, machine=Emulator())
 
 
+@pytest.mark.parametrize(("step", "page"), [(32, 16), (16, 64)])
+@pytest.mark.parametrize("head_dim", [288, 512])
+def test_prefill_wide_heads(head_dim: int, step: int, page: int) -> None:
+    """Two warps share rows, and each makes half of the columns of the output."""
+    for heads, kv_heads, window in ((8, 1, 0), (3, 1, 17)):
+        shape, batch = attention_shape(heads, kv_heads, head_dim, page), BATCHES["mixed with decoding"]
+        check_prefill(shape, batch, torch.bfloat16, window, wgmma=False, mma_step=step, machine=Emulator())
+
+
 @pytest.mark.parametrize("head_dim", [112, 176, 240])
 def test_prefill_in_short_steps(head_dim: int) -> None:
     """Shared memory is small; the number of pieces in a step is not always a multiple of the number of threads."""
@@ -371,6 +391,13 @@ def test_rope_cache_of_a_part_of_each_head(head_dim: int, rotary_dim: int, norm:
 def test_rope_cache_with_norms_after_rope(head_dim: int, rotary_dim: int) -> None:
     shape = attention_shape(3, 1, head_dim, 16)
     check_rope_cache(shape, 19, norm=True, after_rope=True, rotary_dim=rotary_dim, machine=Emulator())
+
+
+@pytest.mark.parametrize("appends", [True, False])
+@pytest.mark.parametrize("head_dim", [80, 512])
+def test_rope_cache_with_norms_of_values(head_dim: int, appends: bool) -> None:
+    how = {"norm": True, "value_norm": True, "appends": appends, "machine": Emulator()}
+    check_rope_cache(attention_shape(8, 2, head_dim, 16), 19, **how)
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 0), (96, 48)])

@@ -114,7 +114,7 @@ class DecodeAttention:
         shared_bytes = shared_bytes or (160 * 1024 if many and heads.group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
         items = DecodeItems.of(heads, num_new_tokens)
-        items = DecodeItems(num_new_tokens, item_tokens or items.tokens)
+        items = DecodeItems(items.num_new_tokens, item_tokens or items.tokens)
         defines = heads.defines() | self.scores.defines() | items.defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_ITEMS": max_items, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
@@ -203,7 +203,7 @@ class PrefillAttention:
         num_new_tokens: int = 0,
         machine: Machine = GPU,
     ) -> None:
-        """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64 or 32.
+        """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64, 32 or 16.
 
         ``num_new_tokens``: with wgmma, the kernel is that of sequences of up to as many new tokens; 0: of any number.
 
@@ -217,7 +217,7 @@ class PrefillAttention:
         self.scores = _scores(shape, softcap, types, first_position, sinks, chunked, temperature)
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         heads = _heads(shape, dtype, types, y_scales)
-        rows, threads = 128 if self.wgmma or shape.head_dim <= 128 else 64, 128
+        rows, threads = 128 if self.wgmma or shape.head_dim <= 128 else 64, 128 if shape.head_dim <= 256 else 256
         if self.wgmma:
             shared_bytes, threads = wgmma_extents(heads, "decode" if num_new_tokens else "prefill")
         else:  # queries and two stages of keys and values

@@ -271,12 +271,15 @@ def check_rope_cache(
     rotary_dim: int | None = None,
     cache_dtype: torch.dtype | None = None,
     plain_keys: bool = False,
+    value_norm: bool = False,
+    appends: bool = True,
     machine: Machine = GPU,
 ) -> None:
     """Check the rotation of ``rows`` bfloat16 tokens, and their keys and values in random slots of a poisoned cache.
 
     ``rotary_dim`` elements of a head are rotated (default: all), before their ``norm`` if that is ``after_rope``.
-    ``cache_dtype`` and ``plain_keys`` as in :func:`check_decode`.
+    ``cache_dtype`` and ``plain_keys`` as in :func:`check_decode`. With ``value_norm`` values are normalised; unless the
+    layer ``appends``, there are queries alone.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
@@ -284,7 +287,7 @@ def check_rope_cache(
     rotated_dim = dim if rotary_dim is None else rotary_dim
     angles = torch.rand(rows, rotated_dim // 2, device=device) * 6.3
     slots = torch.randperm(blocks * page, device=device)[:rows].int()
-    norms = torch.randn(2, dim, device=device)
+    norms = torch.randn(3, dim, device=device)
     types = CacheTypes.of(dtype, cache_dtype, plain_keys)
     q, scales = torch.full((rows, heads, dim), POISON, device=device, dtype=types.queries), types.scales
     keys, values = types.poisoned(blocks, kv_heads, page, dim, device=device)
@@ -292,11 +295,14 @@ def check_rope_cache(
     of_layer = Heads(heads, kv_heads, dim, page, *names, stride, rotated_dim, key_dtype=NAMES[types.keys])
     defines = of_layer.rope_defines()
     defines |= {"TL_WARPS": 8, "TL_NORM": int(norm) * (2 if after_rope else 1), "TL_STORED": int(norm)}
+    defines |= {"TL_VALUE_NORM": int(value_norm), "TL_APPENDS": int(appends)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
     tables = (angles.cos(), angles.sin())
     factors = [1 / scale for scale in scales]
-    kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, *factors, grid=rows)
+    untouched = [bits(cache).clone() for cache in (keys, values)]
+    given = qkv if appends else qkv[:, :heads].contiguous()
+    kernel(q, keys, values, stored, given, *tables, slots, *norms, EPSILON, *factors, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
 
     def normed(rows: torch.Tensor) -> torch.Tensor:
@@ -310,9 +316,17 @@ def check_rope_cache(
     rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., rotated_dim:]], dim=-1)
     rotated = normed(rotated) if norm and after_rope else rotated
     assert_close(q, rotated[:, :heads])
+    if not appends:
+        assert all(torch.equal(bits(cache), before) for cache, before in zip((keys, values), untouched, strict=True))
+        return
     written = [beginnings(cache, kv_heads, page, dim) for cache in (keys, values)]
     assert_stored(written[0], slots, rotated[:, heads : heads + kv_heads], scales[0])
     unrotated = qkv[:, heads + kv_heads :]
+    if value_norm:
+        wide = unrotated.double()
+        normalised = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * norms[2].double()
+        assert_stored(written[1], slots, normalised, scales[1])
+        return
     found = assert_stored(written[1], slots, unrotated.double(), scales[1])
     if cache_dtype:  # the numbers include midpoints between two bytes, and numbers beyond the largest
         expected = rounded(unrotated.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)

@@ -65,12 +65,14 @@ def rope_cache(rows: int) -> None:
         "TL_BLOCK_BYTES": SHAPE.kv_heads * SHAPE.head_dim * SHAPE.page * 2,
         "TL_WARPS": 8,
         "TL_NORM": 0,
+        "TL_VALUE_NORM": 0,
+        "TL_APPENDS": 1,
         "TL_STORED": 0,
     }
     kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
 
     def launch(i: int) -> None:
-        kernel(q[i], keys[i], values[i], None, qkv[i], cos, sin, slots, None, None, 1e-5, 1.0, 1.0, grid=rows)
+        kernel(q[i], keys[i], values[i], None, qkv[i], cos, sin, slots, None, None, None, 1e-5, 1.0, 1.0, grid=rows)
 
     _report(f"rope_cache, {rows} rows", 4 * rows * SHAPE.qkv_features, launch)
 

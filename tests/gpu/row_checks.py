@@ -218,6 +218,7 @@ def check_rowwise(
         "TL_EXPRESSION": expression(program),
         "TL_FEATURES": features,
         "TL_AT_ONCE": elements_at_once(features),
+        "TL_X1_PITCH": features if operands[1] is None else operands[1].shape[1],
         "TL_THREADS": 64,
         "TL_ROWS": sum(x is not None for x in operands[:4]),
         "TL_VECTORS": sum(x is not None for x in operands[4:8]),

@@ -25,6 +25,7 @@ class AttentionShape:
     softcap: float = 0.0
     with_norm: bool = False
     norm_after_rope: int = 0
+    with_value_norm: bool = False
     with_sinks: bool = False
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     num_groups: int = 1  # tables of each sequence
@@ -48,6 +49,7 @@ class AttentionShape:
             "softcap": self.softcap,
             "norm_epsilon": 1e-6,
             "norm_after_rope": self.norm_after_rope,
+            "appends": 1,
             "key_scale": self.key_scale,
             "value_scale": self.value_scale,
         }
@@ -130,8 +132,8 @@ class Tokens:
         self.shape = shape
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
-        norms = rng.uniform(0.5, 1.5, (2, shape.head_dim)).astype(np.float32)
-        self.norms = list(norms) if shape.with_norm else [None, None]
+        norms = rng.uniform(0.5, 1.5, (3, shape.head_dim)).astype(np.float32)
+        self.norms = [*(norms[:2] if shape.with_norm else [None] * 2), norms[2] if shape.with_value_norm else None]
         # Some sinks are larger than the scores, some smaller.
         self.sinks = 4 * rng.standard_normal(shape.num_heads, np.float32) if shape.with_sinks else None
 

@@ -26,8 +26,10 @@ SHAPES = {
     "tail10": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=10, tokens_per_block=32),
     "tail24": AttentionShape(num_heads=3, num_kv_heads=3, head_dim=24, tokens_per_block=32),
     "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
+    "widest_of_all": AttentionShape(num_heads=8, num_kv_heads=1, head_dim=512, tokens_per_block=128),
     "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
     "norm_after_rope": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, norm_after_rope=1),
+    "value_norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, with_value_norm=True),
     "window": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37),
     "second_group": AttentionShape(num_heads=4, num_kv_heads=2, num_groups=2, cache_group=1),
     "windowed_group": AttentionShape(tokens_per_block=16, window=37, num_groups=3, cache_group=1),
@@ -98,7 +100,7 @@ def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest_of_all", "window"])
 def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
     """Keys and values are rounded once, when appended; y may differ where one is rounded to its other neighbour."""
     shape = SHAPES[name]
@@ -112,6 +114,22 @@ def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type)
             wide, exact = actual.astype(np.float32), expected[wanted].astype(np.float32)
             np.testing.assert_array_equal(np.isnan(wide), np.isnan(exact))
             np.testing.assert_allclose(wide, exact, rtol=2 * ROUNDING[np.dtype(dtype).name], atol=1e-6)
+
+
+def test_queries_alone_attend_to_what_an_earlier_layer_appended(isa: str) -> None:
+    shape = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, with_value_norm=True)
+    tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32)
+    alone = {**shape.attributes, "appends": 0}
+    for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)]):
+        inputs = tokens.inputs(cache, new_tokens)
+        expected = run("PagedAttention", inputs, shape.attributes, isa=isa)
+        qkv, *others = inputs
+        others[2:4] = expected["key_cache_out"], expected["value_cache_out"]
+        queries = [np.ascontiguousarray(qkv[:, : shape.num_heads * shape.head_dim]), *others]
+        outputs = run("PagedAttention", queries, alone, isa=isa)
+        for name in ("y", "key_cache_out", "value_cache_out"):
+            assert_same_bits(outputs[name], expected[name])
+        cache.append(new_tokens, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -134,7 +152,7 @@ def test_values_are_rounded_to_the_nearest(isa: str, dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
-@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest_of_all", "window"])
 def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
     """Keys rotate in float32 in the kernel and in float64 in the reference, so a few are rounded to a neighbour."""
     shape = SHAPES[name]
@@ -152,7 +170,7 @@ def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: ty
 
 @pytest.mark.parametrize("keys", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("values", EIGHT_BITS)
-@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest_of_all", "window"])
 def test_values_of_eight_bits_beside_plain_keys(isa: str, name: str, keys: type, values: type) -> None:
     """Keys have no scale, and a few of 16 bits are rounded to the other neighbour."""
     shape = SHAPES[name]

@@ -22,9 +22,9 @@ def inputs_of(rows: int, features: int) -> list[np.ndarray | None]:
 
 @pytest.mark.parametrize("word", ARITY)
 def test_every_operation(isa: str, word: str) -> None:
-    program = {"program": f"x0 x1 {word}" if ARITY[word] == 2 else f"x0 c1 add {word}"}
+    program = {"program": f"x0 x1 {word}" if ARITY[word] == 2 else f"x0 c1 add {word}", "x1_first": 0}
     if word in ("sqrt", "reciprocal"):
-        program = {"program": f"x0 {word}"}
+        program = {"program": f"x0 {word}", "x1_first": 0}
     inputs = inputs_of(3, 77)
     assert_close(run("Rowwise", inputs, program, isa=isa)["y"], reference("Rowwise", inputs, program)["y"])
 
@@ -34,7 +34,7 @@ def test_every_operation(isa: str, word: str) -> None:
 @pytest.mark.parametrize("program", [SOFTCAP, "x0 x1 v0 mul add c1 sub", "v0", DEEPEST])
 def test_matches_reference(isa: str, rows: int, features: int, program: str) -> None:
     inputs = inputs_of(rows, features)
-    attributes = {"program": program}
+    attributes = {"program": program, "x1_first": 0}
     actual = run("Rowwise", inputs, attributes, isa=isa)["y"]
     assert_close(actual, reference("Rowwise", inputs, attributes)["y"])
 
@@ -42,7 +42,7 @@ def test_matches_reference(isa: str, rows: int, features: int, program: str) -> 
 @pytest.mark.parametrize("features", [1, 7, 256, 257, 1031])
 @pytest.mark.parametrize("program", ["x0", "x0 c0 mul v0 add", "x1 x0 sub"])
 def test_bytes_are_numbers(isa: str, features: int, program: str) -> None:
-    inputs, attributes = inputs_of(3, features), {"program": program}
+    inputs, attributes = inputs_of(3, features), {"program": program, "x1_first": 0}
     inputs[0] = np.random.default_rng(features).integers(0, 256, (3, features)).astype(np.uint8)
     inputs[0][0, :1] = 255
     actual = run("Rowwise", inputs, attributes, isa=isa)["y"]
@@ -50,7 +50,7 @@ def test_bytes_are_numbers(isa: str, features: int, program: str) -> None:
 
 
 def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
-    inputs, attributes = inputs_of(70, 577), {"program": "x0 x1 mul c0 div tanh v0 mul gelu"}
+    inputs, attributes = inputs_of(70, 577), {"program": "x0 x1 mul c0 div tanh v0 mul gelu", "x1_first": 0}
     whole = run("Rowwise", inputs, attributes, isa=isa, num_threads=3)["y"]
     for row in (0, 33, 69):
         part = [None if x is None else x[row : row + 1] if x.ndim == 2 else x for x in inputs]
@@ -58,7 +58,7 @@ def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
 
 
 def test_touches_no_memory_past_its_operands(isa: str) -> None:
-    run_guarded("Rowwise", inputs_of(3, 277), {"program": "x0 x1 add v0 mul c1 mul"}, "row_major", isa)
+    run_guarded("Rowwise", inputs_of(3, 277), {"program": "x0 x1 add v0 mul c1 mul", "x1_first": 0}, "row_major", isa)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_touches_no_memory_past_its_operands(isa: str) -> None:
 )
 def test_refuses_a_program(program: str, problem: str) -> None:
     with pytest.raises(EngineError, match=problem):
-        run("Rowwise", inputs_of(2, 8), {"program": program})
+        run("Rowwise", inputs_of(2, 8), {"program": program, "x1_first": 0})

@@ -13,7 +13,7 @@ from itertools import accumulate, zip_longest
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, operands
+from trtllm_lite.builder.graph import attribute, dims, operands, stored_in
 from trtllm_lite.common.vocabulary import STATE
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import Cache, CacheGroup
@@ -74,14 +74,15 @@ def _check_alike(states: Iterable[_Layer], owners: Mapping[_Layer, Sequence[ir.N
 
 
 def caches_layer(node: ir.Node) -> bool:
-    """Return whether ``node`` updates caches of a layer."""
+    """Return whether ``node`` updates or reads caches of a layer."""
     return node.domain == DOMAIN and all_schemas()[node.op_type].caches_layer
 
 
 def layers_of(graph: ir.Graph) -> list[tuple[ir.Node, ...]]:
-    """Return the operators that update the caches of each layer, in order.
+    """Return the operators that update or read the caches of each layer, in order; the first updates them.
 
-    A recurrent layer has several. A layer with attention and states is listed twice, with the operators of each.
+    A recurrent layer has several, and so has attention whose caches later layers read. A layer with attention and
+    states is listed twice, with the operators of each.
     """
     layers: dict[tuple[int, str], list[ir.Node]] = {}
     for node in graph:
@@ -173,23 +174,24 @@ def groups_of_rank(groups: Sequence[CacheGroup], graph: ir.Graph) -> tuple[Cache
 
 
 def caches_of(nodes: Sequence[ir.Node]) -> tuple[str, tuple[Cache, ...]]:
-    """Return the kind of the caches that a layer's operators update, without its window, and what they keep.
+    """Return the kind of the caches of a layer's operators, without its window, and what they keep.
 
     The types are those in the graph: backends may choose others.
     """
-    kinds, caches = set(), []
+    kinds, caches = set(), dict[Cache, None]()
     for node in nodes:
         given = operands(node)
         for argument in all_schemas()[node.op_type].caches:
             kinds.add(argument.cache)
-            value = given[argument.name]
+            value = stored_in(given[argument.name])
             assert value.dtype is not None
             of_axes = list(zip(argument.shape, dims(value) or (), strict=True))
             extents = tuple(extent for axis, extent in of_axes if axis not in _OF_BLOCKS and isinstance(extent, int))
             assert len(extents) == sum(axis not in _OF_BLOCKS for axis, _ in of_axes)
             _, _, layer = str(value.name).rpartition(".")
-            caches.append(Cache(int(layer), argument.name, DTYPE_NAMES[value.dtype], extents))
-            assert caches[-1].tensor == value.name
+            kept = Cache(int(layer), argument.name, DTYPE_NAMES[value.dtype], extents)
+            assert kept.tensor == value.name
+            caches[kept] = None
     (kind,) = kinds
     assert kind is not None
     return kind, tuple(caches)

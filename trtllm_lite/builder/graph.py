@@ -152,7 +152,19 @@ def columns_read(node: ir.Node, argument: Argument) -> tuple[int, int]:
 def aliases_of(node: ir.Node) -> dict[int, int]:
     """Maps outputs of a fused node to the input whose storage they share, by position."""
     schema = all_schemas()[node.op_type]
-    return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
+    made = zip(schema.outputs, node.outputs, strict=False)
+    return {i: schema.input_index(o.alias) for i, (o, _) in enumerate(made) if o.alias is not None}
+
+
+def stored_in(value: ir.Value) -> ir.Value:
+    """The value in whose storage ``value`` lies: an input of the graph that fused nodes have updated, or itself."""
+    producer = value.producer()
+    source = None if producer is None else aliases_of(producer).get(producer.outputs.index(value))
+    if producer is None or source is None:
+        return value
+    updated = producer.inputs[source]
+    assert updated is not None
+    return stored_in(updated)
 
 
 def cache_kind(value: ir.Value) -> str | None:

@@ -94,18 +94,26 @@ class _Network:
         known = all(value in self.repeated or value.name == POSITION_IDS for value in computed)
         return known and not aliases_of(node) and decode_bytes(node) <= _MOST_REPEATED
 
+    def _is_read_behind(self, cut: int, value: ir.Value) -> bool:
+        return any(self.position[use.node] >= cut for use in value.uses())
+
     def _crossing(self, cut: int) -> list[ir.Value]:
         """The values that are sent if the operators from number ``cut`` on are in another stage, in their order."""
         found: dict[ir.Value, None] = {}
         for node in self.nodes[:cut]:
             for value in node.outputs:
-                is_read = any(self.position[use.node] >= cut for use in value.uses())
-                if is_read and value not in self.repeated and not _is_stored(value):
+                if self._is_read_behind(cut, value) and value not in self.repeated and not _is_stored(value):
                     found[sum_of_norm(value) or value] = None
         return list(found)
 
     def crossing_bytes(self, cut: int) -> int | None:
-        """The bytes that cross for each token; None if a value other than float rows of all tokens would cross."""
+        """The bytes that cross for each token; None if a value other than float rows of all tokens would cross.
+
+        Nor do caches cross that later layers read.
+        """
+        made = (value for node in self.nodes[:cut] for value in node.outputs)
+        if any(_is_stored(value) and self._is_read_behind(cut, value) for value in made):
+            return None
         total = 0
         for value in self.crossing(cut):
             rows, features = (*(dims(value) or ()), None, None)[:2]

@@ -72,14 +72,14 @@ def recognise(value: ir.Value) -> Rounding | None:
 
 
 def find_attentions(graph: ir.Graph) -> list[CachedAttention]:
-    """Every attention over caches, in the order of the graph."""
-    found = []
+    """Every attention that updates caches, in the order of the graph; later ones that read them are left out."""
+    found: dict[ir.Node, CachedAttention] = {}
     for node in graph:
         if node.op_type == "Attention":
             key, value = (made_by(without_sink(node.inputs[position]), "TensorScatter") for position in (1, 2))
             if key is not None and value is not None:
-                found.append(CachedAttention(str(node.name), (key, value)))
-    return found
+                found.setdefault(key, CachedAttention(str(node.name), (key, value)))
+    return list(found.values())
 
 
 def kv_cache_dtype_of(graph: ir.Graph, *, of_values: bool = False) -> str | None:

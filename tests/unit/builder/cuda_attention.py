@@ -81,6 +81,8 @@ def _append(
             [normalised(rotated[:, :heads], norms[0], norms[2]), normalised(rotated[:, heads:], norms[1], norms[2])], 1
         )
     at(query, np.float16 if macros["TL_KEY_TYPE"] else half, rows, heads, dim)[...] = rotated[:, :heads]
+    if not macros.get("TL_APPENDS", 1):
+        return
     places = at(slots, np.int32, rows)
     new = (rotated[:, heads:], qkv[:, heads + kv_heads :])
     for kind, cache, heads_of, factor in zip(KINDS, (keys, values), new, factors, strict=True):
@@ -180,16 +182,20 @@ def rope_cache(
     slots: Pointer,
     query_norm: Pointer | None,
     key_norm: Pointer | None,
+    value_norm: Pointer | None,
     epsilon: float,
     *factors: float,
 ) -> None:
     heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
-    shape = (grid[0], heads + 2 * kv_heads, macros["TL_HEAD_DIM"])
+    shape = (grid[0], heads + 2 * kv_heads * macros["TL_APPENDS"], macros["TL_HEAD_DIM"])
     rows = at(qkv, half_type(macros), *shape).astype(np.float64)
     if macros["TL_NORM"] == 1:
         rows[:, :heads] = normalised(rows[:, :heads], query_norm, epsilon)
+    if macros["TL_NORM"] == 1 and macros["TL_APPENDS"]:
         both = slice(heads, heads + kv_heads)
         rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
+    if macros["TL_VALUE_NORM"]:
+        rows[:, heads + kv_heads :] = normalised(rows[:, heads + kv_heads :], value_norm, epsilon)
     last = (query_norm, key_norm, epsilon) if macros["TL_NORM"] == 2 else None
     _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]), last)
     if macros["TL_STORED"]:

@@ -329,7 +329,8 @@ def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -
 
     def row(index: int) -> np.ndarray:
         dtype = np.float32 if macros["TL_FLOAT_ROWS"] >> index & 1 else half
-        return at(rows[index], dtype, *shape).astype(np.float64)
+        pitch = macros["TL_X1_PITCH"] if index == 1 else shape[1]
+        return columns_at(rows[index], dtype, *shape, pitch).astype(np.float64)
 
     names = {
         "TL_X": row,

@@ -202,7 +202,8 @@ def grouped_rms_norm(
 ) -> None:
     half, shape, groups = half_type(macros), (grid[0], macros["TL_FEATURES"]), macros["TL_GROUPS"]
     assert grid[1] == groups
-    gates = columns_at(gate, half, *shape, macros["TL_GATE_PITCH"])
+    pitch = macros["TL_GATE_PITCH"]
+    gates = columns_at(gate, half, *shape, pitch) if pitch else None
     operands = [at(x, half, *shape), gates, at(weight, np.float32, groups, shape[1] // groups)]
     order = "gate_first" if macros["TL_GATE_FIRST"] else "gate_last"
     (at(y, half, *shape)[...],) = normalise_groups(operands, {"order": order, "epsilon": epsilon, "gate_first": 0})

@@ -152,7 +152,8 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/qkv_tiled.cuh": TILED
     | HEADS
     | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1, "TL_CACHE_TYPE": 1},
-    "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
+    "paged_attention/rope_cache.cuh": HEADS
+    | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1, "TL_VALUE_NORM": 1, "TL_APPENDS": 1},
     "paged_attention/widen.cuh": HEADS | {"TL_CACHE_TYPE": 1, "TL_FP16": 1, "TL_WIDE_TOKENS": 1024},
     "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
@@ -192,6 +193,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
         "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),
         "TL_FEATURES": 4096,
         "TL_AT_ONCE": 8,
+        "TL_X1_PITCH": 4096,
         "TL_THREADS": 256,
         "TL_ROWS": 3,
         "TL_VECTORS": 1,
@@ -379,7 +381,7 @@ def test_attention_over_values_of_bytes_beside_plain_keys_compiles(
         "decode.cuh": attends
         | {"TL_WARPS": 4, "TL_MAX_ITEMS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 5, "TL_ITEM_TOKENS": 3},
         "prefill_wgmma.cuh": attends | sizes,
-        "rope_cache.cuh": stores | {"TL_WARPS": 8, "TL_NORM": 1, "TL_STORED": 1},
+        "rope_cache.cuh": stores | {"TL_WARPS": 8, "TL_NORM": 1, "TL_STORED": 1, "TL_VALUE_NORM": 0, "TL_APPENDS": 1},
         "widen.cuh": dict(widening(heads, scores).defines),
         **{name: KERNELS[f"paged_attention/{name}"] | stores for name in ("qkv.cuh", "qkv_tiled.cuh")},
     }

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.structure import find, insert_after, operators, run_until, set_attribute, set_input
-from trtllm_lite.builder.graph import dims
+from trtllm_lite.builder.graph import dims, operands
 from trtllm_lite.quantize.calibration.statistics import placeholder
 from trtllm_lite.quantize.kv_cache import find_attentions
 from trtllm_lite.quantize.network import Recipe, quantize_network
@@ -30,8 +30,9 @@ def test_sinks_are_an_input() -> None:
     model, _ = run_until("paged_attention", "sinks")
     for layer in range(2):
         node = find(model, f"layers.{layer}.attention")
-        assert node.inputs[10].name == f"model.layers.{layer}.self_attn.sinks"
-        assert dims(node.inputs[10]) == (6,)
+        sinks = operands(node)["sinks"]
+        assert sinks.name == f"model.layers.{layer}.self_attn.sinks"
+        assert dims(sinks) == (6,)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,7 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "softcap": 30.0,
         "norm_epsilon": 0.25,
         "norm_after_rope": 0,
+        "appends": 1,
         "key_scale": 1.0,
         "value_scale": 1.0,
     }
@@ -169,4 +171,4 @@ def test_an_operator_in_the_middle_stays() -> None:
 
 def test_norms_with_different_epsilons_stay() -> None:
     model = set_attribute(network("qwen3"), "layers.0.attention.q.norm", epsilon=0.25)
-    assert _reason(model) == "the norms of query and key differ in epsilon"
+    assert _reason(model) == "the norms of query, key and value differ in epsilon"

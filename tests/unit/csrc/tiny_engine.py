@@ -152,6 +152,7 @@ ATTENTION: dict[str, float | str] = {
     "softcap": 0.0,
     "norm_epsilon": 0.0,
     "norm_after_rope": 0,
+    "appends": 1,
     "key_scale": 1.0,
     "value_scale": 1.0,
 }

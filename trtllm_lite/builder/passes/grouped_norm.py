@@ -1,12 +1,13 @@
-"""Fuses norms of groups of features, with their gates (GroupedNorm of network/mamba2.py), into GroupedRmsNorm.
+"""Fuses norms of groups of features (network/mamba2.py, network/layer_inputs.py) into GroupedRmsNorm.
 
-The norm: packed rows -> unpack -> Reshape to groups -> RMSNormalization -> Reshape -> pack -> Mul with a weight for
-each feature. The gate: Mul with Swish, before the norm or after it.
+The norm: packed rows -> unpack -> Reshape to groups -> RMSNormalization -> Reshape -> pack, perhaps -> Mul with a
+weight for each feature. The gate, if there is one: Mul with Swish, before the norm or after it.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -33,10 +34,10 @@ _FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class _Norm:
-    """The norm of packed ``x`` in groups, with the ``weights`` of a group's features and of all; ``last`` scales."""
+    """The norm of packed ``x`` in groups, with ``weights`` of a group's features, perhaps of all; ``last`` ends it."""
 
     x: ir.Value
-    weights: tuple[ir.Value, ir.Value]
+    weights: tuple[ir.Value, ...]
     groups: int
     size: int
     epsilon: float
@@ -45,10 +46,10 @@ class _Norm:
 
 @dataclass(frozen=True)
 class _Gate:
-    """What is normalised, ``x``, and what SiLU is applied to; ``last`` makes the results."""
+    """What is normalised, ``x``, and what SiLU is applied to, if there is a gate; ``last`` makes the results."""
 
     x: ir.Value
-    gate: ir.Value
+    gate: ir.Value | None
     order: str
     last: ir.Node
 
@@ -74,35 +75,37 @@ def _rewrite(graph: ir.Graph) -> Iterator[Decision]:
 
 
 def _match_norm(norm: ir.Node, merge: ir.Node) -> _Norm:
-    """The norm and the Mul behind it, which comes after the Reshape ``merge``. Raises MismatchError."""
+    """The norm and the Mul behind it, if there is one, after the Reshape ``merge``. Raises MismatchError."""
     split = produced_by(norm.inputs[0], "Reshape")
     assert split is not None
     shape, of_group = integers(split.inputs[1]), norm.inputs[1]
     nodes, value = [], merge.outputs[0]
-    for op_type in ("Flatten", "Gather", "Mul"):
+    for op_type in ("Flatten", "Gather"):
         user = only_user(value)
-        expect(user is not None and user.op_type == op_type, "its features have no weights of their own")
+        expect(user is not None and user.op_type == op_type, "the norm is not over groups of features")
         assert user is not None
         nodes.append(user)
         value = user.outputs[0]
-    flatten, gather, mul = nodes
+    flatten, gather = nodes
     is_merged = integers(merge.inputs[1]) == [0, 0, -1] and attribute(flatten, "axis", 1) == 2 and is_packing(gather)
     is_split = shape is not None and len(shape) == 4 and shape[:2] == [0, 0] and min(shape[2:]) > 0
     expect(is_merged and is_split and attribute(norm, "axis", -1) in (-1, 3), "the norm is not over groups of features")
     assert shape is not None
     groups, size = shape[2:]
-    of_all = next((operand for operand in mul.inputs if operand is not gather.outputs[0]), None)
-    are_weights = weight_tensor(of_all) is not None and weight_tensor(of_group) is not None
-    fit = are_weights and dims(of_all) == (groups * size,) and dims(of_group) == (size,)
-    expect(fit, "its features have no weights of their own")
+    is_vector = weight_tensor(of_group) is not None and dims(of_group) == (size,)
+    expect(is_vector, "the features of a group have no weights")
     assert of_group is not None
+    x, epsilon = match_unpacked(split.inputs[0], "input of the norm"), float(attribute(norm, "epsilon", 1e-5))
+    mul = only_user(value)
+    of_all = next((operand for operand in mul.inputs if operand is not value), None) if mul is not None else None
+    if mul is None or mul.op_type != "Mul" or weight_tensor(of_all) is None or dims(of_all) != (groups * size,):
+        return _Norm(x, (of_group,), groups, size, epsilon, gather)
     assert of_all is not None
-    x = match_unpacked(split.inputs[0], "input of the norm")
-    return _Norm(x, (of_group, of_all), groups, size, float(attribute(norm, "epsilon", 1e-5)), mul)
+    return _Norm(x, (of_group, of_all), groups, size, epsilon, mul)
 
 
 def _match_gate(norm: _Norm) -> _Gate:
-    """The gate of ``norm``, which multiplies before it or after it. Raises MismatchError."""
+    """The gate of ``norm``, which multiplies before it or after it, or none."""
     before, after = produced_by(norm.x, "Mul"), only_user(norm.last.outputs[0])
     if before is not None:
         for x, gate in (before.inputs, reversed(before.inputs)):
@@ -112,7 +115,7 @@ def _match_gate(norm: _Norm) -> _Gate:
         gates = [_gate_source(value) for value in after.inputs if value is not norm.last.outputs[0]]
         if gates and gates[0] is not None:
             return _Gate(norm.x, gates[0], "gate_last", after)
-    raise MismatchError("its input or its result is not multiplied by SiLU of a gate")
+    return _Gate(norm.x, None, "gate_last", norm.last)
 
 
 def _gate_source(value: ir.Value | None) -> ir.Value | None:
@@ -123,16 +126,15 @@ def _gate_source(value: ir.Value | None) -> ir.Value | None:
 
 def _matrix(graph: ir.Graph, norm: _Norm) -> ir.Value:
     """The weights of all features as a matrix [groups, size]."""
-    of_group, of_all = (weight_tensor(value) for value in norm.weights)
-    assert of_group is not None
-    assert of_all is not None
+    tensors = [tensor for value in norm.weights if (tensor := weight_tensor(value)) is not None]
 
     def load() -> NDArray:
-        product: NDArray = of_all.numpy().reshape(norm.groups, norm.size) * of_group.numpy()
+        product = np.ones((norm.groups, norm.size), np.float32)
+        for tensor in tensors:
+            product *= tensor.numpy().reshape(-1, norm.size)
         return product
 
-    name = f"{norm.last.name}.matrix"
-    return add_initializer(graph, name, lazy(load, _FLOAT, (norm.groups, norm.size), [of_all, of_group]))
+    return add_initializer(graph, f"{norm.last.name}.matrix", lazy(load, _FLOAT, (norm.groups, norm.size), tensors))
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """Fuses elementwise operators over packed rows that no other pass has fused into Rowwise, one node for each chain.
 
-A chain is a tree of operators whose inner results no other operator reads. An operator without a kernel of its own thus
+A chain is a tree of operators whose inner results no other operator reads. A part of wider rows that a Split makes is
+read in place. An operator without a kernel of its own thus
 costs at most one read and write of its rows. Every chain is listed as not fused, with its cost.
 """
 
@@ -11,9 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
+    attribute,
     dims,
+    features_of,
     fused_node,
     only_user,
+    produced_by,
+    remove_dead,
     replace_value,
     scalar_constant,
     site,
@@ -54,7 +59,7 @@ class _Chain:
 
     def operands(self) -> tuple[list[ir.Value], list[ir.Value], list[float]]:
         """The rows, vectors and constants of the expression, each once."""
-        values = list(dict.fromkeys(item for item in self.items if isinstance(item, ir.Value)))
+        values = _with_part_second(list(dict.fromkeys(item for item in self.items if isinstance(item, ir.Value))))
         constants = list(dict.fromkeys(item for item in self.items if isinstance(item, float)))
         is_vector = {value: len(dims(value) or ()) == 1 for value in values}
         return [v for v in values if not is_vector[v]], [v for v in values if is_vector[v]], constants
@@ -84,6 +89,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
         taken.update(chain.nodes)
         decisions.append(Decision(site(node), False, _cost(chain, node)))
         _fuse(graph, node, chain)
+    remove_dead(graph)
     return decisions[::-1]
 
 
@@ -151,15 +157,37 @@ def _cost(chain: _Chain, node: ir.Node) -> str:
 
 def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
     rows, vectors, constants = chain.operands()
+    part = _part_of_rows(rows)
     inputs = {f"x{i}": value for i, value in enumerate(rows)} | {f"v{i}": value for i, value in enumerate(vectors)}
+    if part is not None:
+        inputs["x1"] = part[0]
     if constants:
         tensor = ir.tensor(np.array(constants, np.float32), name=f"{node.name}.constants")
         inputs["constants"] = add_initializer(graph, f"{node.name}.constants", tensor)
     result = node.outputs[0]
     output = value_of(f"{node.name}.rowwise", ir.DataType.FLOAT, dims(result) or ())
-    program = {"program": " ".join(chain.words())}
+    first = 0 if part is None else part[1]
+    program: dict[str, int | float | str] = {"program": " ".join(chain.words()), "x1_first": first}
     graph.insert_before(node, fused_node("Rowwise", str(node.name), inputs, {"y": output}, program))
     replace_value(result, output)
+
+
+def _with_part_second(values: list[ir.Value]) -> list[ir.Value]:
+    """The rows and vectors, with the first part of wider rows, if there is one, after other rows."""
+    part = next((value for value in values if produced_by(value, "Split") is not None), None)
+    others = [value for value in values if value is not part and len(dims(value) or ()) == 2]
+    if part is None or not others:
+        return values
+    return [others[0], part, *(value for value in values if value not in (others[0], part))]
+
+
+def _part_of_rows(rows: Sequence[ir.Value]) -> tuple[ir.Value, int] | None:
+    """The wider rows of which x1 is a part, and the part's first column."""
+    split = produced_by(rows[1], "Split") if len(rows) > 1 else None
+    if split is None or attribute(split, "axis", 0) not in (-1, 1) or split.inputs[0] is None:
+        return None
+    number = split.outputs.index(rows[1])
+    return split.inputs[0], sum(features_of(part) for part in split.outputs[:number])
 
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:

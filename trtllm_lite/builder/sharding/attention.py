@@ -18,7 +18,9 @@ def share(rank: Rank, node: ir.Node) -> None:
     num_heads = attribute(node, "num_heads") // rank.tp_size
     num_kv_heads, head_dim = _kv_shape(rank, node)
     node.attributes["num_heads"] = ir.AttrInt64("num_heads", num_heads)
-    for value in (given["key_cache"], given["value_cache"], made["key_cache_out"], made["value_cache_out"]):
+    for value in (given["key_cache"], given["value_cache"], *map(made.get, ("key_cache_out", "value_cache_out"))):
+        if value is None:
+            continue
         shape = list(rank.whole_dims(value))
         shape[1] = _own_kv_heads(rank, num_kv_heads)
         rank.reshape(value, shape)
@@ -30,7 +32,10 @@ def share(rank: Rank, node: ir.Node) -> None:
 
 
 def heads(rank: Rank, attention: ir.Node) -> list[Range]:
-    """The features of the rank's heads: queries, keys, values. Several ranks may have the same key/value head."""
+    """The features of the rank's heads: queries, keys, values. Several ranks may have the same key/value head.
+
+    A layer that appends nothing to a cache has queries alone.
+    """
     num_heads = attribute(attention, "num_heads")
     num_kv_heads, head_dim = _kv_shape(rank, attention)
     if num_heads % rank.tp_size:
@@ -40,7 +45,7 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
         problem = f"{num_kv_heads} key/value heads cannot be split or repeated"
         raise uneven_heads(rank, attention, problem, num_heads, num_kv_heads)
     ranges = [rank.own(num_heads // rank.tp_size)]
-    for behind in (num_heads, num_heads + num_kv_heads):
+    for behind in (num_heads, num_heads + num_kv_heads) if attribute(attention, "appends", 1) else ():
         ranges.append((behind + own_kv[0], behind + own_kv[1]))
     return [(start * head_dim, stop * head_dim) for start, stop in ranges]
 

@@ -155,7 +155,10 @@ def follow(rank: Rank, node: ir.Node) -> None:
     ranges = rank.part_of_inputs(node)
     if node.op_type == "Rowwise":
         for name, value in operands(node).items():
-            if name.startswith("x") and not rank.has_part_of(value):
+            if name == "x1" and not rank.has_part_of(value) and len(ranges) == 1:
+                first = attribute(node, "x1_first") + ranges[0][0]
+                node.attributes["x1_first"] = ir.AttrInt64("x1_first", first)
+            elif name.startswith("x") and not rank.has_part_of(value):
                 raise rank.refusal(node, "it reads features that the ranks split, and others that they do not")
             if name.startswith("v"):
                 rank.cut(value, -1, ranges)

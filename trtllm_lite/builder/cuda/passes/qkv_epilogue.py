@@ -25,9 +25,9 @@ def _joined(attention: Op, linear: Op) -> Op:
 
 
 def _product(attention: Op, links: Links) -> Op | None:
-    if attention.kind != "PagedAttention" or {"query_norm", "key_norm"} & attention.inputs.keys():
+    if attention.kind != "PagedAttention" or {"query_norm", "key_norm", "value_norm"} & attention.inputs.keys():
         return None
-    if "stored" in attention.outputs:
+    if "stored" in attention.outputs or not attention.attributes["appends"]:
         return None
     linear = links.producer(attention.inputs["qkv"], "Linear")
     if linear is None or links.only_reader(attention.inputs["qkv"]) is not attention:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
+from trtllm_lite.builder.graph import dims
 
 _SUM = "x0 x1 add"  # the program of Rowwise
 
@@ -37,6 +38,8 @@ def product_of(links: Links, op: Op, operand: str) -> Op | None:
 def _product(op: Op, links: Links) -> Op | None:
     """Return the product whose epilogue can do what ``op`` does."""
     if op.kind != "Rowwise" or op.attributes["program"] != _SUM or op.outputs["y"].is_graph_output():
+        return None
+    if dims(op.inputs["x1"]) != dims(op.outputs["y"]):  # columns of wider rows
         return None
     found = [product for name in ("x1", "x0") if (product := product_of(links, op, name)) is not None]
     return next((product for product in found if product.kind == "GroupedLinear"), next(iter(found), None))
