@@ -26,7 +26,7 @@ from transformers.pytorch_utils import Conv1D
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # available from every source, and on GPUs
 NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *FAMILIES,
-    *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
+    *("gpt2", "phi3", "gemma2", "gemma3", "gemma4", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
@@ -97,6 +97,17 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "gemma4": {
+        **{"head_dim": 14, "global_head_dim": 28, "sliding_window": 7, "tie_word_embeddings": True},
+        **{"num_hidden_layers": 6, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+        **{"hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": VOCAB_SIZE, "final_logit_softcapping": 4.0},
+        **{"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.25},
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
@@ -300,7 +311,7 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": {**_DELTA, **_SHARED_EXPERT},
 }
 _MODEL_TYPES = {
-    **{"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"},
+    **{"gemma3": "gemma3_text", "gemma4": "gemma4_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"},
     **{family: f"{family}_text" for family in ("qwen3_5", "qwen3_5_moe")},
 }
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
@@ -365,19 +376,23 @@ def tiny_model(
                 parameter.copy_(noise * 0.5)
             elif name.endswith("sinks"):
                 parameter.copy_(noise * 2)
+            elif family.startswith("gemma4") and name.endswith("q_norm.weight"):  # which scales scores, as nothing else
+                parameter.copy_((1 + noise * 0.2) * parameter.shape[-1] ** -0.5)
             else:
                 parameter.copy_((0 if _adds_one(family, name) else 1) + noise * 0.2)
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator, device=device) * 0.1)
+            elif name.endswith("layer_scalar"):
+                buffer.copy_(1 + torch.randn(buffer.shape, generator=generator, device=device) * 0.2)
     return model.eval()
 
 
 def _adds_one(family: str, norm: str) -> bool:
     """Whether the model adds 1 to the weight of the norm."""
     of_delta = family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight")
-    return family.startswith("gemma") or family == "nemotron" or of_delta
+    return family in ("gemma", "gemma2", "gemma3") or family == "nemotron" or of_delta
 
 
 def is_router(parameter: str) -> bool:

@@ -264,6 +264,14 @@ CASES |= {
 CASES |= {
     "gemma": ("gemma", {}),
     "gemma-untied-biased": ("gemma", {"tie_word_embeddings": False, "attention_bias": True, "hidden_act": "gelu"}),
+    "gemma4": ("gemma4", {}),
+    "gemma4-unshared-biased-untied": (
+        "gemma4",
+        {
+            **{"num_kv_shared_layers": 0, "attention_k_eq_v": False, "hidden_size_per_layer_input": 0},
+            **{"attention_bias": True, "tie_word_embeddings": False, "rope_parameters": None, "layer_types": None},
+        },
+    ),
     "cohere2": ("cohere2", {}),
     "cohere2-usual-layers": (
         "cohere2",

@@ -45,19 +45,23 @@ class Attention:
     0 it sees all keys up to its own. With ``chunked``, sequences are cut into chunks of ``window`` positions, and a
     query sees the keys of its own chunk. Queries from ``first_position`` on see no key before that position (not
     combined with a window). ``softcap`` bounds scores to softcap * tanh(score / softcap); with 0 they are not bounded.
-    ``temperature`` scales queries by their position. ``sinks`` give each head one more key, whose value is zero. The
-    heads' results are multiplied by sigmoid(``gate`` x), if that is given (arXiv 2505.06708).
+    ``value_norm`` applies to each value head. ``temperature`` scales queries by their position. ``sinks`` give each
+    head one more key, whose value is zero. The heads' results are multiplied by sigmoid(``gate`` x), if that is given
+    (arXiv 2505.06708).
+
+    Without ``key`` and ``value``, queries attend to the keys and values of the layer with the number ``cache_of``.
     """
 
     query: Linear
-    key: Linear
-    value: Linear
+    key: Linear | None
+    value: Linear | None
     output: Linear
     heads: Heads
     scale: float | None = None
     rope: Rope | None = None
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
     norms_all_heads: bool = False
     norms_after_rope: bool = False
     window: int = 0
@@ -67,12 +71,18 @@ class Attention:
     temperature: Temperature | None = None
     sinks: Sinks | None = None
     gate: Linear | None = None
+    cache_of: int | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
         graph = context.graph
-        query, key, value = self.query(graph, x, "q_proj"), self.key(graph, x, "k_proj"), self.value(graph, x, "v_proj")
+        query = self.query(graph, x, "q_proj")
         gate = None if self.gate is None else self.gate(graph, x, "gate_proj")
+        if self.key is None or self.value is None:
+            assert self.cache_of is not None
+            heads = self._query_heads(context, query)
+            return self._finish(context, heads, context.cache_of(self.cache_of), gate)
+        key, value = self.key(graph, x, "k_proj"), self.value(graph, x, "v_proj")
         return self.mix(context, query, key, value, gate)
 
     def mix(
@@ -81,17 +91,30 @@ class Attention:
         """Attend with projections [batch, seq, heads * head_dim], multiply by the gate, and project the result."""
         graph, heads = context.graph, self.heads
         context.open_cache(heads.num_kv_heads, (heads.head_dim, heads.head_dim))
-        norms = (None, None) if self.norms_after_rope else (self.query_norm, self.key_norm)
-        query = self._split(graph, query, heads.num_heads, "q", norms[0])
-        key = self._split(graph, key, heads.num_kv_heads, "k", norms[1])
-        value = self._split(graph, value, heads.num_kv_heads, "v", None)
+        query = self._query_heads(context, query)
+        key = self._rotated(context, key, heads.num_kv_heads, "k", self.key_norm)
+        value = self._split(graph, value, heads.num_kv_heads, "v", self.value_norm)
+        return self._finish(context, query, context.extend_cache((key, value)), gate)
+
+    def _query_heads(self, context: DecoderContext, query: ir.Value) -> ir.Value:
+        return self._rotated(context, query, self.heads.num_heads, "q", self.query_norm)
+
+    def _rotated(
+        self, context: DecoderContext, projected: ir.Value, heads: int, role: str, norm: Norm | None
+    ) -> ir.Value:
+        """The heads [batch, heads, seq, head_dim], normalised and rotated."""
+        graph = context.graph
+        split = self._split(graph, projected, heads, role, None if self.norms_after_rope else norm)
         if self.rope is not None:
-            query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
-            key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
-        if self.norms_after_rope and self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(graph, query, "q_norm"), self.key_norm(graph, key, "k_norm")
-        keys, values = context.extend_cache((key, value))
-        merged = merge_heads(graph, self._attend(context, query, keys, values))
+            split = rotate_heads(context, split, self.rope, self.heads.head_dim, f"{role}_rope")
+        return norm(graph, split, f"{role}_norm") if self.norms_after_rope and norm is not None else split
+
+    def _finish(
+        self, context: DecoderContext, query: ir.Value, cache: tuple[ir.Value, ir.Value], gate: ir.Value | None
+    ) -> ir.Value:
+        """Attend to the keys and values in ``cache``, multiply by the gate, and project the result."""
+        graph = context.graph
+        merged = merge_heads(graph, self._attend(context, query, *cache))
         if gate is not None:
             merged = graph.op("Mul", [merged, graph.op("Sigmoid", [gate], "gate")], "gated")
         return self.output(graph, merged, "o_proj")

@@ -76,6 +76,7 @@ class DecoderContext(NetworkContext):
         self._cache = cache
         self.past_lens = declare("past_lens", _INT64, ("batch",))
         self.features: ir.Value | None = None  # features of previous tokens, in the network of a drafting head
+        self.layer_inputs: list[ir.Value] = []  # for each layer, if the model has inputs of layers
         self.layer = 0  # the number of the layer that is being made, which is in the names of what it keeps
         self.past: list[ir.Value] = []  # what layers keep, in their order
         self.present: list[ir.Value] = []
@@ -100,6 +101,12 @@ class DecoderContext(NetworkContext):
             present.type, present.shape = past.type, past.shape
             self.present.append(present)
         return self.present[-2], self.present[-1]
+
+    def cache_of(self, layer: int) -> tuple[ir.Value, ir.Value]:
+        """The keys and values that an earlier ``layer`` with attention keeps, those of this step included."""
+        present = {value.name: value for value in self.present}
+        key, value = (present[f"present_{what}.{layer}"] for what in LAYER_CACHES[ATTENTION])
+        return key, value
 
     def open_state(self, kind: str, *shapes: tuple[int, ...]) -> list[ir.Value]:
         """Declare the state of the layer, of one of the kinds WITH_STATES; returns its parts.

@@ -81,7 +81,7 @@ class FeatureLayer:
 
     def _attend(self, context: DecoderContext, embedded: ir.Value, normed: ir.Value) -> ir.Value:
         graph, own = context.graph, self.attention
-        weights = [linear.weight for linear in (own.query, own.key, own.value)]
+        weights = [linear.weight for linear in (own.query, own.key, own.value) if linear is not None]
         wide = weights[0].shape[1]
         of_embedding, of_feature = (
             Linear(Concat(tuple(weight.slice(start, start + wide // 2, axis=1) for weight in weights)))

@@ -226,6 +226,20 @@ class Affine(OfOne):
 
 
 @dataclass(frozen=True)
+class Filled(OfOne):
+    """A vector of ``size`` times the only element of the operand [1]."""
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size,)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return np.full(self.size, self.operand.evaluate(read))
+
+
+@dataclass(frozen=True)
 class MovedRows(_OfSeveral):
     """The rows of the first operand [rows, size], to each of which is added what the second has more than the third.
 

@@ -53,6 +53,9 @@ PARAMETERS = {
     "seed-oss-36b": 36_151_104_512,
     "apertus-8b": 8_055_402_496,  # factors of activations for each feature
     "hunyuan-0.5b": 463_512_576,
+    # With a factor of each layer for every feature, and norms of values, all 1, which layers of a kind share.
+    "gemma-4-e2b": 4_628_569_344 + 35 * 1536 + 256 + 512,
+    "gemma-4-31b": 30_697_345_280 + 60 * 5376 + 256 + 512,
     "afm-4.5b": 4_619_184_640,
     "minitron-4b": 4_190_509_056,
     "stablelm-2-12b": 12_143_185_920,

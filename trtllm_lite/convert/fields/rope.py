@@ -1,9 +1,10 @@
 """Reads the config keys of rotary position embeddings, as spelled in transformers 5 and in older versions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.fields.rope_types import ORIGINAL, USUAL_ROPE, RopeDefaults, RopeSizes, read_type
+from trtllm_lite.convert.fields.rope_types import ORIGINAL, PROPORTIONAL, USUAL_ROPE, RopeDefaults, RopeSizes, read_type
 from trtllm_lite.errors import shown
 from trtllm_lite.network.rope import Rope
 
@@ -26,14 +27,14 @@ def read_ropes_by_layer_type(
     max_positions: int,
     thetas: dict[str, tuple[str, float]],
     part: float | None = None,
+    head_dims: Mapping[str, int] | None = None,
 ) -> dict[str, Rope]:
     """RoPE of each kind of layer; ``thetas`` maps a kind to the key of its theta in old configs and to its default.
 
     ``part`` is the share of every head that is rotated by default; None means whole heads, which no config may change.
-
-    ``rope_parameters`` has an object for every kind; the ``rope_scaling`` of old configs concerns full attention alone.
+    ``head_dims`` has the sizes of heads of kinds where these are not ``head_dim``. ``rope_parameters`` has an object
+    for every kind; the ``rope_scaling`` of old configs concerns full attention alone.
     """
-    sizes = RopeSizes(head_dim, max_positions, None)
     factor = (1.0, False) if part is None else (config.number("partial_rotary_factor", part), True)
     old_thetas = {kind: config.number(key, default) for kind, (key, default) in thetas.items()}
     name, raw = _parameters(config)
@@ -44,6 +45,7 @@ def read_ropes_by_layer_type(
     for kind, theta in old_thetas.items():
         own = fields.take(kind) or {}
         where = name if name == "rope_scaling" else f"{name}.{kind}"
+        sizes = RopeSizes((head_dims or {}).get(kind, head_dim), max_positions, None)
         ropes[kind] = _read(config, where, own if isinstance(own, dict) else {kind: own}, sizes, theta, factor)
     fields.check_unread()
     config.problems += fields.problems
@@ -77,6 +79,8 @@ def _read(
     fields = ConfigFields(raw, f"{name}.", _NEUTRAL)
     theta, factor = fields.number("rope_theta", theta), fields.number("partial_rotary_factor", part[0])
     kind, old_kind = fields.take("rope_type"), fields.take("type")
-    rope = read_type(fields, kind or old_kind or "default", theta, sizes.rotated(fields, factor, part[1]))
+    kind = kind or old_kind or "default"
+    sizes = sizes.turned(fields, factor) if kind == PROPORTIONAL else sizes.rotated(fields, factor, part[1])
+    rope = read_type(fields, kind, theta, sizes)
     config.problems += fields.problems
     return rope

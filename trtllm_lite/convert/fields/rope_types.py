@@ -13,6 +13,7 @@ from trtllm_lite.network import rope
 from trtllm_lite.network.rope import Frequencies, LongFrequencies, Rope
 
 ORIGINAL = "original_max_position_embeddings"
+PROPORTIONAL = "proportional"
 FREQUENCY_FACTORS = "frequency_factors"  # GGUF only: a tensor of divisors, one per frequency
 
 
@@ -52,11 +53,22 @@ USUAL_ROPE = RopeDefaults()
 
 @dataclass(frozen=True)
 class RopeSizes:
-    """The sizes that RoPE needs: ``dim`` rotated elements of a head, ``original`` length of pretraining."""
+    """The sizes that RoPE needs: ``dim`` rotated elements of a head, ``original`` length of pretraining.
+
+    Of these elements proportional RoPE turns the ``share`` with the highest frequencies.
+    """
 
     dim: int
     max_positions: int
     original: int | None
+    share: float = 1.0
+
+    def turned(self, fields: ConfigFields, share: float) -> "RopeSizes":
+        """The sizes of proportional RoPE."""
+        if int(share * self.dim // 2) < 1 or share > 1:
+            fields.problem("partial_rotary_factor", f"expected a part of {self.dim} elements, found {share}")
+            return self
+        return replace(self, share=share)
 
     def rotated(self, fields: ConfigFields, factor: float, partial: bool) -> "RopeSizes":
         """The share of every head that is rotated, counted from its first element; 1 unless ``partial``."""
@@ -105,6 +117,13 @@ def _try_to_read(reader: "_Reader", fields: ConfigFields, theta: float, sizes: R
 
 def _default(_fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     return _rope(rope.plain(theta, sizes.dim))
+
+
+def _proportional(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
+    """Frequencies as of whole heads, of which only the highest are not 0 (Gemma 4)."""
+    turned = int(sizes.share * sizes.dim // 2)
+    plain = rope.linear(rope.plain(theta, sizes.dim), fields.number("factor", 1.0))
+    return _rope(np.where(np.arange(len(plain)) < turned, plain, 0))
 
 
 def _linear(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
@@ -181,6 +200,7 @@ def _yarn(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 _Reader = Callable[[ConfigFields, float, RopeSizes], Rope]
 _READERS: dict[str, _Reader] = {
     "default": _default,
+    PROPORTIONAL: _proportional,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

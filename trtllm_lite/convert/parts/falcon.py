@@ -78,6 +78,8 @@ class FalconFactors:
         """Attention whose projections have no factors: queries, keys and values lack that of what it reads."""
         scale = attention.heads.head_dim**-0.5 * self.keys * self._reads**2
         own = 1 / self._reads
+        assert attention.key is not None
+        assert attention.value is not None
         return replace(
             attention,
             query=_with_bias(attention.query, own),

@@ -1,0 +1,62 @@
+"""Gemma 4, text only: layers without a window have wider heads, the last layers share keys, layers have own inputs."""
+
+from trtllm_lite.convert.family import Family, Multimodal
+from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.gemma import NAMES
+from trtllm_lite.convert.parts.gemma4 import Gemma4Parts
+from trtllm_lite.convert.sources.source_tensors import Tensors
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.ends import Head
+from trtllm_lite.network.layer_inputs import ScaledLayer
+from trtllm_lite.network.layers import Layer
+
+_NAMES = {
+    **NAMES,
+    "layer_scale": "model.layers.{layer}.layer_scalar",
+    "input_gate": "model.layers.{layer}.per_layer_input_gate",
+    "input_projection": "model.layers.{layer}.per_layer_projection",
+    "input_post_norm": "model.layers.{layer}.post_per_layer_input_norm",
+    "input_embedding": "model.embed_tokens_per_layer",
+    "input_model_projection": "model.per_layer_model_projection",
+    "input_norm": "model.per_layer_projection_norm",
+}
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; the MLPs of layers that share keys are twice as wide with ``use_double_wide_mlp``."""
+    parts = Gemma4Parts.read(config, _NAMES)
+    sizes, doubles = parts.sizes, config.flag("use_double_wide_mlp")
+    config.expect("enable_moe_block", False)
+
+    def layer(tensors: Tensors, number: int) -> Layer:
+        wide = sizes.intermediate_size * (2 if doubles and parts.shares(number) else 1)
+        mlp, attention = parts.mlp(tensors, wide), parts.attention(tensors, number)
+        whole = parts.sandwich_norm_layer(tensors, attention, mlp)
+        scale = tensors.plain("layer_scale", 1)
+        return ScaledLayer(whole, parts.input_block(tensors), scale, sizes.hidden_size)
+
+    final_norm = parts.norm(parts.tensors, "final_norm", sizes.hidden_size)
+    cap = config.nullable_number("final_logit_softcapping", None) or 0.0
+    head = Head(parts.head(config.flag("tie_word_embeddings", True)), softcap=cap)
+    return Decoder(sizes, parts.embedding(config), parts.layers(layer), final_norm, head)
+
+
+FAMILY = Family(
+    name="gemma4",
+    architectures=("Gemma4ForCausalLM",),
+    multimodal=Multimodal(
+        architectures=("Gemma4ForConditionalGeneration",),
+        # Source: configuration_gemma4.py of transformers, Gemma4TextConfig
+        defaults={
+            **{"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30},
+            **{"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
+        },
+        other_keys=(
+            *("vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"),
+            *("boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id", "vision_soft_tokens_per_image"),
+        ),
+    ),
+    model_type="gemma4_text",
+    read_model=read_model,
+    tensor_names=_NAMES,
+)
