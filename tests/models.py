@@ -400,7 +400,7 @@ def is_router(parameter: str) -> bool:
     return parameter.endswith(
         (
             *("mlp.gate.wg.weight", "mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
-            *("shared_expert_gate.weight", "router.weight"),
+            *("shared_expert_gate.weight", "router.weight", "router.proj.weight"),
         )
     )
 

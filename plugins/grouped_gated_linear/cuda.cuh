@@ -123,14 +123,15 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
                          const void* weight_scale, const void* weight_offset, const float* bias,
                          const float* norm_weight, float epsilon, float x_scale, const float* scores,
                          const float* score_bias, const float* correction, float score_scale, float threshold,
-                         const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
+                         const tl::RankTable* ranks, const int* cache_slots, int spare, int rows,
+                         const float* share_factors) {
   using namespace tl;
   __shared__ ChosenList list;
   list.clear();
   const float* scale = static_cast<const float*>(weight_scale);
   const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
   const StepChoice choice{
-      {scores, score_bias, score_scale, threshold}, terms, first_local(ranks), cache_slots, spare, rows};
+      {scores, score_bias, score_scale, threshold, share_factors}, terms, first_local(ranks), cache_slots, spare, rows};
   few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
       GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, choice, &list, {counted}, y});

@@ -93,12 +93,14 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
                    const void* weight_offset, const float* bias, const tl::u16* residual, const float* scores,
                    const float* score_bias, const float* correction, float score_scale, float threshold,
-                   const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
+                   const tl::RankTable* ranks, const int* cache_slots, int spare, int rows,
+                   const float* share_factors) {
   using namespace tl;
   __shared__ ChosenList list;
   const int first = first_local(ranks);
   const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
-  const StepChoice choice{{scores, score_bias, score_scale, threshold}, terms, first, cache_slots, spare, rows};
+  const StepChoice choice{
+      {scores, score_bias, score_scale, threshold, share_factors}, terms, first, cache_slots, spare, rows};
   list.clear();
   if constexpr (TL_TOKENS > 1) block_sync();
   list.choose(choice);

@@ -9,10 +9,12 @@
 // `choices` [rows, kTopK]: indices among all experts, -1 in padding rows.
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     choose_rows(int* ids, int* choices, float* shares, const float* scores, const float* bias, const float* correction,
-                float scale, float threshold, const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {
+                float scale, float threshold, const tl::RankTable* ranks, const int* cache_slots, int spare, int rows,
+                const float* share_factors) {
   using namespace tl;
   const int lane = threadIdx.x % 32, row = blockIdx.x * (TL_THREADS / 32) + threadIdx.x / 32;
-  const RowChoice choice{ids, shares, {scores, bias, scale, threshold}, {bias, correction, lane}, first_local(ranks)};
+  const RowChoice choice{
+      ids, shares, {scores, bias, scale, threshold, share_factors}, {bias, correction, lane}, first_local(ranks)};
   wait_for_previous_kernel();
   allow_next_kernel();
   if (row >= rows) return;

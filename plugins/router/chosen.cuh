@@ -140,13 +140,15 @@ struct Chosen {
   // The share of the lane's expert. It is a method of its own because weights are requested before it is known.
   __device__ __forceinline__ float share(const ScoreRow& row, int lane) const {
     const float of_shared = row.shared();
-    const float score = row[lane < kChoices ? max_of(expert, 0) : 0];
+    const int own = lane < kChoices ? max_of(expert, 0) : 0;
+    const float score = row[own];
     float of_chosen = 0.0f;
     if constexpr (kIsMixer) {
       of_chosen = mixed(row, score, lane);
     } else {
       of_chosen = row.share(lane < kChoices, score, largest, total);
     }
+    of_chosen *= row.factor(own);
     return TL_SHARED > 0 && lane >= kChoices ? of_shared : of_chosen;
   }
 

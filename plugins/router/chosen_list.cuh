@@ -34,7 +34,7 @@ struct StepChoice {
   int spare, rows;
 
   __device__ __forceinline__ ScoreRow scores(int row) const {
-    return {first.scores + row * TL_SCORES, first.bias, first.scale, first.threshold};
+    return {first.scores + row * TL_SCORES, first.bias, first.scale, first.threshold, first.factors};
   }
   // Lane i < kTopK gets choice i of the row. Its expert is an index among all experts; -1 in padding rows.
   __device__ __forceinline__ Chosen of(int row, int lane) const {

@@ -201,6 +201,7 @@ void router(const KernelArgs& args) {
   const auto* weight = args.inputs[router::kWeight].as<const float>();
   const auto* bias = args.inputs[router::kBias].as<const float>();
   const auto* correction = args.inputs[router::kCorrection].as<const float>();
+  const auto* factors = args.inputs[router::kFactors].as<const float>();
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
@@ -221,7 +222,7 @@ void router(const KernelArgs& args) {
     share_of_chosen(own, experts, attributes, choice, to, chosen);
     const float total = divisor(scoring, chosen, top_k);
     for (std::int64_t slot = 0; slot < top_k; ++slot) {
-      chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale);
+      chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale) * (factors ? factors[to[slot]] : 1.0f);
     }
     const float* gate = attributes.shared_gate ? own + experts : nullptr;
     add_shared(experts, attributes.num_shared, gate, to + top_k, chosen + top_k);

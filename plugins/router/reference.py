@@ -10,11 +10,11 @@ SPARSE_MIXER = "sparse_mixer"
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, columns], correction, bias) -> (ids and shares [rows, chosen], scores, tally)``.
+    """``(x [rows, K], weight [K, columns], correction, bias, factors) -> (ids and shares [rows, chosen], ...)``.
 
-    The tally is that of the first rank, after this step alone.
+    The other results are scores, and the tally, which is that of the first rank, after this step alone.
     """
-    x, weight, correction, bias = inputs
+    x, weight, correction, bias, factors = inputs
     products, scoring = x.astype(np.float64) @ weight, attributes["scoring"]
     experts = weight.shape[1] - attributes["shared_gate"]
     logits = products[:, :experts] + (0 if bias is None else bias)
@@ -23,6 +23,8 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])
     shares = shares_of(logits, ids, scoring, attributes["threshold"]) * attributes["scale"]
+    if factors is not None:
+        shares = shares * factors[ids]
     of_all = np.broadcast_to(experts + np.arange(attributes["num_shared"]), (len(x), attributes["num_shared"]))
     gates = _sigmoid(products[:, experts:]) if attributes["shared_gate"] else 1
     ids, shares = np.concatenate([ids, of_all], 1), np.concatenate([shares, np.broadcast_to(gates, of_all.shape)], 1)

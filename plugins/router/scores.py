@@ -44,9 +44,9 @@ class Scores:
     """The scores of ``rows`` rows, at most ``max_rows``, and the choice of experts by them.
 
     ``values`` are two terms of each score. ``bias`` is added to scores, ``correction`` to what experts are
-    chosen by. ``ranks`` is the table of all ranks, if this one has only some of the experts. ``padding``, of decode
-    steps: the cache slots of rows, and the first slot of padding rows, which choose no experts. The kernels that choose
-    have these :attr:`arguments` last.
+    chosen by; ``factors`` are of the shares of experts. ``ranks`` is the table of all ranks, if this one has only some
+    of the experts. ``padding``, of decode steps: the cache slots of rows, and the first slot of padding rows, which
+    choose no experts. The kernels that choose have these :attr:`arguments` last.
     """
 
     values: Buffer
@@ -56,6 +56,7 @@ class Scores:
     scoring: Scoring
     bias: Buffer | None = None
     correction: Buffer | None = None
+    factors: Buffer | None = None
     ranks: Buffer | None = None
     padding: tuple[Buffer, Extent] | None = None
 
@@ -63,6 +64,7 @@ class Scores:
     def defines(self) -> dict[str, int]:
         """The macros of kernels that choose."""
         added = {"TL_SCORE_BIAS": int(self.bias is not None), "TL_CORRECTION": int(self.correction is not None)}
+        added["TL_FACTORS"] = int(self.factors is not None)
         of_rank = {"TL_LOCAL_EXPERTS": self.choice.local, "TL_MOE_TP": self.choice.moe_tp_size}
         columns = {"TL_SCORES": self.scoring.columns(self.choice), "TL_SHARED": self.choice.shared}
         return {**added, **of_rank, **columns, **self.choice.defines, **self.scoring.defines}
@@ -76,7 +78,7 @@ class Scores:
     def arguments(self) -> tuple[Argument, ...]:
         """The last arguments of the kernels that choose."""
         added = (self.bias, self.correction, self.scoring.scale, self.scoring.threshold)
-        return self.values, *added, self.ranks, *(self.padding or (None, 0)), self.rows
+        return self.values, *added, self.ranks, *(self.padding or (None, 0)), self.rows, self.factors
 
 
 def num_score_columns(columns: int) -> int:
@@ -92,7 +94,8 @@ def scoring_of(op: Lowering) -> Scoring:
 
 def scores_of(op: Lowering, values: Buffer) -> Scores:
     """The scores ``values`` of an operator that chooses experts; it has the other operands of Router for that."""
-    added = (op.optional_vector("score_bias"), op.optional_vector("correction"))
+    bias, correction, factors = map(op.optional_vector, ("score_bias", "correction", "share_factors"))
     ranks = op.state("ranks") if op.has("ranks") else None
     padding = (op.rows("slots"), symbol("num_blocks", op.tokens_per_block)) if op.has("slots") else None
-    return Scores(values, op.num_rows("ids"), op.max_tokens, choice_of(op), scoring_of(op), *added, ranks, padding)
+    how = (choice_of(op), scoring_of(op))
+    return Scores(values, op.num_rows("ids"), op.max_tokens, *how, bias, correction, factors, ranks, padding)

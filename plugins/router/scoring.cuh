@@ -2,9 +2,9 @@
 //
 // A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
 // counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
-// of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_SCORE_BIAS and TL_CORRECTION (0 or 1),
-// TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows share),
-// TL_SHARED_GATE (1: the last score makes the share of these), and those of cuda/chosen_experts.cuh.
+// of all scores, the second terms, maybe padding), TL_SCORING (Scoring), TL_SCORE_BIAS, TL_CORRECTION and TL_FACTORS (0
+// or 1), TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), TL_SHARED (how many of a row's experts all rows
+// share), TL_SHARED_GATE (1: the last score makes the share of these), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -66,12 +66,13 @@ __device__ __forceinline__ float sum_of_chosen(float value) {
 }
 
 // A row of scores, which an earlier kernel may have written after this one began: L1 is not asked. `bias` [kCandidates]
-// is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares of chosen experts; `threshold` is that of
-// SparseMixer.
+// is read if TL_SCORE_BIAS is 1; `scale` is a factor of the shares of chosen experts, `threshold` that of SparseMixer;
+// `factors` [kCandidates] has a factor of each expert's shares if TL_FACTORS is 1.
 struct ScoreRow {
   const float* scores;
   const float* bias;
   float scale, threshold;
+  const float* factors;
 
   __device__ __forceinline__ float operator[](int e) const { return score(e, TL_SCORE_BIAS != 0 ? bias[e] : 0.0f); }
   __device__ __forceinline__ float score(int e, float of_bias) const {
@@ -94,6 +95,8 @@ struct ScoreRow {
   __device__ __forceinline__ bool is_far(float score, float best) const {
     return best - score > threshold * fmaxf(fabsf(score), best);
   }
+  // The factor of the expert's shares, without `scale`.
+  __device__ __forceinline__ float factor(int expert) const { return TL_FACTORS != 0 ? factors[expert] : 1.0f; }
   // The share of the expert whose `score` this lane has, if it is one of the first kChoices lanes (`has_one`).
   __device__ __forceinline__ float share(bool has_one, float score, float largest, float total) const {
     if constexpr (kSoftmaxOfFew) largest = largest_score(has_one ? score : kLeast);

@@ -13,13 +13,14 @@
 extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSortBlocks) __launch_bounds__(TL_THREADS)
     sort_by_expert(int* ids, int* places, float* shares, int* list, unsigned long long* counted, const float* scores,
                    const float* bias, const float* correction, float scale, float threshold, const tl::RankTable* ranks,
-                   const int* cache_slots, int spare, int rows) {
+                   const int* cache_slots, int spare, int rows, const float* share_factors) {
   using namespace tl;
   extern __shared__ __align__(16) int memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const BlockRows mine(rows);
   const ExpertSort sort(memory);
-  const RowChoice choice{ids, shares, {scores, bias, scale, threshold}, {bias, correction, lane}, first_local(ranks)};
+  const RowChoice choice{
+      ids, shares, {scores, bias, scale, threshold, share_factors}, {bias, correction, lane}, first_local(ranks)};
   int* choices = memory + ExpertSort::kInts;
   sort.clear();
   __syncthreads();

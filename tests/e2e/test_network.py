@@ -265,6 +265,13 @@ CASES |= {
     "gemma": ("gemma", {}),
     "gemma-untied-biased": ("gemma", {"tie_word_embeddings": False, "attention_bias": True, "hidden_act": "gelu"}),
     "gemma4": ("gemma4", {}),
+    "gemma4-of-experts": (
+        "gemma4",
+        {
+            **{"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 37},
+            **{"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        },
+    ),
     "gemma4-unshared-biased-untied": (
         "gemma4",
         {

@@ -226,7 +226,9 @@ def foldable(family: str) -> set[str]:
     behind_one_norm = {family: {"q_proj", "o_proj", "down_proj"} for family in ("cohere", "cohere2")}
     behind_one_norm |= {family: {"q_proj", "o_proj"} for family in ("phi", "falcon")}
     no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
-    return {**plain, **behind_one_norm, **no_norm_before}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
+    normed_values = {"gemma4": {"q_proj", "gate_proj", "down_proj"}}
+    known = {**plain, **behind_one_norm, **no_norm_before, **normed_values}
+    return known.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 
 
 @pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])

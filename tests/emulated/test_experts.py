@@ -79,6 +79,13 @@ def test_routers(name: str, corrected: bool) -> None:
     check_router(replace(mixture, max_rows=64), 37, gemv=False, corrected=corrected, machine=machine)
 
 
+@pytest.mark.parametrize("name", ["qwen", "two shared"])
+def test_routers_with_factors_of_experts(name: str) -> None:
+    mixture, machine = ROUTERS[name], Emulator()
+    check_router(mixture, 3, gemv=True, with_factors=True, machine=machine)
+    check_router(replace(mixture, max_rows=64), 37, gemv=False, corrected=True, with_factors=True, machine=machine)
+
+
 @pytest.mark.parametrize("name", ["qwen", "four shared"])
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (16, 16), (300, 300), (1024, 530)])
 def test_all_rows_have_shared_experts(name: str, max_rows: int, rows: int) -> None:

@@ -148,19 +148,30 @@ def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
 
 
 def expected_choice(
-    mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None, correction: torch.Tensor | None = None
+    mixture: Mixture,
+    scores: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    correction: torch.Tensor | None = None,
+    factors: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and shares of the best experts; of equal scores, the lowest ids."""
     terms = scores[:, : 2 * mixture.num_scores].double()
     both = terms.reshape(len(scores), 2, mixture.num_scores).sum(1)
     identity = np.eye(mixture.num_scores)
-    added = (None if values is None else values.double().cpu().numpy() for values in (correction, bias))
+    added = (None if values is None else values.double().cpu().numpy() for values in (correction, bias, factors))
     ids, shares, *_ = reference((both.cpu().numpy(), identity, *added), mixture.attributes)
     return torch.from_numpy(ids).long().to(scores.device), torch.from_numpy(shares).double().to(scores.device)
 
 
 def check_router(
-    mixture: Mixture, rows: int, *, gemv: bool, machine: Machine, biased: bool = False, corrected: bool = False
+    mixture: Mixture,
+    rows: int,
+    *,
+    gemv: bool,
+    machine: Machine,
+    biased: bool = False,
+    corrected: bool = False,
+    with_factors: bool = False,
 ) -> None:
     """Check two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
 
@@ -168,14 +179,15 @@ def check_router(
     """
     bias = torch.randint(-4, 5, (mixture.candidates,), device=machine.device) / 2 if biased else None
     correction = torch.randn(mixture.candidates, device=machine.device) / 8 if corrected else None
+    factors = torch.rand(mixture.candidates, device=machine.device) + 0.5 if with_factors else None
     memory = Memory()
     lists, tally = Lists(mixture, memory, machine.device), 0
     slots = torch.full((rows,), SPARE - 1, device=machine.device, dtype=torch.int32)
     slots[rows - rows // 4 :] = SPARE
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
-        choose(mixture, memory, lists, scores, gemv, machine, bias, correction, slots)
-        ids, shares = expected_choice(mixture, scores, bias, correction)
+        choose(mixture, memory, lists, scores, gemv, machine, bias, correction, slots, factors)
+        ids, shares = expected_choice(mixture, scores, bias, correction, factors)
         tally = tally + _expected_tally(mixture, ids[slots < SPARE].cpu())
         ids = torch.where(slots[:, None] < SPARE, mixture.here(ids), -1)
         assert torch.equal(memory.tensors[lists.tally].cpu(), tally)
@@ -204,12 +216,14 @@ def choose(
     bias: torch.Tensor | None = None,
     correction: torch.Tensor | None = None,
     padding: torch.Tensor | None = None,
+    factors: torch.Tensor | None = None,
 ) -> Scores:
     """Launch the kernels that choose, or (``gemv``) one that shows how products choose; returns what they are given.
 
     Rows whose ``padding`` is SPARE or more are padding.
     """
-    added = (memory.optional("bias", bias), memory.optional("correction", correction))
+    given = {"bias": bias, "correction": correction, "factors": factors}
+    added = [memory.optional(name, values) for name, values in given.items()]
     ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
     left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))

@@ -65,6 +65,16 @@ def test_a_bias_of_scores_chooses_and_counts(isa: str) -> None:
     assert_close(actual["shares"], expected["shares"])
 
 
+def test_shares_have_factors_of_experts(isa: str) -> None:
+    rng = np.random.default_rng(6)
+    x, weight = rng.standard_normal((9, 67), np.float32), rng.standard_normal((67, 21), np.float32) / 8
+    attributes = {"scoring": "normalized_softmax", "top_k": 4, **NO_GROUPS, **_own(21)}
+    inputs = [x, weight, None, None, rng.uniform(0.5, 2, 21).astype(np.float32)]
+    actual, expected = run("Router", inputs, attributes, isa=isa), reference("Router", inputs, attributes)
+    np.testing.assert_array_equal(actual["ids"], expected["ids"])
+    assert_close(actual["shares"], expected["shares"])
+
+
 @pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("groups", [(8, 4, 2), (8, 3, 1), (4, 4, 3), (64, 6, 1), (1, 1, 1)], ids=str)
 def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[int, int, int]) -> None:

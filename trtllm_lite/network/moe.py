@@ -35,7 +35,8 @@ class Router:
 
     A ``bias`` [experts] is added to the logits. ``correction`` [experts] is added to scores for the choice of
     experts, but not to their shares (arXiv 2408.15664); ``groups`` restricts the choice; ``scale`` is a factor of all
-    shares. Among experts with equal scores the one with the lower number is chosen.
+    shares, and ``factors`` [experts] are of the shares of each expert. Among experts with equal scores the one with the
+    lower number is chosen.
     """
 
     weight: WeightExpression
@@ -45,6 +46,7 @@ class Router:
     groups: ExpertGroups | None = None
     scale: float = 1.0
     bias: WeightExpression | None = None
+    factors: WeightExpression | None = None
 
     def __call__(self, graph: GraphBuilder, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to every expert's share, [batch, seq, experts]."""
@@ -58,6 +60,9 @@ class Router:
             values, chosen = self._share(graph, logits, self.scoring)
         if self.scale != 1:
             values = graph.op("Mul", [values, graph.scalar("scale", self.scale)], "scaled")
+        if self.factors is not None:
+            own = graph.op("Gather", [graph.vector(self.factors, "factors"), chosen], "factors_of_chosen", {"axis": 0})
+            values = graph.op("Mul", [values, own], "values_of_experts")
         return graph.op("ScatterElements", [graph.zeros_like(logits, "zeros"), chosen, values], "shares", {"axis": -1})
 
     def _share(self, graph: GraphBuilder, logits: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:

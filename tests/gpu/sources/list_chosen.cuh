@@ -7,12 +7,12 @@
 extern "C" __global__ void list_chosen(int* ids, float* shares, int* listed, unsigned long long* counted,
                                        const float* scores, const float* score_bias, const float* correction,
                                        float score_scale, float threshold, const tl::RankTable* ranks,
-                                       const int* cache_slots, int spare, int rows) {
+                                       const int* cache_slots, int spare, int rows, const float* factors) {
   using namespace tl;
   __shared__ ChosenList list;
   const LaneTerms terms(score_bias, correction, threadIdx.x % 32);
   const StepChoice choice{
-      {scores, score_bias, score_scale, threshold}, terms, first_local(ranks), cache_slots, spare, rows};
+      {scores, score_bias, score_scale, threshold, factors}, terms, first_local(ranks), cache_slots, spare, rows};
   list.clear();
   __syncthreads();
   list.choose(choice);

@@ -19,7 +19,7 @@ from trtllm_lite.plugins.router.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
 _LEAST = np.float32(-3.402823e38)
-Added = tuple[Pointer | None, Pointer | None]  # terms added to scores, and to the numbers that experts are chosen by
+Added = tuple[Pointer | None, Pointer | None, Pointer | None]
 Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
 _SORT_BLOCKS = 8
@@ -40,8 +40,8 @@ def _choose(
     experts = macros["TL_EXPERTS"] - shared
     columns = experts + gate
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * columns]
-    given = (macros["TL_SCORE_BIAS"], macros["TL_CORRECTION"])
-    bias, correction = (
+    given = (macros["TL_SCORE_BIAS"], macros["TL_CORRECTION"], macros["TL_FACTORS"])
+    bias, correction, of_experts = (
         at(values, np.float32, experts) if has else None for values, has in zip(added, given, strict=True)
     )
     both = np.fmax(terms.reshape(rows, 2, columns).sum(1), _LEAST)
@@ -51,7 +51,7 @@ def _choose(
         **{"num_groups": macros["TL_GROUPS"], "top_groups": macros["TL_TOP_GROUPS"], "num_best": macros["TL_NUM_BEST"]},
         **{"local_experts": experts + shared, "num_shared": shared, "shared_gate": gate},
     }
-    chosen, shares, *_ = reference((both, np.eye(columns), correction, bias), attributes)
+    chosen, shares, *_ = reference((both, np.eye(columns), correction, bias, of_experts), attributes)
     slots, spare = padding
     if slots is not None:
         chosen[at(slots, np.int32, rows) >= spare] = -1
@@ -141,10 +141,12 @@ def sort_by_expert(
     cache_slots: Pointer | None,
     spare: int,
     rows: int,
+    share_factors: Pointer | None,
 ) -> None:
     _check_local(macros, ranks)
     assert grid == (_SORT_BLOCKS, 1, 1)
-    found, factors = _choose(macros, scores, (bias, correction), (scale, threshold), (cache_slots, spare), rows)
+    added, numbers = (bias, correction, share_factors), (scale, threshold)
+    found, factors = _choose(macros, scores, added, numbers, (cache_slots, spare), rows)
     _put((ids, shares), found, factors)
     _count(macros, tally, found)
     _sort(macros, found, places, groups)
@@ -166,10 +168,12 @@ def choose_rows(
     cache_slots: Pointer | None,
     spare: int,
     rows: int,
+    share_factors: Pointer | None,
 ) -> None:
     _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found, factors = _choose(macros, scores, (bias, correction), (scale, threshold), (cache_slots, spare), rows)
+    added, numbers = (bias, correction, share_factors), (scale, threshold)
+    found, factors = _choose(macros, scores, added, numbers, (cache_slots, spare), rows)
     _put((ids, shares), found, factors)
     at(choices, np.int32, *found.shape)[...] = found
 
@@ -230,10 +234,11 @@ def grouped_gated_linear(
     cache_slots: Pointer | None,
     spare: int,
     rows: int,
+    share_factors: Pointer | None,
 ) -> None:
     del grid, x_scale
     _check_local(macros, ranks)
-    added, numbers, padding = (score_bias, correction), (score_scale, threshold), (cache_slots, spare)
+    added, numbers, padding = (score_bias, correction, share_factors), (score_scale, threshold), (cache_slots, spare)
     found, factors = _choose(macros, scores, added, numbers, padding, rows)
     _count(macros, tally, found)
     half, out, top_k = half_type(macros), macros["TL_OUT"], macros["TL_TOP_K"]
@@ -270,10 +275,11 @@ def grouped_linear(
     cache_slots: Pointer | None,
     spare: int,
     rows: int,
+    share_factors: Pointer | None,
 ) -> None:
     del grid
     _check_local(macros, ranks)
-    added, numbers, padding = (score_bias, correction), (score_scale, threshold), (cache_slots, spare)
+    added, numbers, padding = (score_bias, correction, share_factors), (score_scale, threshold), (cache_slots, spare)
     found, factors = _choose(macros, scores, added, numbers, padding, rows)
     half, out = half_type(macros), macros["TL_OUT"]
     source = at(x, half, rows, macros["TL_TOP_K"], macros["TL_IN"]).astype(np.float64)

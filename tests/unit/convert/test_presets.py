@@ -53,9 +53,11 @@ PARAMETERS = {
     "seed-oss-36b": 36_151_104_512,
     "apertus-8b": 8_055_402_496,  # factors of activations for each feature
     "hunyuan-0.5b": 463_512_576,
-    # With a factor of each layer for every feature, and norms of values, all 1, which layers of a kind share.
+    # With a factor of each layer for every feature, and norms of values, all 1, which layers of a kind share. In layers
+    # of the larger models without a window, values have a copy of the keys' matrix.
     "gemma-4-e2b": 4_628_569_344 + 35 * 1536 + 256 + 512,
-    "gemma-4-31b": 30_697_345_280 + 60 * 5376 + 256 + 512,
+    "gemma-4-26b-a4b": 25_233_141_760 + 30 * 2816 + 256 + 512 + 5 * 2 * 512 * 2816,
+    "gemma-4-31b": 30_697_345_280 + 60 * 5376 + 256 + 512 + 10 * 4 * 512 * 5376,
     "afm-4.5b": 4_619_184_640,
     "minitron-4b": 4_190_509_056,
     "stablelm-2-12b": 12_143_185_920,

@@ -80,9 +80,9 @@ def _refusal(path: Path) -> str:
         ),
         (
             _gemma3n,
-            "the family gemma3 (",
-            "(64): model.altup_projections.{0-2}.weight, ",
-            "(7): activation_sparsity_pattern, altup_coef_clip, ",
+            "the family gemma4 (",
+            "(46): model.altup_projections.{0-2}.weight, ",
+            "(5): activation_sparsity_pattern, altup_coef_clip, ",
         ),
         (
             _llava,

@@ -74,7 +74,10 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
         fused_node(
             "Router",
             f"{name}.router",
-            {"x": routing.x, "weight": routing.weight, "correction": routing.correction, "bias": routing.bias},
+            {
+                **{"x": routing.x, "weight": routing.weight, "correction": routing.correction, "bias": routing.bias},
+                "factors": routing.factors,
+            },
             {**chosen, "tally": tally},
             {**routing.attributes, **owned},
         ),

@@ -27,7 +27,7 @@ class Routing:
     """The routing: ``scoring`` turns ``x`` @ ``weight`` [hidden, experts] + ``bias`` into shares of the ``top_k`` best.
 
     The experts with the best scores + ``correction`` are chosen, under the rule of ``groups``; shares are multiplied by
-    ``scale``. ``threshold`` is that of SparseMixer.
+    ``scale`` and by the expert's of the ``factors``. ``threshold`` is that of SparseMixer.
     """
 
     x: ir.Value
@@ -38,6 +38,7 @@ class Routing:
     correction: ir.Value | None
     groups: ExpertGroups
     scale: float
+    factors: ir.Value | None
     threshold: float = 0.0
 
     @property
@@ -63,11 +64,12 @@ def match_routing(scatter: ir.Node) -> Routing:
     expect(of_last and attribute(scatter, "reduction", "none") == "none", "shares are not placed by expert")
     expect(ids is top_k.outputs[1] and attribute(top_k, "largest", 1) == 1, "the smallest scores are chosen")
     expect(_is_zero(zeros), "experts that are not chosen have shares")
-    shares, scale = _without_scale(placed)
+    unscaled, factors = _without_factors(placed, ids)
+    shares, scale = _without_scale(unscaled)
     if produced_by(shares, "Concat"):
         threshold = match_sparse_mixer(shares, top_k)
         x, weight, bias = _match_product(top_k.inputs[0])
-        return Routing(x, weight, bias, _count(top_k), "sparse_mixer", None, NO_GROUPS, scale, threshold)
+        return Routing(x, weight, bias, _count(top_k), "sparse_mixer", None, NO_GROUPS, scale, factors, threshold)
     groups, chosen_by = _match_groups(top_k.inputs[0])
     values, correction, scores = _chosen(shares), None, chosen_by
     if values is not top_k.outputs[0]:
@@ -75,7 +77,18 @@ def match_routing(scatter: ir.Node) -> Routing:
         _check_gathered(values, scores, ids)
     scoring, logits = _match_scoring(values, scores, shares)
     x, weight, bias = _match_product(logits)
-    return Routing(x, weight, bias, _count(top_k), scoring, correction, groups, scale)
+    return Routing(x, weight, bias, _count(top_k), scoring, correction, groups, scale, factors)
+
+
+def _without_factors(shares: ir.Value | None, ids: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
+    """The shares before they are multiplied by factors of the experts ``ids``, and the factors, if there are any."""
+    scaled = produced_by(shares, "Mul")
+    gather = None if scaled is None else produced_by(scaled.inputs[1], "Gather")
+    if scaled is None or gather is None:
+        return shares, None
+    of_experts = gather.inputs[1] is ids and attribute(gather, "axis", 0) == 0 and _is_plain(gather.inputs[0])
+    expect(of_experts, "the shares are multiplied by factors of other experts")
+    return scaled.inputs[0], gather.inputs[0]
 
 
 def _without_scale(shares: ir.Value | None) -> tuple[ir.Value | None, float]:

@@ -3,11 +3,10 @@
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.gemma import NAMES
-from trtllm_lite.convert.parts.gemma4 import Gemma4Parts
+from trtllm_lite.convert.parts.gemma4 import Gemma4Parts, MoeSizes
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Head
-from trtllm_lite.network.layer_inputs import ScaledLayer
 from trtllm_lite.network.layers import Layer
 
 _NAMES = {
@@ -19,6 +18,14 @@ _NAMES = {
     "input_embedding": "model.embed_tokens_per_layer",
     "input_model_projection": "model.per_layer_model_projection",
     "input_norm": "model.per_layer_projection_norm",
+    "dense_post_norm": "model.layers.{layer}.post_feedforward_layernorm_1",
+    "experts_norm": "model.layers.{layer}.pre_feedforward_layernorm_2",
+    "experts_post_norm": "model.layers.{layer}.post_feedforward_layernorm_2",
+    "router": "model.layers.{layer}.router.proj",
+    "router_scale": "model.layers.{layer}.router.scale",
+    "expert_scale": "model.layers.{layer}.router.per_expert_scale",
+    "experts_gate_up_proj": "model.layers.{layer}.experts.gate_up_proj",
+    "experts_down_proj": "model.layers.{layer}.experts.down_proj",
 }
 
 
@@ -26,14 +33,11 @@ def read_model(config: ConfigFields) -> Decoder:
     """Read the config; the MLPs of layers that share keys are twice as wide with ``use_double_wide_mlp``."""
     parts = Gemma4Parts.read(config, _NAMES)
     sizes, doubles = parts.sizes, config.flag("use_double_wide_mlp")
-    config.expect("enable_moe_block", False)
+    experts = MoeSizes.read(config, sizes.num_hidden_layers)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         wide = sizes.intermediate_size * (2 if doubles and parts.shares(number) else 1)
-        mlp, attention = parts.mlp(tensors, wide), parts.attention(tensors, number)
-        whole = parts.sandwich_norm_layer(tensors, attention, mlp)
-        scale = tensors.plain("layer_scale", 1)
-        return ScaledLayer(whole, parts.input_block(tensors), scale, sizes.hidden_size)
+        return parts.layer(tensors, number, wide, experts)
 
     final_norm = parts.norm(parts.tensors, "final_norm", sizes.hidden_size)
     cap = config.nullable_number("final_logit_softcapping", None) or 0.0

@@ -10,17 +10,21 @@ from typing import Any
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_layer_types, read_sizes
 from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
+from trtllm_lite.convert.parts.moe import MAX_EXPERTS
 from trtllm_lite.convert.parts.usual import UsualParts, rms_norm
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.errors import shown
 from trtllm_lite.network.attention import Attention, Heads
+from trtllm_lite.network.beside_experts import MlpBesideExperts, Normed, RoutedExperts
 from trtllm_lite.network.ends import Embedding
-from trtllm_lite.network.layer_inputs import EmbeddingWithLayerInputs, LayerInputMlp, LayerInputs
+from trtllm_lite.network.layer_inputs import EmbeddingWithLayerInputs, LayerInputMlp, LayerInputs, ScaledLayer
 from trtllm_lite.network.layers import Residual
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import Activation, GatedMlp
-from trtllm_lite.network.norms import RmsNorm
+from trtllm_lite.network.moe import Experts, Router
+from trtllm_lite.network.norms import Norm, RmsNorm
 from trtllm_lite.network.rope import Rope
+from trtllm_lite.network.several_matrices import RowsOfMatrices
 from trtllm_lite.network.weight_expression import Ones
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -29,6 +33,29 @@ _ROPES = {
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},
 }
+
+
+@dataclass(frozen=True)
+class MoeSizes:
+    """The experts of each layer: their number, how many a token has, and the inner features of each."""
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+
+    @classmethod
+    def read(cls, config: ConfigFields, layers: int) -> "MoeSizes | None":
+        """The sizes; None for a model without experts, whose other keys do not count then."""
+        keys = "num_experts", "top_k_experts", "moe_intermediate_size"
+        if not config.flag("enable_moe_block"):
+            for key in keys:
+                config.take(key)
+            return None
+        count, top_k, inner = map(config.integer, keys)
+        if count * layers > MAX_EXPERTS or top_k > count:
+            config.problem("num_experts", f"expected from top_k_experts to {MAX_EXPERTS // layers}, found {count}")
+            count = top_k = 1
+        return cls(count, top_k, inner)
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,8 @@ class Gemma4Parts(UsualParts):
         if config.take("rope_parameters") is None:
             config.assume("rope_parameters", _ROPES)
         head_dims = {kind: of_kind.head_dim for kind, of_kind in heads.items()}
-        ropes = read_ropes_by_layer_type(config, sizes.head_dim, sizes.max_position_embeddings, _THETAS, head_dims)
+        usual = sizes.head_dim, sizes.max_position_embeddings, _THETAS
+        ropes = read_ropes_by_layer_type(config, *usual, head_dims=head_dims)
         num_sharing = config.integer("num_kv_shared_layers", 0, minimum=0)
         if num_sharing and set(kinds) != set(kinds[: count - num_sharing]):
             problem = f"expected a layer of each kind before the last {num_sharing}, found none of one kind"
@@ -109,11 +137,14 @@ class Gemma4Parts(UsualParts):
             owners = self.kinds[: len(self.kinds) - self.num_sharing]
             return replace(own, cache_of=max(owner for owner, other in enumerate(owners) if other == kind))
         key = tensors.linear("k_proj", stored, hidden, self.bias)
-        of_keys = self.keys_are_values and kind == FULL
+        if self.keys_are_values and kind == FULL:
+            (value,) = key.split(stored)  # a matrix of its own, which is merged with the others, or quantized
+        else:
+            value = tensors.linear("v_proj", stored, hidden, self.bias)
         return replace(
             own,
             key=key,
-            value=key if of_keys else tensors.linear("v_proj", stored, hidden, self.bias),
+            value=value,
             key_norm=self.norm(tensors, "k_norm", heads.head_dim),
             value_norm=RmsNorm(Ones((heads.head_dim,)), self.epsilon),
         )
@@ -123,6 +154,33 @@ class Gemma4Parts(UsualParts):
         hidden = self.sizes.hidden_size
         gate, up = (tensors.linear(role, wide, hidden) for role in ("gate_proj", "up_proj"))
         return GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide), self.activation)
+
+    def beside_experts(self, tensors: Tensors, mlp: GatedMlp, of: MoeSizes) -> MlpBesideExperts:
+        """The MLP beside experts. The router's norm is multiplied by weights and by 1/sqrt(hidden_size)."""
+        hidden, inner, count = self.sizes.hidden_size, of.intermediate_size, of.num_experts
+
+        def norm(role: str) -> Norm:
+            return self.norm(tensors, role, hidden)
+
+        both = tensors.plain("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
+        gate, up = map(RowsOfMatrices, both)
+        down = RowsOfMatrices(tensors.plain("experts_down_proj", count, hidden, inner))
+        experts = Experts(count, gate, up, down, self.activation)
+        router_norm = RmsNorm(tensors.plain("router_scale", hidden).affine(hidden**-0.5), self.epsilon)
+        factors, matrix = tensors.plain("expert_scale", count), tensors.weight("router", count, hidden)
+        router = Router(matrix, of.top_k, "normalized_softmax", factors=factors)
+        routed = RoutedExperts(router_norm, router, norm("experts_norm"), experts, norm("experts_post_norm"))
+        return MlpBesideExperts(Normed(norm("mlp_norm"), mlp, norm("dense_post_norm")), routed)
+
+    def layer(self, tensors: Tensors, number: int, wide: int, experts: MoeSizes | None) -> ScaledLayer:
+        """Layer ``number``, whose MLP has ``wide`` inner features."""
+        attention, mlp = self.attention(tensors, number), self.mlp(tensors, wide)
+        whole = self.sandwich_norm_layer(tensors, attention, mlp)
+        if experts is not None:
+            beside = self.beside_experts(tensors, mlp, experts)
+            whole = replace(whole, mlp=replace(whole.mlp, norm=None, block=beside))
+        scale = tensors.plain("layer_scale", 1)
+        return ScaledLayer(whole, self.input_block(tensors), scale, self.sizes.hidden_size)
 
     def input_block(self, tensors: Tensors) -> Residual | None:
         """The block of the layer's own input, if the model has such inputs."""
@@ -161,6 +219,8 @@ def _full_heads(config: ConfigFields, heads: Heads, kinds: tuple[str, ...], keys
     head_dim, num_kv_heads = config.integer("global_head_dim", 512), heads.num_kv_heads
     given = config.integer("num_global_key_value_heads", num_kv_heads)
     own: Any = config.take("per_layer_config")
+    if own == {}:  # all layers have the same heads
+        return heads
     if own is None:
         return replace(heads, head_dim=head_dim, num_kv_heads=given if keys_are_values else num_kv_heads)
     expected = {str(number) for number, kind in enumerate(kinds) if kind == FULL}

@@ -10,7 +10,7 @@ from trtllm_lite.plugins.cuda.grouped import MOST_LISTED_ROWS, ExpertChoice
 from trtllm_lite.plugins.router.scores import num_score_columns
 
 _ROOM = ("gathered", "members", "scores")  # workspace of CPU kernels
-_TERMS = ("score_bias", "correction")  # inputs of a choice by scores
+_TERMS = ("score_bias", "correction", "share_factors")  # inputs of a choice by scores
 
 
 def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
@@ -43,11 +43,13 @@ def chooses(op: Op) -> bool:
 
 
 def _with_terms(router: Op, links: Links) -> Op:
-    """Return ``router`` with all inputs and attributes of its choice; ``bias`` becomes ``score_bias``."""
+    """Return ``router`` with all inputs and attributes of its choice, of which two have longer names in products."""
     attributes = {**router.attributes, **_attributes(_choice(router, links))}
-    op = router.without("tally", "bias").with_inputs(tally=router.outputs["tally"])
+    op = router.without("tally", "bias", "factors").with_inputs(tally=router.outputs["tally"])
     if "bias" in router.inputs:  # the product of two terms does not add it
         op = op.with_inputs(score_bias=router.inputs["bias"])
+    if "factors" in router.inputs:
+        op = op.with_inputs(share_factors=router.inputs["factors"])
     return replace(op, attributes=attributes)
 
 
