@@ -310,7 +310,7 @@ def _fuse(
     check_recurrent(checkpoint.model.graph, backend.kind)
     of_attention = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype}
     check_module(checkpoint.kind, limits, of_attention, backend.kind)
-    check_prompt_embeds(limits, backend.kind, checkpoint.config.family)
+    check_prompt_embeds(limits, backend.kind, checkpoint.config.family, checkpoint.model.graph)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
