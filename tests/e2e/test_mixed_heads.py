@@ -34,9 +34,9 @@ SHAPES = {
 }
 # The bytes of keys and values of a token in float32, by layer: 8 times heads times the size of heads.
 BYTES = {"one group": [96, 80, 144], "windows": [96, 112, 160, 48]}
-# Layers of each group, the largest first, and the bytes of a token in each place.
-GROUPS = {"one group": [(2, 0, 1)], "windows": [(1, 3), (2, 0)]}
-PLACES = {"one group": [144, 96, 80], "windows": [160, 96]}
+# Layers of each group, the largest first, and the bytes of a token in the largest group.
+GROUPS = {"one group": [(2, 0, 1)], "windows": [(1, 3), (2,), (0,)]}
+LARGEST = {"one group": 144 + 96 + 80, "windows": 160}
 
 
 class Case:
@@ -78,18 +78,18 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(request.param, tmp_path_factory.mktemp("engines"))
 
 
-def test_places_are_as_large_as_their_largest_layers(case: Case) -> None:
+def test_blocks_are_as_large_as_their_largest_groups(case: Case) -> None:
     cache, expected = case.cache, BYTES[case.name]
     assert [group.layers for group in cache.groups] == GROUPS[case.name]
     for group in cache.groups:
         found = [sum(one.num_bytes for one in kept) for kept in group.by_layer.values()]
         assert found == [expected[layer] for layer in group.layers]
-    assert cache.bytes_per_block == BLOCK * sum(PLACES[case.name])
+    assert cache.bytes_per_block == BLOCK * LARGEST[case.name]
     use = inspect_engine(case.directory / "engine").cache_use
     assert use is not None
     for used, group in zip(use.groups, cache.groups, strict=True):
         of_layers = sum(expected[layer] for layer in group.layers)
-        assert (used.token_bytes, used.idle_bytes) == (sum(PLACES[case.name]), sum(PLACES[case.name]) - of_layers)
+        assert (used.token_bytes, used.idle_bytes) == (LARGEST[case.name], LARGEST[case.name] - of_layers)
         assert ("idle" in used.describe()) == (used.idle_bytes > 0)
     assert use.full_bytes == LIMITS["max_seq_len"] * sum(expected)
 

@@ -1,15 +1,15 @@
 """Divides the layers into cache groups: which state each layer keeps of a sequence, and where it lies in the blocks.
 
 What an operator keeps of a token, and of which kind that is, follows from its schema and the shapes of its caches.
-Layers of one kind and window keep the same positions. Every KV cache block has the same places, each for one layer of a
-group, so that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A place is as large as the
-largest layer that lies there in any group. A network with one kind of attention has one group. The states of recurrent
+Layers of one kind and window keep the same positions. Every KV cache block is as large as the largest group needs, so
+that one pool of blocks serves all groups, as in the hybrid allocator of vLLM. A network with one kind of attention has
+one group. The states of recurrent
 layers are a group of their own, for which a sequence takes a run of blocks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -22,7 +22,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.replay import ALIGNMENT
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-# Largest share of bytes that no layer uses. Fewer places per block usually leave fewer idle, but make more groups.
+# Largest share of bytes that no layer uses. Smaller blocks usually leave fewer idle, but make more groups.
 _MOST_IDLE = 1 / 8
 _STATE_ALIGNMENT = 4 * ALIGNMENT  # bytes
 _OF_BLOCKS = ("num_blocks", "tokens_per_block")  # the axes of a cache that tokens do not have
@@ -105,33 +105,32 @@ class BlockLayout:
 
 
 def block_layout(groups: Sequence[CacheGroup], tokens_per_block: int) -> BlockLayout:
-    """Lay out what the layers of ``groups`` keep: the caches of a layer lie side by side, from its place on.
+    """Lay out what the layers of ``groups`` keep: the caches of a group lie side by side, layer by layer.
 
     A pipeline stage without attention has blocks as large as its states need. Features, which another engine may read,
     have blocks of their own.
     """
-    offsets, begins = dict[str, int](), [0, *accumulate(_places(groups))]
+    offsets, of_token = dict[str, int](), _token_bytes(groups)
     for group in groups:
         if group.kind == STATE:
             aligned_first = sorted(group.caches, key=lambda cache: cache.num_bytes % _STATE_ALIGNMENT > 0)
-            offsets |= _side_by_side(aligned_first, 0, 1)
+            offsets |= _side_by_side(aligned_first, 1)
             continue
-        for begin, kept in zip(begins, group.by_layer.values(), strict=False):
-            offsets |= _side_by_side(kept, begin, tokens_per_block)
-    if begins[-1]:
-        return BlockLayout(offsets, tokens_per_block * begins[-1])
+        offsets |= _side_by_side([cache for kept in group.by_layer.values() for cache in kept], tokens_per_block)
+    if of_token:
+        return BlockLayout(offsets, tokens_per_block * of_token)
     sizes = [-(-group.num_bytes // group.blocks) for group in groups if group.kind == STATE]
     return BlockLayout(offsets, align(sum(sizes)))
 
 
-def _places(groups: Iterable[CacheGroup]) -> list[int]:
-    """The bytes of a token in each place of a block."""
-    return _place_bytes([[*group.by_layer.values()] for group in groups if group.kind != STATE])
+def _token_bytes(groups: Iterable[CacheGroup]) -> int:
+    """The bytes of a token in a block: those of the largest group; 0 if there are only states."""
+    return max((group.num_bytes for group in groups if group.kind != STATE), default=0)
 
 
-def _side_by_side(caches: Sequence[Cache], begin: int, num_tokens: int) -> dict[str, int]:
-    """The offsets of ``caches`` of ``num_tokens`` tokens, the first of which lies at byte ``begin`` of each token."""
-    ends = accumulate((cache.num_bytes for cache in caches), initial=begin)
+def _side_by_side(caches: Sequence[Cache], num_tokens: int) -> dict[str, int]:
+    """The offsets of ``caches`` of ``num_tokens`` tokens."""
+    ends = accumulate((cache.num_bytes for cache in caches), initial=0)
     return {cache.tensor: num_tokens * offset for cache, offset in zip(caches, ends, strict=False)}
 
 
@@ -161,7 +160,7 @@ def _blocks_of_states(stages: Sequence[Sequence[CacheGroup]], tokens_per_block: 
 
     A stage without attention is counted with blocks as large as the largest of other stages.
     """
-    of_block = [tokens_per_block * sum(_places(groups)) for groups in stages]
+    of_block = [tokens_per_block * _token_bytes(groups) for groups in stages]
     of_states = [sum(group.num_bytes for group in groups if group.kind == STATE) for groups in stages]
     largest = max(*of_block, 1)  # an encoder keeps nothing
     return max(-(-states // (num_bytes or largest)) for states, num_bytes in zip(of_states, of_block, strict=True))
@@ -198,12 +197,12 @@ def caches_of(nodes: Sequence[ir.Node]) -> tuple[str, tuple[Cache, ...]]:
 
 
 def _groups(of_kinds: Mapping[tuple[int, str], list[_Layer]]) -> tuple[CacheGroup, ...]:
-    """Divide the layers of each window and kind into groups of at most as many layers as a block has places."""
-    num_places = places_of_block(of_kinds.values())
+    """Divide the layers of each window and kind into groups for which a block has room."""
+    capacity = block_capacity(of_kinds.values())
     groups: list[CacheGroup] = []
     for window, kind in sorted(of_kinds, key=lambda key: (key[0] > 0, -key[0])):
         name = f"window_{window}" if window else "full"
-        for layers in _divided(of_kinds[window, kind], num_places):
+        for layers in _divided(of_kinds[window, kind], capacity):
             number = sum(group.window == window for group in groups)
             suffix = f".{number}" if number else ""
             caches = tuple(cache for kept in layers for cache in kept)
@@ -211,14 +210,19 @@ def _groups(of_kinds: Mapping[tuple[int, str], list[_Layer]]) -> tuple[CacheGrou
     return tuple(groups)
 
 
-def _divided(layers: Sequence[_Layer], num_places: int) -> list[list[_Layer]]:
-    """Divide ``layers`` into as few groups as have room for them in ``num_places`` places, the largest layers first.
+def _divided(layers: Sequence[_Layer], capacity: int) -> list[list[_Layer]]:
+    """Divide ``layers`` into the fewest groups of at most ``capacity`` bytes a token, the largest layers first."""
+    least = -(-_sum_of_bytes(layers) // capacity)
+    divisions = (_in_turns(layers, count) for count in range(least, len(layers) + 1))
+    return next(groups for groups in divisions if max(map(_sum_of_bytes, groups)) <= capacity)
 
-    Successive layers of a size go to the groups in turn, so that a pipeline stage has about equally many of each, and
-    so that layers of about one size share a place.
+
+def _in_turns(layers: Sequence[_Layer], count: int) -> list[list[_Layer]]:
+    """``count`` groups of ``layers``.
+
+    Successive layers of a size go to the groups in turn, so that a pipeline stage has about equally many of each.
     """
     by_size = sorted(layers, key=_num_bytes, reverse=True)
-    count = -(-len(layers) // num_places)
     return [by_size[number::count] for number in range(count)]
 
 
@@ -226,23 +230,29 @@ def _num_bytes(kept: _Layer) -> int:
     return sum(cache.num_bytes for cache in kept)
 
 
-def _place_bytes(groups: Iterable[Sequence[_Layer]]) -> list[int]:
-    """The bytes of a token in each place of a block: those of the largest layer there, in any of ``groups``."""
-    return [max(sizes) for sizes in zip_longest(*([*map(_num_bytes, layers)] for layers in groups), fillvalue=0)]
+def _sum_of_bytes(layers: Iterable[_Layer]) -> int:
+    return sum(map(_num_bytes, layers))
 
 
-def places_of_block(kinds: Collection[Sequence[_Layer]]) -> int:
-    """How many layers a block holds, given the layers of each kind: the fewest of a kind, or a divisor of that number.
+def block_capacity(kinds: Collection[Sequence[_Layer]]) -> int:
+    """The bytes of a token in a block, given the layers of each kind: those of the smallest kind, or an even part.
 
     The result is the largest that leaves at most an eighth of the bytes of all groups' blocks idle. If none does,
-    because layers differ too much, it is the one that leaves the smallest share idle.
+    because layers differ too much, it is the size of a part of any kind: the largest such, or else the one that leaves
+    the smallest share idle.
     """
+    largest = max(_num_bytes(kept) for layers in kinds for kept in layers)
 
-    def share_idle(places: int) -> float:
-        groups = [layers for of_kind in kinds for layers in _divided(of_kind, places)]
-        used = sum(_num_bytes(kept) for layers in groups for kept in layers)
-        return 1 - used / (len(groups) * sum(_place_bytes(groups)))
+    def parts(layers: Sequence[_Layer], counts: Iterable[int]) -> list[int]:
+        sizes = [max(map(_sum_of_bytes, _in_turns(layers, count))) for count in counts]
+        return [size for size in sizes if size >= largest]
 
-    smallest = min(map(len, kinds))
-    shares = {places: share_idle(places) for places in range(smallest, 0, -1) if smallest % places == 0}
-    return next((places for places, idle in shares.items() if idle <= _MOST_IDLE), min(shares, key=shares.__getitem__))
+    def share_idle(capacity: int) -> float:
+        groups = [_sum_of_bytes(layers) for of_kind in kinds for layers in _divided(of_kind, capacity)]
+        return 1 - sum(groups) / (len(groups) * max(groups))
+
+    smallest = min(kinds, key=_sum_of_bytes)
+    even = parts(smallest, (count for count in range(1, len(smallest) + 1) if len(smallest) % count == 0))
+    every = sorted({size for layers in kinds for size in parts(layers, range(1, len(layers) + 1))}, reverse=True)
+    found = next((size for size in (*even, *every) if share_idle(size) <= _MOST_IDLE), None)
+    return min(every, key=share_idle) if found is None else found

@@ -43,7 +43,16 @@ def test_windows_as_long_as_the_longest_sequence_are_none() -> None:
     assert (group.kind, group.window, group.layers) == ("full", 0, (0, 1, 2))
 
 
-def test_large_layers_share_places_with_large_ones() -> None:
+def test_small_layers_are_more_in_a_group() -> None:
+    """As in Gemma 4 E2B, the layers without a window have heads of twice the size, and each block is full."""
+    graph = fused(Shape(layers=10, windows=(5, 5, 5, 5, 0) * 2, layer_head_dims=(2, 2, 2, 2, 4)))
+    groups = assign_cache_groups(graph, MAX_SEQ_LEN)
+    assert [len(group.layers) for group in groups] == [2, 4, 4]
+    assert len({group.num_bytes for group in groups}) == 1
+    assert block_layout(groups, TOKENS).num_bytes == TOKENS * groups[0].num_bytes
+
+
+def test_large_layers_come_first() -> None:
     """Heads of 4 layers with a window and of 2 without have 8, 2, 8, 2 and 8, 2 elements."""
     graph = fused(Shape(layers=6, windows=(5, 5, 5, 5, 0, 0), layer_head_dims=(8, 2)))
     groups = assign_cache_groups(graph, MAX_SEQ_LEN)
@@ -59,9 +68,9 @@ def test_as_few_bytes_are_idle_as_can_be() -> None:
     """Heads of one layer are 8 times as large as those of the others: blocks of one layer would waste the most."""
     graph = fused(Shape(layers=6, windows=(5, 5, 5, 5, 0, 0), layer_head_dims=(2, 2, 2, 2, 16, 2)))
     groups = assign_cache_groups(graph, MAX_SEQ_LEN)
-    assert [group.layers for group in groups] == [(4, 5), (0, 2), (1, 3)]
-    full, *windowed = (group.num_bytes for group in groups)
-    assert windowed == [full * 2 // 9] * 2
+    assert [group.layers for group in groups] == [(4, 5), (0, 1, 2, 3)]
+    full, windowed = (group.num_bytes for group in groups)
+    assert windowed == full * 4 // 9
     assert block_layout(groups, TOKENS).num_bytes == TOKENS * full
 
 

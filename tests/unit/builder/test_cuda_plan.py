@@ -100,6 +100,8 @@ def test_attention_of_decode_rows_takes_drafts() -> None:
         ((64, 8), 64, 9, (5, 2, 5)),
         ((16, 1), 256, 5, (1, 5, 2)),
         ((16, 4), 256, 5, (2, 3, 1)),
+        ((8, 1), 512, 1, (1, 2, 1)),  # as if there were drafts
+        ((8, 2), 512, 5, (2, 3, 1)),
     ],
 )
 def test_new_tokens_of_a_sequence_are_few_items(
@@ -269,6 +271,19 @@ def test_every_head_size_fits_every_target(target: str, head_dim: int) -> None:
     assert all(kernel.shared_bytes <= device.shared_bytes for kernel in plan.kernels)
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_heads_of_512_fit_targets_with_much_shared_memory(target: str) -> None:
+    (device,) = parse_targets([target])
+    plan = cuda_plan(cuda_shape(head_dim=512, heads=8, kv_heads=1), targets=target)
+    assert all(kernel.shared_bytes <= device.shared_bytes for kernel in plan.kernels)
+
+
+@pytest.mark.parametrize("target", ["sm_89", "sm_120"])
+def test_heads_of_512_are_refused_elsewhere(target: str) -> None:
+    with pytest.raises(BuildError, match="a head_dim of 512 needs more shared memory than"):
+        cuda_plan(cuda_shape(head_dim=512, heads=8, kv_heads=1), targets=target)
+
+
 def test_limits_leave_the_kernels_alone() -> None:
     """Another batch size and other lengths use the same kernels, so that nothing is compiled again."""
     small = lowered(max_batch_size=8, max_seq_len=48, max_num_tokens=64).kernels().keys()
@@ -306,8 +321,10 @@ def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head_dim": 24}, "head_dim is 24, expected a multiple of 16 up to 256"),
-        ({"head_dim": 272}, "head_dim is 272, expected a multiple of 16 up to 256"),
+        ({"head_dim": 24}, "head_dim is 24, expected a multiple of 16, beyond 256 of 32"),
+        ({"head_dim": 272}, "head_dim is 272, expected a multiple of 16, beyond 256 of 32"),
+        ({"head_dim": 544}, "head_dim is 544, expected at most 512"),
+        ({"head_dim": 512, "heads": 9, "kv_heads": 1}, "9 query heads share a key/value head, expected at most 8"),
         ({"softcap": 513.0}, "softcap is 513.0, expected at most 512, up to which scores are precise"),
         ({"hidden": 60}, "have 60 elements, and the GPU kernels move 8 at a time: expected a multiple of 8"),
     ],

@@ -107,9 +107,9 @@ def test_what_is_live_together_does_not_overlap() -> None:
 
 def test_sizes_that_the_kernels_do_not_support_are_errors() -> None:
     with pytest.raises(
-        BuildError, match=r"PagedAttention at layers\.0\.attention needs head_dim <= 256 \(head_dim is 258"
+        BuildError, match=r"PagedAttention at layers\.0\.attention needs head_dim <= 512 \(head_dim is 514"
     ):
-        _plan(Shape(head_dim=258, heads=1, kv_heads=1))
+        _plan(Shape(head_dim=514, heads=1, kv_heads=1))
 
 
 def test_a_weight_shared_by_operators_with_different_layouts_is_an_error() -> None:
