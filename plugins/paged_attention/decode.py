@@ -92,7 +92,8 @@ def decode(
     if specialised is None:
         return None
     partials = Buffer("attention_partials", "float32", ("num_sms", 2 * items.result_floats(heads)))
-    arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_sections), "state")
+    sections = heads.num_sections  # in which layers may differ
+    arrivals = Buffer(f"attention_arrivals_{sections}", "int32", ("num_seqs", sections), "state")
     tensors = (output, tokens.query, cache.keys, cache.values, cache.past_lens, cache.tables)
     of_tokens = cache.token_slots if items.num_new_tokens == 1 else cache.cu_seqlens
     pointers = (*tensors, partials, arrivals, scores.sinks, of_tokens)

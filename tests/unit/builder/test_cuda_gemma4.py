@@ -39,6 +39,8 @@ def _network(directory: Path, dtype: str, **changes: Any) -> ir.Model:
 def test_programs_compute_the_networks_logits(dtype: str, drafts: int, tmp_path: Path) -> None:
     model = _network(tmp_path, dtype)
     card = CudaInterpreter(lowered_model(model, dtype, max_draft_len=drafts))
+    kept = [tensor.name for tensor in card.plan.tensors if tensor.kind == "state"]
+    assert len(kept) == len(set(kept))
     state = sequences_of(CACHE, card)
     for lens, program in STEPS_WITH_DRAFTS if drafts else STEPS:
         check_step(card, state, lens, program, model)
