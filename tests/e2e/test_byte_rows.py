@@ -25,7 +25,7 @@ from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 from trtllm_lite.runtime.session.config import SchedulerConfig
 
 SIZE = 75  # bytes of a row, such as 5 x 5 pixels of three colours: no multiple of the width of a vector
-NORM = {"program": "x0 c0 mul c1 sub"}
+NORM = {"program": "x0 c0 mul c1 sub", "x1_first": 0}
 FACTOR, SHIFT = np.float32(1 / 127.5), np.float32(1)
 
 

@@ -285,7 +285,8 @@ class TinyEngine:
             tensors.append(rows | place)
             self.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
             operands = {"x0": len(tensors) - 2, "y": len(tensors) - 1}
-            made = {"kind": "call", "op": "Rowwise", "operands": operands, "attributes": {"program": "x0"}}
+            attributes = {"program": "x0", "x1_first": 0}
+            made = {"kind": "call", "op": "Rowwise", "operands": operands, "attributes": attributes}
             self.instructions().insert(0, made)
         if reads:
             self.instruction("Embedding")["operands"]["token_rows"] = len(tensors) - 1
