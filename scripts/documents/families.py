@@ -42,11 +42,11 @@ def families_table() -> str:
         gguf = ", ".join(family.gguf.architectures) if family.gguf else "–"
         architectures = ", ".join(family.all_architectures)
         compared = COMPARED.get(family.name, RANDOM)
-        rows.append([_title(str(found.__doc__)), architectures, gguf, ", ".join(names) or "–", compared])
+        rows.append([title_of(str(found.__doc__)), architectures, gguf, ", ".join(names) or "–", compared])
     return markdown(COLUMNS, rows) + "\n"
 
 
-def _title(docstring: str) -> str:
+def title_of(docstring: str) -> str:
     """The name of a family: its file's docstring up to the description."""
     return docstring.partition(" (")[0].partition(":")[0]
 

@@ -17,6 +17,7 @@ from documents.experts import experts_table
 from documents.families import families_table
 from documents.foreign_names import FOREIGN, foreign_table, part_of
 from documents.formats import checkpoints_table, dtypes_table, gguf_table, refused_table, schemes_table
+from documents.hub_models import hub_models_table
 from documents.hybrids import hybrids_table
 from documents.measured import BASELINES, gpu_table, table
 from documents.metrics import metrics_reference
@@ -57,6 +58,7 @@ def _measured(pattern: str, make: Callable[[Path], str]) -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "peers": peers_table,
     "families": families_table,
+    "hub-models": hub_models_table,
     "cli": cli_reference,
     "python": python_reference,
     "requests": requests_reference,
