@@ -47,6 +47,7 @@ ALLOWED = {
 # Modules that need the standard library alone; every part may import them.
 LIGHT = {"trtllm_lite.bench.http_client.endpoints", "trtllm_lite.serve.http.limits"}
 HEAVY = (
+    "PIL",
     "cyclonedx",
     "gguf",
     "huggingface_hub",
