@@ -1,0 +1,88 @@
+"""What all image processors have in common: the patches they make, and the constants that normalise pixels."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.runtime.media.images import Pixels
+
+Rows = NDArray[np.uint8]  # [num_patches, patch_elements]
+
+
+class Grid(NamedTuple):
+    """The patches of a tile: ``rows`` × ``columns`` of them."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Patches:
+    """An image as a vision tower takes it.
+
+    ``rows`` is uint8 [num_patches, patch_elements]: the patches of all tiles, one tile after the other. ``grids`` has
+    the grid of each tile. ``num_tokens`` counts the placeholder tokens that the features of the image replace, without
+    tokens that separate rows or tiles and keep their own embeddings.
+    """
+
+    rows: Rows
+    grids: tuple[Grid, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """A pixel x of channel c enters the model as (x * ``scale`` - ``mean[c]``) / ``std[c]``.
+
+    No processor computes this: the three are folded into the convolution of patches when an engine is built.
+    """
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class ImageProcessor(ABC):
+    """Cuts images into patches of ``patch_size`` × ``patch_size`` pixels, as a checkpoint's vision tower takes them.
+
+    The elements of a patch are ordered [channel, row, column], or [row, column, channel] where ``channels_last``.
+    """
+
+    channels_last: ClassVar[bool] = False
+
+    normalization: Normalization
+    patch_size: int
+
+    @abstractmethod
+    def patches(self, image: Pixels) -> Patches:
+        """The patches of an image, uint8 [height, width, 3].
+
+        Raises ArgumentError or LimitError if the processor refuses the extents of the image.
+        """
+
+
+def rows_of(tile: Pixels, patch_size: int) -> Rows:
+    """The patches of a tile in row-major order, the elements of each as [channel, row, column].
+
+    ``tile`` is uint8 [height, width, 3], whose extents are multiples of ``patch_size``, or are cut to such ones.
+    """
+    grid = grid_of(tile, patch_size)
+    whole = tile[: grid.rows * patch_size, : grid.columns * patch_size]
+    cells = whole.reshape(grid.rows, patch_size, grid.columns, patch_size, 3)
+    return cells.transpose(0, 2, 4, 1, 3).reshape(grid.rows * grid.columns, 3 * patch_size**2)
+
+
+def grid_of(tile: Pixels, patch_size: int) -> Grid:
+    """The grid of whole patches in a tile: a convolution takes no others."""
+    return Grid(tile.shape[0] // patch_size, tile.shape[1] // patch_size)
+
+
+def patches_of(tiles: Sequence[Pixels], patch_size: int, num_tokens: int) -> Patches:
+    """The patches of tiles, each in row-major order."""
+    rows = np.concatenate([rows_of(tile, patch_size) for tile in tiles])
+    return Patches(rows, tuple(grid_of(tile, patch_size) for tile in tiles), num_tokens)

@@ -1,0 +1,50 @@
+"""Resizes images by Pillow, and cuts their middle out."""
+
+import numpy as np
+
+from trtllm_lite.errors import LimitError
+from trtllm_lite.runtime.media.images import Pixels, import_pillow
+
+MAX_RESIZED_PIXELS = 1 << 25
+
+
+def resized(image: Pixels, height: int, width: int, resample: int) -> Pixels:
+    """``image`` with other extents; ``resample`` is the number of one of Pillow's filters.
+
+    Raises LimitError if the result would have more than MAX_RESIZED_PIXELS pixels, as those of thin images can.
+    """
+    if height * width > MAX_RESIZED_PIXELS:
+        raise LimitError(
+            f"the image has {image.shape[0]:,} × {image.shape[1]:,} pixels (height × width), for which the model's "
+            f"processor makes {height:,} × {width:,}, which exceeds {MAX_RESIZED_PIXELS:,} pixels: send one whose "
+            "sides differ less"
+        )
+    return np.asarray(import_pillow().fromarray(image).resize((width, height), resample))
+
+
+def shortest_edge_resized(image: Pixels, edge: int, resample: int) -> Pixels:
+    """``image`` resized so that its shorter side has ``edge`` pixels, and the other is rounded down."""
+    height, width = image.shape[:2]
+    other = int(edge * max(height, width) / min(height, width))
+    new_height, new_width = (other, edge) if width <= height else (edge, other)
+    return resized(image, new_height, new_width, resample)
+
+
+def centre_cropped(image: Pixels, height: int, width: int) -> Pixels:
+    """The middle of ``image``, which black pixels surround where it is too small.
+
+    Where a margin is odd, the smaller half of what is cut lies before the middle, and the larger half of what is added.
+    """
+    result = np.zeros((height, width, 3), np.uint8)
+    rows, columns = _overlap(image.shape[0], height), _overlap(image.shape[1], width)
+    result[rows[1], columns[1]] = image[rows[0], columns[0]]
+    return result
+
+
+def _overlap(have: int, want: int) -> tuple[slice, slice]:
+    """The part of ``have`` elements that lies within the ``want`` middle ones, and its place among these."""
+    if have >= want:
+        start = (have - want) // 2
+        return slice(start, start + want), slice(0, want)
+    start = -((have - want) // 2)
+    return slice(0, have), slice(start, start + have)
