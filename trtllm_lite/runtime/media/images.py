@@ -88,6 +88,15 @@ def check_pixels(height: int, width: int, limits: ImageLimits) -> None:
         )
 
 
+def check_bytes(length: int, limits: ImageLimits) -> None:
+    """Raise LimitError if the file of an image of this ``length`` exceeds ``limits``."""
+    if length > limits.max_image_bytes:
+        raise LimitError(
+            f"the image has {length:,} bytes, which exceeds max_image_bytes ({limits.max_image_bytes:,}): send a "
+            "smaller one"
+        )
+
+
 def _checked_array(array: NDArray[Any], limits: ImageLimits) -> Pixels:
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise ArgumentError(
@@ -100,11 +109,7 @@ def _checked_array(array: NDArray[Any], limits: ImageLimits) -> Pixels:
 def _content(source: Any, limits: ImageLimits) -> bytes:
     if isinstance(source, bytes | bytearray | memoryview):
         content = bytes(source)
-        if len(content) > limits.max_image_bytes:
-            raise LimitError(
-                f"the image has {len(content):,} bytes, which exceeds max_image_bytes ({limits.max_image_bytes:,}): "
-                "send a smaller one"
-            )
+        check_bytes(len(content), limits)
         return content
     if not isinstance(source, str | os.PathLike):
         raise ArgumentError(

@@ -7,7 +7,7 @@ from typing import Any
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
-# Of each kind of checkpoint: the settings of its processor, as published, and its config. Extents are smaller where
+# Settings of the processor as published, and the config, of each kind of checkpoint. Extents are smaller where
 # that leaves the rules the same.
 CHECKPOINTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "qwen2-vl": (

@@ -105,11 +105,21 @@ def test_an_image_without_pixels_is_refused(source) -> None:
         read_image(source, LIMITS)
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("width", "height"), [(40_000, 25_000), (1 << 14, 10_000), (9000, 9000)])
 def test_large_images_are_refused_before_they_are_decoded(width: int, height: int, monkeypatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", not_decoded)
     with pytest.raises(LimitError, match="pixels"):
         read_image(bomb(width, height), LIMITS)
+
+
+@pytest.mark.parametrize("file_format", sorted({name for names in FORMATS.values() for name in names}))
+def test_each_format_is_held_against_the_limits_before_it_is_decoded(file_format: str, monkeypatch) -> None:
+    content = encoded(picture(random.Random(1), "L").resize((40, 30)), file_format)
+    assert read_image(content, ImageLimits(1200)).shape == (30, 40, 3)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", not_decoded)
+    with pytest.raises(LimitError, match="30 × 40 pixels"):
+        read_image(content, ImageLimits(1199))
 
 
 def test_the_limits_hold_for_each_kind_of_source(tmp_path: Path) -> None:
