@@ -56,6 +56,37 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         | {"size": {"longest_edge": 308}, "data_format": "channels_first", "crop_size": None, **CLIP},
         {"model_type": "mistral3", "spatial_merge_size": 2, "vision_config": {"patch_size": 14}},
     ),
+    "internvl": (
+        {"image_processor_type": "GotOcr2ImageProcessorFast", "crop_to_patches": False, "max_patches": 12}
+        | {"min_patches": 1, "size": {"height": 56, "width": 56}, "image_mean": [0.485, 0.456, 0.406]}
+        | {"image_std": [0.229, 0.224, 0.225], "resample": 3},
+        {"model_type": "internvl", "image_seq_length": 4, "vision_config": {"patch_size": [14, 14]}},
+    ),
+    "got-ocr2": (
+        {"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 128, "width": 128}, **CLIP},
+        {"model_type": "got_ocr2", "image_seq_length": 16, "vision_config": {"patch_size": 16}},
+    ),
+    "smolvlm": (
+        {"image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": True, "do_pad": True, "resample": 1}
+        | {"max_image_size": {"longest_edge": 64}, "size": {"longest_edge": 256}, **HALF},
+        {"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"patch_size": 16, "image_size": 64}},
+    ),
+    "idefics3": (
+        {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": False, "size": {"longest_edge": 145}}
+        | {"max_image_size": {"longest_edge": 42}, **HALF},
+        {"model_type": "idefics3", "scale_factor": 3, "vision_config": {"patch_size": 14, "image_size": 42}},
+    ),
+    "siglip2": (
+        {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 256, "patch_size": 16, "resample": 2}
+        | HALF,
+        {"model_type": "siglip2", "vision_config": {"patch_size": 16}},
+    ),
+    "llava-onevision": (
+        {"image_processor_type": "LlavaOnevisionImageProcessor", "do_pad": True, "size": {"height": 56, "width": 56}}
+        | {"image_grid_pinpoints": [[56 * i, 56 * j] for i in range(1, 7) for j in range(1, 7)], **HALF},
+        {"model_type": "llava_onevision", "vision_feature_select_strategy": "full"}
+        | {"vision_aspect_ratio": "anyres_max_9", "vision_config": {"patch_size": 14}},
+    ),
 }
 
 

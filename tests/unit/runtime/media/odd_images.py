@@ -1,6 +1,7 @@
 """Odd images, each made from a seed: of few pixels, thin, of many modes and formats, rotated by EXIF, or animated."""
 
 import random
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -28,6 +29,7 @@ _ORIENTATION = 0x0112
 _EXTENTS = ((1, 1), (1, 2), (200, 1), (1, 200), (400, 2), (3, 600), (1, 150), (2, 2), (13, 7))
 
 
+@lru_cache(maxsize=200)
 def odd_image(seed: int) -> bytes:
     """The file of an image. Seeds that follow each other go through the modes."""
     rng = random.Random(seed)

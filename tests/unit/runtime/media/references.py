@@ -7,9 +7,15 @@ import numpy as np
 import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tests.unit.runtime.media.checkpoints import CHECKPOINTS
 
@@ -20,6 +26,7 @@ class Reference(NamedTuple):
     rows: np.ndarray
     grids: list[tuple[int, int]]
     num_tokens: int
+    parts: tuple[int, int] | None = None  # None where transformers does not say it
 
 
 def qwen2_vl(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
@@ -58,11 +65,66 @@ def pixtral(values: dict[str, Any], config: dict[str, Any], image: Any) -> Refer
     return tiles._replace(num_tokens=len(tiles.rows) // merge**2)
 
 
+def got_ocr2(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    if config["model_type"] == "internvl":  # as its processor calls the image processor
+        values = values | {"crop_to_patches": True}
+    found = GotOcr2ImageProcessorPil(**values)(image, return_tensors="np")
+    assert len(found["pixel_values"]) == found["num_patches"][0]
+    return _tiles(found, config)._replace(num_tokens=config["image_seq_length"] * found["num_patches"][0])
+
+
+def smolvlm(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    return _idefics(SmolVLMImageProcessorPil(**values), config, image)
+
+
+def idefics3(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    return _idefics(Idefics3ImageProcessorPil(**values), config, image)
+
+
+def _idefics(processor: Any, config: dict[str, Any], image: Any) -> Reference:
+    found = processor(image, return_tensors="np", return_row_col_info=True)
+    assert found["pixel_attention_mask"].all()  # an image that is alone has no margins
+    tiles = _tiles({"pixel_values": found["pixel_values"][0]}, config)
+    vision = config["vision_config"]
+    tile_size = processor.max_image_size["longest_edge"]
+    image_seq_len = int(((tile_size // vision["patch_size"]) ** 2) / (config["scale_factor"] ** 2))
+    layout = (found["rows"][0][0], found["cols"][0][0])
+    assert len(tiles.grids) == layout[0] * layout[1] + 1
+    return tiles._replace(num_tokens=image_seq_len * len(tiles.grids), parts=layout)
+
+
+def siglip2(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    found = Siglip2ImageProcessorPil(**values)(image, return_tensors="np")
+    grid = tuple(found["spatial_shapes"][0])
+    num_patches = found["pixel_attention_mask"][0].sum()
+    assert not found["pixel_values"][0][num_patches:].any()
+    del config
+    return Reference(found["pixel_values"][0][:num_patches], [grid], num_patches)
+
+
+def llava_onevision(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    processor = LlavaOnevisionImageProcessorPil(**values)
+    found = processor(image, return_tensors="np")
+    tiles = _tiles({"pixel_values": found["pixel_values"][0]}, config)
+    counter = object.__new__(LlavaOnevisionProcessor)  # without a tokenizer, which counting does not need
+    counter.image_processor, counter.num_image_tokens = processor, tiles.grids[0][0] * tiles.grids[0][1]
+    counter.vision_aspect_ratio = config["vision_aspect_ratio"]
+    side = values["size"]["height"]
+    num_tokens = counter._get_number_of_features(image.height, image.width, side, side)
+    return tiles._replace(num_tokens=num_tokens)
+
+
+_MAKERS = {
+    **{"clip": clip, "gemma3": gemma3, "siglip": siglip, "siglip2": siglip2, "qwen2": qwen2_vl, "qwen3": qwen2_vl},
+    **{"pixtral": pixtral, "mistral3": pixtral, "internvl": got_ocr2, "got": got_ocr2, "llava": llava_onevision},
+    **{"smolvlm": smolvlm, "idefics3": idefics3},
+}
+
+
 def reference(name: str, image: Any, changes: Mapping[str, Any]) -> Reference:
     """A PIL image as the processor of a checkpoint of CHECKPOINTS processes it, whose settings ``changes`` replace."""
     settings, config = CHECKPOINTS[name]
-    makers = {"qwen2": qwen2_vl, "qwen3": qwen2_vl, "mistral3": pixtral}
-    make = makers.get(name.split("-")[0]) or globals()[name.split("-")[0]]
+    make = _MAKERS[name.split("-")[0]]
     kept = ("image_processor_type", "feature_extractor_type", "processor_class", "image_seq_length")
     values = {key: value for key, value in (settings | changes).items() if key not in kept}
     return make(values | {"do_convert_rgb": True}, config, image)
@@ -71,6 +133,7 @@ def reference(name: str, image: Any, changes: Mapping[str, Any]) -> Reference:
 def _tiles(found: Any, config: dict[str, Any]) -> Reference:
     """Tiles as the convolution of a tower takes them; torch's unfold has the same order as its weights."""
     pixels, side = np.stack(found["pixel_values"]), config["vision_config"]["patch_size"]
+    side = side[0] if isinstance(side, list) else side
     assert pixels.dtype == np.float32
     columns = torch.nn.functional.unfold(torch.from_numpy(np.ascontiguousarray(pixels)), side, stride=side)
     rows = columns.transpose(1, 2).reshape(-1, 3 * side * side).numpy()

@@ -47,7 +47,7 @@ def read(checkpoint: Checkpoint) -> ClipProcessor:
         raise settings.refusal("do_center_crop", "true, as the tower takes images of one shape")
     return ClipProcessor(
         normalization=settings.normalization(CLIP_MEAN, CLIP_STD),
-        patch_size=checkpoint.vision.whole("patch_size", None, 1 << 10),
+        patch_size=checkpoint.patch_size(crop if is_cropped else size),
         size=size,
         crop=crop if is_cropped else None,
         resample=settings.resample(BICUBIC),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Patches, patches_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BILINEAR, HALF, Checkpoint, Settings
 
@@ -58,7 +58,9 @@ class Gemma3Processor(ImageProcessor):
     def patches(self, image: Pixels) -> Patches:
         crops = [] if self.pan_and_scan is None else self.pan_and_scan.crops(image)
         tiles = [resized(part, self.height, self.width, self.resample) for part in [image, *crops]]
-        return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles))
+        is_wide = image.shape[1] >= image.shape[0]
+        parts = Grid(min(1, len(crops)), len(crops)) if is_wide else Grid(len(crops), min(1, len(crops)))
+        return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles), parts)
 
 
 def read(checkpoint: Checkpoint) -> Gemma3Processor:
@@ -71,7 +73,7 @@ def read(checkpoint: Checkpoint) -> Gemma3Processor:
         raise settings.refusal("image_seq_length", f"{tokens}, as {_TOKENS} of config.json says")
     return Gemma3Processor(
         normalization=settings.normalization(HALF, HALF),
-        patch_size=checkpoint.vision.whole("patch_size", None, 1 << 10),
+        patch_size=checkpoint.patch_size(size),
         height=size["height"],
         width=size["width"],
         resample=settings.resample(BILINEAR),

@@ -14,24 +14,29 @@ Rows = NDArray[np.uint8]  # [num_patches, patch_elements]
 
 
 class Grid(NamedTuple):
-    """The patches of a tile: ``rows`` × ``columns`` of them."""
+    """``rows`` × ``columns`` patches of a tile, or tiles of an image."""
 
     rows: int
     columns: int
 
 
+UNCUT = Grid(0, 0)
+
+
 @dataclass(frozen=True)
 class Patches:
-    """An image as a vision tower takes it.
+    """An image as a vision tower takes it: one tile of the whole image, and further ones of its parts, if it is cut.
 
     ``rows`` is uint8 [num_patches, patch_elements]: the patches of all tiles, one tile after the other. ``grids`` has
     the grid of each tile. ``num_tokens`` counts the placeholder tokens that the features of the image replace, without
-    tokens that separate rows or tiles and keep their own embeddings.
+    tokens that separate rows or tiles and keep their own embeddings. ``parts`` says how the tiles of parts are laid
+    out, and is UNCUT for an image of one tile.
     """
 
     rows: Rows
     grids: tuple[Grid, ...]
     num_tokens: int
+    parts: Grid = UNCUT
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,14 @@ def grid_of(tile: Pixels, patch_size: int) -> Grid:
     return Grid(tile.shape[0] // patch_size, tile.shape[1] // patch_size)
 
 
-def patches_of(tiles: Sequence[Pixels], patch_size: int, num_tokens: int) -> Patches:
+def patches_of(tiles: Sequence[Pixels], patch_size: int, num_tokens: int, parts: Grid = UNCUT) -> Patches:
     """The patches of tiles, each in row-major order."""
     rows = np.concatenate([rows_of(tile, patch_size) for tile in tiles])
-    return Patches(rows, tuple(grid_of(tile, patch_size) for tile in tiles), num_tokens)
+    return Patches(rows, tuple(grid_of(tile, patch_size) for tile in tiles), num_tokens, parts)
+
+
+def parts_of(image: Pixels, height: int, width: int) -> tuple[list[Pixels], Grid]:
+    """Views of the parts of ``height`` × ``width`` that an image consists of, in row-major order, and their layout."""
+    layout = Grid(image.shape[0] // height, image.shape[1] // width)
+    rows, columns = range(0, layout.rows * height, height), range(0, layout.columns * width, width)
+    return [image[top : top + height, left : left + width] for top in rows for left in columns], layout

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.runtime.media.processors import clip, gemma3, pixtral, qwen2_vl, siglip
+from trtllm_lite.runtime.media.processors import (
+    clip,
+    gemma3,
+    got_ocr2,
+    llava_onevision,
+    pixtral,
+    qwen2_vl,
+    siglip,
+    siglip2,
+    smolvlm,
+)
 from trtllm_lite.runtime.media.processors.processor import ImageProcessor
 from trtllm_lite.runtime.media.processors.settings import Checkpoint
 
@@ -12,9 +22,14 @@ _READERS: dict[str, Callable[[Checkpoint], ImageProcessor]] = {
     "CLIPImageProcessor": clip.read,
     "CLIPFeatureExtractor": clip.read,  # its name in older checkpoints
     "Gemma3ImageProcessor": gemma3.read,
+    "GotOcr2ImageProcessor": got_ocr2.read,
+    "Idefics3ImageProcessor": smolvlm.read,
+    "LlavaOnevisionImageProcessor": llava_onevision.read,
     "PixtralImageProcessor": pixtral.read,
     "Qwen2VLImageProcessor": qwen2_vl.read,
+    "Siglip2ImageProcessor": siglip2.read,
     "SiglipImageProcessor": siglip.read,
+    "SmolVLMImageProcessor": smolvlm.read,
 }
 _BACK_ENDS = ("Fast", "Pil")  # back ends of transformers, which the name of a processor can end with
 

@@ -41,6 +41,17 @@ def centre_cropped(image: Pixels, height: int, width: int) -> Pixels:
     return result
 
 
+def centred(image: Pixels, height: int, width: int) -> Pixels:
+    """``image`` in the middle of ``height`` × ``width`` pixels, the others of which are black.
+
+    Where a margin is odd, the smaller half of it lies before the image.
+    """
+    result = np.zeros((height, width, 3), np.uint8)
+    top, left = (height - image.shape[0]) // 2, (width - image.shape[1]) // 2
+    result[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return result
+
+
 def _overlap(have: int, want: int) -> tuple[slice, slice]:
     """The part of ``have`` elements that lies within the ``want`` middle ones, and its place among these."""
     if have >= want:

@@ -13,7 +13,7 @@ from trtllm_lite.runtime.media.processors.processor import Normalization
 PREPROCESSOR_FILE, PROCESSOR_FILE, CONFIG_FILE = "preprocessor_config.json", "processor_config.json", "config.json"
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
-BILINEAR, BICUBIC = 2, 3  # numbers of Pillow's filters
+LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # numbers of Pillow's filters
 
 _MAX_FILE_BYTES = 1 << 24
 _MAX_SIDE = 1 << 16
@@ -67,6 +67,14 @@ class Settings:
         if not _is_whole(value, most):
             raise self.refusal(key, f"a whole number from 1 to {most:,}")
         return int(value)
+
+    def side(self, key: str, most: int) -> int:
+        """The side of a square, which some configs give twice, from 1 to ``most``."""
+        value = self.get(key, None)
+        sides = value if isinstance(value, list) and len(value) == 2 else [value, value]
+        if sides[0] != sides[1] or not _is_whole(sides[0], most):
+            raise self.refusal(key, f"the side of a square, a whole number from 1 to {most:,}")
+        return int(sides[0])
 
     def number(self, key: str, default: float) -> float:
         """A finite number above 0."""
@@ -143,6 +151,10 @@ class Checkpoint:
         self.settings = Settings(values, file)
         self.vision = self._part("vision_config")
         self.model = Settings(self._config, CONFIG_FILE)
+
+    def patch_size(self, tile: Size) -> int:
+        """The side of the tower's patches, at least one of which a ``tile`` has in each direction."""
+        return self.vision.side("patch_size", min(tile.values()))
 
     def _part(self, name: str) -> Settings:
         part = self._config.get(name)

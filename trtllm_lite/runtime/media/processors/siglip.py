@@ -34,7 +34,7 @@ def read(checkpoint: Checkpoint) -> SiglipProcessor:
     size = settings.size("size", {"height": 224, "width": 224}, _SIZE)
     return SiglipProcessor(
         normalization=settings.normalization(HALF, HALF),
-        patch_size=checkpoint.vision.whole("patch_size", None, 1 << 10),
+        patch_size=checkpoint.patch_size(size),
         height=size["height"],
         width=size["width"],
         resample=settings.resample(BICUBIC),
