@@ -130,6 +130,13 @@ def reference(name: str, image: Any, changes: Mapping[str, Any]) -> Reference:
     return make(values | {"do_convert_rgb": True}, config, image)
 
 
+def saved_settings(name: str) -> dict[str, Any]:
+    """The settings of a checkpoint of CHECKPOINTS as transformers saves them."""
+    settings, _ = CHECKPOINTS[name]
+    kind = settings.get("image_processor_type", "CLIPImageProcessor").removesuffix("Fast")
+    return globals()[f"{kind}Pil"](**settings).to_dict()
+
+
 def _tiles(found: Any, config: dict[str, Any]) -> Reference:
     """Tiles as the convolution of a tower takes them; torch's unfold has the same order as its weights."""
     pixels, side = np.stack(found["pixel_values"]), config["vision_config"]["patch_size"]

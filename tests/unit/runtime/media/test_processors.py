@@ -23,7 +23,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import get_resize_
 from tests.rounds import rounds
 from tests.unit.runtime.media.checkpoints import CHECKPOINTS, write_checkpoint
 from tests.unit.runtime.media.odd_images import odd_image
-from tests.unit.runtime.media.references import reference
+from tests.unit.runtime.media.references import reference, saved_settings
 from tests.unit.runtime.media.test_images import encoded
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime.media.images import ImageLimits, read_image
@@ -151,6 +151,7 @@ def test_pixtral_resizes_by_the_rule_of_transformers(height: int, width: int, ed
         ("siglip", {"do_rescale": False, "size": {"height": 31, "width": 44}}),  # no whole patches at the margins
         ("siglip", {"do_normalize": False}),
         ("siglip", {"rescale_factor": 1 / 127.5, "image_mean": 1, "image_std": [1.0, 0.5, 2]}),
+        ("clip", {"size": 98, "default_to_square": True}),
         ("clip", {"do_center_crop": False, "size": {"height": 56, "width": 28}}),
     ],
 )
@@ -158,6 +159,13 @@ def test_settings_are_as_in_transformers(name: str, changes: dict[str, Any], tmp
     processor = read_processor(write_checkpoint(tmp_path, name, **changes))
     for seed in range(4):
         assert_is_as_in_transformers(name, processor, odd_image(seed), f"seed {seed}", changes)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_what_transformers_saves_is_read(name: str, tmp_path: Path) -> None:
+    processor = read_processor(write_checkpoint(tmp_path, name))
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": saved_settings(name)}))
+    assert read_processor(tmp_path) == processor
 
 
 def test_newer_checkpoints_have_the_settings_in_another_file(tmp_path: Path) -> None:
@@ -217,7 +225,9 @@ def test_what_is_not_supported_is_refused(name: str, changes: dict[str, Any], me
         ("llava-onevision", {"image_grid_pinpoints": []}, "image_grid_pinpoints .* expected a list"),
         ("mistral3", {"patch_size": 16}, "patch_size .* expected 14"),
         ("siglip", {"size": {"height": 13, "width": 30}}, "patch_size .* a whole number from 1 to 13"),
-        ("siglip", {"do_center_crop": True}, "do_center_crop .* expected false"),
+        ("siglip", {"do_center_crop": True}, "not supported here: do_center_crop;"),
+        ("siglip", {"do_pad": True}, "not supported here: do_pad;"),
+        ("siglip", {"size": 224}, "size .* expected {height, width}"),  # transformers keeps the aspect ratio then
         ("qwen2-vl", {"min_pixels": 0}, "min_pixels .* expected a whole number from 1"),
     ],
 )

@@ -40,8 +40,9 @@ def read(checkpoint: Checkpoint) -> ClipProcessor:
     """The processor of a checkpoint. Raises EngineError."""
     settings = checkpoint.settings
     settings.must_be("do_resize", True)
-    size = settings.size("size", {"shortest_edge": 224}, _SHORTEST, _FIXED)
-    crop = settings.size("crop_size", {"height": 224, "width": 224}, _FIXED)
+    number = _FIXED if settings.flag("default_to_square", False) else _SHORTEST
+    size = settings.size("size", {"shortest_edge": 224}, _SHORTEST, _FIXED, number=number)
+    crop = settings.size("crop_size", {"height": 224, "width": 224}, _FIXED, number=_FIXED)
     is_cropped = settings.flag("do_center_crop", True)
     if not is_cropped and "shortest_edge" in size:
         raise settings.refusal("do_center_crop", "true, as the tower takes images of one shape")

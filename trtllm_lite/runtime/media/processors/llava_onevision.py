@@ -78,7 +78,6 @@ def read(checkpoint: Checkpoint) -> LlavaOnevisionProcessor:
     """The processor of a checkpoint. Raises EngineError."""
     settings = checkpoint.settings
     settings.must_be("do_resize", True)
-    settings.must_be("do_center_crop", False)
     settings.flag("do_pad", True)
     size = settings.size("size", {"height": 384, "width": 384}, _SIZE)
     if size["height"] != size["width"]:

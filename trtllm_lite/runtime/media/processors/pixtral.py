@@ -46,13 +46,12 @@ def read(checkpoint: Checkpoint) -> PixtralProcessor:
     """The processor of a checkpoint. Raises EngineError."""
     settings = checkpoint.settings
     settings.must_be("do_resize", True)
-    settings.must_be("do_center_crop", False)
     settings.flag("do_pad", True)
     size = settings.size("size", {"longest_edge": 1024}, _LONGEST, _FIXED)
     patch_size = checkpoint.vision.side("patch_size", 1 << 10)
     merge_size = checkpoint.model.whole("spatial_merge_size", 1, 1 << 6)
     # The processor of a checkpoint passes the side of a token on, whatever its image processor says.
-    own = settings.size("patch_size", _square(patch_size), _FIXED)
+    own = settings.size("patch_size", _square(patch_size), _FIXED, number=_FIXED)
     if own not in (_square(patch_size), _square(patch_size * merge_size)):
         raise settings.refusal("patch_size", f"{patch_size}, as vision_config in config.json says")
     return PixtralProcessor(

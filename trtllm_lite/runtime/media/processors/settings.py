@@ -22,10 +22,11 @@ _NUM_FILTERS = 6
 # These have no influence on pixels: images are RGB when they get to a processor, and no code of a checkpoint is run.
 _WITHOUT_EFFECT = {
     *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "return_tensors"),
-    *("do_convert_rgb", "data_format", "device", "disable_grouping"),
+    *("do_convert_rgb", "default_to_square", "data_format", "device", "disable_grouping", "backend"),
 }
 
 Size = dict[str, int]
+Kind = tuple[str, ...]  # keys of a size
 
 
 class Settings:
@@ -90,11 +91,11 @@ class Settings:
             raise self.refusal("resample", "the number of a filter of Pillow, from 0 to 5")
         return int(value)
 
-    def size(self, key: str, default: Size, *kinds: tuple[str, ...], most: int = _MAX_SIDE) -> Size:
-        """A size with exactly the keys of one of the ``kinds``. A number n stands for {kinds[0][0]: n, …}."""
+    def size(self, key: str, default: Size, *kinds: Kind, number: Kind | None = None, most: int = _MAX_SIDE) -> Size:
+        """A size with exactly the keys of one of the ``kinds``. A plain number is that of all keys of ``number``."""
         value = self.get(key, default)
-        if _is_whole(value, most):
-            value = dict.fromkeys(kinds[0], value)
+        if number is not None and _is_whole(value, most):
+            value = dict.fromkeys(number, value)
         if isinstance(value, dict):
             value = {name: extent for name, extent in value.items() if extent is not None}
             if any(value.keys() == set(kind) for kind in kinds) and all(_is_whole(n, most) for n in value.values()):
@@ -114,7 +115,9 @@ class Settings:
         return Normalization(scale, mean, std)
 
     def finish(self) -> None:
-        """Raise EngineError if there are settings that nothing has read."""
+        """Raise EngineError if there are settings that nothing has read, other than steps that are switched off."""
+        for step in ("do_center_crop", "do_pad"):
+            self._unread -= {step} if self._values.get(step) is False else set()
         if self._unread:
             keys = ", ".join(one_line(key) for key in sorted(self._unread)[:10])
             raise EngineError(

@@ -30,7 +30,6 @@ def read(checkpoint: Checkpoint) -> SiglipProcessor:
     """The processor of a checkpoint. Raises EngineError."""
     settings = checkpoint.settings
     settings.must_be("do_resize", True)
-    settings.must_be("do_center_crop", False)
     size = settings.size("size", {"height": 224, "width": 224}, _SIZE)
     return SiglipProcessor(
         normalization=settings.normalization(HALF, HALF),
