@@ -22,7 +22,7 @@ _NUM_FILTERS = 6
 # These have no influence on pixels: images are RGB when they get to a processor, and no code of a checkpoint is run.
 _WITHOUT_EFFECT = {
     *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "return_tensors"),
-    *("do_convert_rgb", "default_to_square", "data_format", "device", "disable_grouping", "backend"),
+    *("do_convert_rgb", "default_to_square", "data_format", "device", "disable_grouping"),
 }
 
 Size = dict[str, int]
