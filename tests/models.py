@@ -42,10 +42,11 @@ HYBRID_FAMILIES = (
     *("bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h"),
     *("qwen3_next", "qwen3_5", "qwen3_5_moe"),
 )
-# Sizes with which 2 or 6 ranks can share out recurrent layers, whose heads and groups of features stay whole.
+# Sizes with which 2 or 6 ranks can share out layers, whose heads and groups of features stay whole.
 FOR_RANKS: dict[str, dict[str, Any]] = {
     **{family: {"mamba_n_groups": 6} for family in ("bamba", "granitemoehybrid")},
     **{"kimi_linear": {"linear_num_heads": 6}, "nemotron_h": {"n_groups": 6}},
+    "mimo_v2_flash": {"num_attention_heads": 12, "num_key_value_heads": 6},
 }
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models

@@ -9,7 +9,7 @@
 namespace tl::TL_ISA {
 namespace {
 
-void normalize(const float* x, const float* weight, std::int64_t size, float epsilon, float* y) {
+void normalize_head(const float* x, const float* weight, std::int64_t size, float epsilon, float* y) {
   const float sum =
       sum_over_row(size, [&](std::int64_t i, Vec so_far) { return so_far + load_first(x + i, size - i); });
   const Vec mean = broadcast(sum / static_cast<float>(size));
@@ -36,7 +36,8 @@ void head_layer_norm(const KernelArgs& args) {
   for_each_row(args.pool, rows.shape[0], features, [&](std::int64_t row) {
     const float* x = rows.as<const float>() + row * features;
     float* y = args.outputs[head_layer_norm::kY].as<float>() + row * features;
-    for (std::int64_t head = 0; head < normed; head += dim) normalize(x + head, weight + head, dim, epsilon, y + head);
+    for (std::int64_t head = 0; head < normed; head += dim)
+      normalize_head(x + head, weight + head, dim, epsilon, y + head);
     for (std::int64_t i = normed; i < features; i += kLanes) {
       store_first(y + i, load_first(x + i, features - i), features - i);
     }

@@ -187,11 +187,15 @@ def check_greedy(
     """Compare a greedy run with transformers.
 
     In a pass over prompt and output, transformers' logits must agree with ours, and its best token must be the next one
-    at every position; so, by induction, its own greedy run gives the same tokens.
+    at every position; so, by induction, its own greedy run gives the same tokens. Where inputs of products are rounded
+    (ROUNDED_TOLERANCES), the next one may be another whose logit is so near that the errors found here explain it.
     """
     expected = expected_logits(model, prompt, tokens)
     assert_close(logits, expected, dtype, table=table)
-    assert tokens == expected.argmax(axis=1).tolist()
+    errors = np.abs(logits - expected).max(axis=1) if table is ROUNDED_TOLERANCES else 0.0
+    chosen = np.take_along_axis(expected, np.array(tokens)[:, None], axis=1)[:, 0]
+    assert (expected.max(axis=1) - chosen <= 2 * errors).all()
+    assert tokens == logits.argmax(axis=1).tolist()
 
 
 def round_inputs_of_products(model: PreTrainedModel) -> None:

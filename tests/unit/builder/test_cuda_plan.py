@@ -324,7 +324,6 @@ def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
         ({"head_dim": 24}, "head_dim is 24, expected a multiple of 16, beyond 256 of 32"),
         ({"head_dim": 272}, "head_dim is 272, expected a multiple of 16, beyond 256 of 32"),
         ({"head_dim": 544}, "head_dim is 544, expected at most 512"),
-        ({"head_dim": 512, "heads": 9, "kv_heads": 1}, "9 query heads share a key/value head, expected at most 8"),
         ({"softcap": 513.0}, "softcap is 513.0, expected at most 512, up to which scores are precise"),
         ({"hidden": 60}, "have 60 elements, and the GPU kernels move 8 at a time: expected a multiple of 8"),
     ],
