@@ -309,7 +309,7 @@ def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) ->
 @pytest.mark.parametrize("head_dim", [288, 512])
 def test_prefill_wide_heads(head_dim: int, step: int, page: int) -> None:
     """Two warps share rows, and each makes half of the columns of the output."""
-    for heads, kv_heads, window in ((8, 1, 0), (3, 1, 17)):
+    for heads, kv_heads, window in ((8, 1, 0), (3, 1, 17), (11, 1, 0)):
         shape, batch = attention_shape(heads, kv_heads, head_dim, page), BATCHES["mixed with decoding"]
         check_prefill(shape, batch, torch.bfloat16, window, wgmma=False, mma_step=step, machine=Emulator())
 
