@@ -75,13 +75,13 @@ def test_company_preemption_and_drafts_change_nothing(tmp_path: Path) -> None:
             "prompt_lookup_min": 1,
             "enable_adaptive_verification": False,
         },
-        kv_cache_config={"tokens_per_block": 16, "max_tokens": 144, "host_cache_size": 1 << 20},
+        kv_cache_config={"tokens_per_block": 16, "max_tokens": 112, "host_cache_size": 1 << 20},
         scheduler_config={"capacity_scheduler_policy": "MAX_UTILIZATION"},
     ) as llm:
-        handles = llm.session.submit_all(requests())
-        together = [described(handle.result()) for handle in handles]
+        for _ in range(2):  # the second time no request waits for its grammar, so that all are in company
+            handles = llm.session.submit_all(requests())
+            assert [described(handle.result()) for handle in handles] == alone
         stats = llm.get_stats()
-    assert together == alone
     assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
     assert stats.speculation.num_accepted[1] > 5
     ends = [rows[-1][1] for rows in alone]
