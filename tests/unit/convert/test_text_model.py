@@ -9,8 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    Exaone4_5_Config,
+    Exaone4_5_ForConditionalGeneration,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Kimi_K25Config,
+    Kimi_K25ForConditionalGeneration,
     Llama4Config,
     Llama4ForConditionalGeneration,
     Mistral3Config,
@@ -68,6 +72,19 @@ _QWEN_VISION = {
 _WHOLES["qwen3_5"] = Qwen3_5ForConditionalGeneration, Qwen3_5Config, {"vision_config": _QWEN_VISION}
 _WHOLES["qwen3_5_moe"] = Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig, {"vision_config": _QWEN_VISION}
 _WHOLES["ministral3"] = _WHOLES["mistral"]
+_WHOLES["exaone4"] = (
+    Exaone4_5_ForConditionalGeneration,
+    Exaone4_5_Config,
+    {"vision_config": {**_QWEN_VISION, "num_key_value_heads": 2}},
+)
+_WHOLES["deepseek_v3"] = (
+    Kimi_K25ForConditionalGeneration,
+    Kimi_K25Config,
+    {
+        "vision_config": {**_VISION, "pos_emb_height": 4, "pos_emb_width": 4},
+        **{"projection_hidden_size": 32, "tie_word_embeddings": False},
+    },
+)
 _LATER_NAMES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
 _LATER_NAMES |= {part: f"model.{part}" for part in ("vision_tower.", "multi_modal_projector.")}
 
@@ -109,6 +126,48 @@ def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Pat
     if later_names:
         file = tmp_path / "model" / "model.safetensors"
         save_file({_later_name(name): tensor for name, tensor in load_file(file).items()}, file)
+    converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert (converted.config.family, converted.is_text_part) == (family, True)
+    tokens = torch.randint(VOCAB_SIZE, (13,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = whole(input_ids=tokens[None]).logits[0].numpy()
+    [found] = OnnxRunner(tmp_path / "checkpoint", 1, len(tokens)).step([tokens.tolist()])
+    assert_close(found, expected, "float32", "logits")
+
+
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "exaone4": {
+        **{"model_type": "exaone4_5_text", "num_nextn_predict_layers": 1, "sliding_window_pattern": "LLLG"},
+        "layer_types": [*("sliding_attention", "full_attention", "sliding_attention"), "full_attention"],
+    },
+    "deepseek_v3": {"model_type": "kimi_k2"},
+}
+_BESIDE: dict[str, dict[str, Any]] = {
+    "exaone4": {},
+    "deepseek_v3": {
+        **{"architectures": ["KimiK25ForConditionalGeneration"], "media_placeholder_token_id": 7},
+        **{"ignore_index": -100, "use_unified_vision_chunk": True, "video_placeholder": "<|video|>"},
+    },
+}
+
+
+_LAYERS = "language_model.model.layers."
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("family", _PUBLISHED)
+def test_text_models_of_later_classes(family: str, published: bool, tmp_path: Path) -> None:
+    """Published configs say more, and name classes and types otherwise; EXAONE 4.5 also has a layer that drafts."""
+    whole = _whole(family)
+    whole.save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    # transformers renames layers of Kimi's text model as if they were the vision model's.
+    tensors = {name.replace("language_model.model.blocks.", _LAYERS): each for name, each in load_file(file).items()}
+    if published:
+        text = {**tiny_config(family).to_dict(), **_PUBLISHED[family]}
+        _edit(tmp_path / "model", text_config=text, **_BESIDE[family])
+        tensors |= {"mtp.norm.weight": torch.ones(60)} if family == "exaone4" else {}
+    save_file(tensors, file)
     converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     assert (converted.config.family, converted.is_text_part) == (family, True)
     tokens = torch.randint(VOCAB_SIZE, (13,), generator=torch.Generator().manual_seed(1))
@@ -303,13 +362,15 @@ def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
         assert (model.parent / "found" / name).read_bytes() == (model.parent / "expected" / name).read_bytes()
 
 
-def test_quantized_layers_are_those_of_the_text_model(tmp_path: Path) -> None:
-    """The config of the whole model says how the layers of the text model are quantized."""
+@pytest.mark.parametrize("within", [False, True])
+def test_quantized_layers_are_those_of_the_text_model(within: bool, tmp_path: Path) -> None:
+    """The whole model's config says how layers of the text model are quantized, or text_config, as in Kimi K2.5."""
     model = tiny_model("ministral3", hidden_size=64, intermediate_size=96)
     write_quantized(model, tmp_path / "text", LAYOUTS["fp8 static of transformers"])
     text = json.loads((tmp_path / "text" / "config.json").read_text())
     whole = {"architectures": ["Mistral3ForConditionalGeneration"], "vision_config": {"hidden_size": 32}}
-    whole["quantization_config"] = text.pop("quantization_config")
+    if not within:
+        whole["quantization_config"] = text.pop("quantization_config")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({**whole, "text_config": text}))
     tensors = load_file(tmp_path / "text" / "model.safetensors")

@@ -1,10 +1,12 @@
 """EXAONE 4 (arXiv 2507.11407): RMS norms of query and key heads, and a norm after each block instead of before it.
 
-Large models have sliding windows in most layers, and no position encoding in the others.
+Large models have sliding windows in most layers, and no position encoding in the others. Also EXAONE 4.5, text only,
+without the layer that predicts a further token (MTP).
 """
 
-from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.family import ROTARY_BUFFERS, Family, Gguf, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
+from trtllm_lite.convert.parts.deepseek import NUM_DRAFTING_LAYERS
 from trtllm_lite.convert.parts.exaone import EXAONE_GGUF_KEYS, gguf_layer_types, sliding_layers
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
@@ -41,8 +43,20 @@ def read_model(config: ConfigFields) -> Decoder:
 FAMILY = Family(
     name="exaone4",
     architectures=("Exaone4ForCausalLM",),
+    multimodal=Multimodal(
+        architectures=("Exaone4_5_ForConditionalGeneration",),
+        # Source: configuration_exaone4.py of transformers, Exaone4Config
+        defaults={
+            **{"vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 32},
+            **{"num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 2048},
+        },
+        other_keys=("vision_config", "image_token_id", "video_token_id"),
+        model_types=("exaone4_5_text",),
+    ),
     read_model=read_model,
     tensor_names=NAMES,
+    ignored_tensors=(*ROTARY_BUFFERS, r"mtp\..*"),
+    drafting_layers=NUM_DRAFTING_LAYERS,
     gguf=Gguf(
         "exaone4",
         roles={

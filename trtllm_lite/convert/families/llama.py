@@ -1,4 +1,4 @@
-"""Llama 1 to 3.x, SmolLM2 and other models of the same architecture (arXiv 2302.13971, 2307.09288, 2407.21783)."""
+"""Llama 1 to 3.x, SmolLM2, IQuest-Coder and others of one architecture (arXiv 2302.13971, 2307.09288, 2407.21783)."""
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
@@ -22,7 +22,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 FAMILY = Family(
     name="llama",
-    architectures=("LlamaForCausalLM",),
+    architectures=("LlamaForCausalLM", "IQuestCoderForCausalLM"),
     read_model=read_model,
     gguf=Gguf("llama", interleaved_rope=True, optional_bias=True, also=("internlm2",)),
 )

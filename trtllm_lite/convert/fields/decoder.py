@@ -57,11 +57,16 @@ def qwen_windows(config: ConfigFields, layers: int) -> list[int]:
     return [window if slide else 0 for slide in slides]
 
 
-def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
-    """For each layer whether it has a sliding window, by ``layer_types``; ``default`` if the config lacks that key."""
+def read_layer_types(config: ConfigFields, default: list[bool], left_out: int = 0) -> list[bool]:
+    """For each layer whether it has a sliding window, by ``layer_types``; ``default`` if the config lacks that key.
+
+    The list may go on with the types of as many layers as are ``left_out``.
+    """
     types = config.take("layer_types")
     if types is None:
         return default
+    if isinstance(types, list) and len(types) == len(default) + left_out:
+        types = types[: len(default)]
     if not isinstance(types, list) or len(types) != len(default) or not all(kind in _LAYER_TYPES for kind in types):
         expected = f"{len(default)} times {' or '.join(_LAYER_TYPES)}"
         config.problem("layer_types", f"expected {expected}, found {shown(types)}")

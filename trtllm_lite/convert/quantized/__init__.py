@@ -8,6 +8,7 @@ expanded. Layers that a method leaves in floating point stay as they are.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -51,6 +52,7 @@ def as_blocks(source: Source) -> Source:
     """
     if "dfloat11_config" in source.config:
         raise ConvertError(f"the weights are compressed by DFloat11, which is not read: {REFUSED['dfloat11']}")
+    source = replace(source, config=_settings_outside(source.config))
     settings = source.config.get(SETTINGS)
     if not settings:
         return source
@@ -78,6 +80,15 @@ def as_blocks(source: Source) -> Source:
         cache=cache,
         quantization=method.description + about_cache,
     )
+
+
+def _settings_outside(config: dict[str, Any]) -> dict[str, Any]:
+    """The ``config``, with the settings that only its text_config has (Kimi K2.5) outside of that."""
+    text = config.get("text_config")
+    if SETTINGS in config or not isinstance(text, dict) or SETTINGS not in text:
+        return config
+    kept = {key: value for key, value in text.items() if key != SETTINGS}
+    return {**config, "text_config": kept, SETTINGS: text[SETTINGS]}
 
 
 def _read_method(settings: object) -> Method:
