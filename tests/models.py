@@ -30,8 +30,9 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
-    *("apertus", "hunyuan_v1_dense"),
+    *("apertus", "hunyuan_v1_dense", "jais2", "cwm", "vaultgemma", "gemma4_unified"),
 )
+LATENT_FAMILIES = ("youtu",)  # decoders without experts, whose attention is over latents
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
     *("exaone_moe", "flex_olmo", "hunyuan_v1_moe", "mimo_v2_flash", "phimoe"),
@@ -126,6 +127,28 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "rope_parameters": {
             **{"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "original_max_position_embeddings": 32},
             **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        },
+    },
+    "jais2": {"hidden_size": 72, "layer_norm_eps": 1e-4},
+    "cwm": {
+        **{"sliding_window": 7, "head_dim": 14},
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "youtu": {
+        **{"num_key_value_heads": 6, "q_lora_rank": 26, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "tie_word_embeddings": True, "pad_token_id": None},
+    },
+    "vaultgemma": {
+        **{"head_dim": 14, "query_pre_attn_scalar": 11, "sliding_window": 7, "tie_word_embeddings": True},
+        **{"attn_logit_softcapping": 2.5, "final_logit_softcapping": 4.0},
+    },
+    "gemma4_unified": {
+        **{"head_dim": 14, "global_head_dim": 28, "sliding_window": 7, "tie_word_embeddings": True},
+        **{"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 4.0},
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
     "arcee": {},
@@ -312,7 +335,8 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": {**_DELTA, **_SHARED_EXPERT},
 }
 _MODEL_TYPES = {
-    **{"gemma3": "gemma3_text", "gemma4": "gemma4_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"},
+    "granitemoe": "granitemoeshared",
+    **{family: f"{family}_text" for family in ("gemma3", "gemma4", "gemma4_unified", "llama4")},
     **{family: f"{family}_text" for family in ("qwen3_5", "qwen3_5_moe")},
 }
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
@@ -322,7 +346,7 @@ _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
     "starcoder2": _LAYER_NORM_SHAPE,
-    **dict.fromkeys(("cohere", "cohere2", "nemotron", "stablelm", "phi"), _LAYER_NORM_SHAPE),
+    **dict.fromkeys(("cohere", "cohere2", "jais2", "nemotron", "stablelm", "phi"), _LAYER_NORM_SHAPE),
     "falcon": {
         key: value
         for key, value in _LAYER_NORM_SHAPE.items()
@@ -393,7 +417,7 @@ def tiny_model(
 def _adds_one(family: str, norm: str) -> bool:
     """Whether the model adds 1 to the weight of the norm."""
     of_delta = family == "qwen3_next" and not norm.endswith("linear_attn.norm.weight")
-    return family in ("gemma", "gemma2", "gemma3") or family == "nemotron" or of_delta
+    return family in ("gemma", "gemma2", "gemma3", "vaultgemma") or family == "nemotron" or of_delta
 
 
 def is_router(parameter: str) -> bool:

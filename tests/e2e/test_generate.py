@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
+from tests.models import LATENT_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.plugins.harness import product_dtype
 from tests.real_models import SMOLLM2_LIMITS
@@ -151,7 +151,7 @@ class TinyEngine:
         return ModelRunner.from_dir(self.directory / "engine", **options)
 
 
-@pytest.fixture(scope="module", params=NETWORK_FAMILIES)
+@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *LATENT_FAMILIES])
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
     return TinyEngine(request.param, tmp_path_factory.mktemp(request.param))
 

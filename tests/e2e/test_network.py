@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from tests.models import (
     ENCODER_FAMILIES,
     HYBRID_FAMILIES,
+    LATENT_FAMILIES,
     MOE_FAMILIES,
     NETWORK_FAMILIES,
     VOCAB_SIZE,
@@ -289,6 +290,38 @@ CASES |= {
         "seed_oss",
         {"attention_out_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     ),
+    "gemma4_unified": ("gemma4_unified", {}),
+    "gemma4_unified-sharing-biased-untied": (
+        "gemma4_unified",
+        {
+            **{"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "num_hidden_layers": 6, "layer_types": None},
+            **{"attention_bias": True, "tie_word_embeddings": False, "attention_k_eq_v": False},
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        },
+    ),
+    "vaultgemma": ("vaultgemma", {}),
+    "vaultgemma-uncapped-untied-biased": (
+        "vaultgemma",
+        {
+            **{"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+            **{"tie_word_embeddings": False, "layer_types": ["full_attention", "full_attention", "sliding_attention"]},
+        },
+    ),
+    "jais2": ("jais2", {}),
+    "jais2-unbiased-tied": ("jais2", {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}),
+    "cwm": ("cwm", {}),
+    "cwm-usual-layers-biased-tied": (
+        "cwm",
+        {
+            **{"layer_types": None, "num_hidden_layers": 5, "mlp_bias": True, "tie_word_embeddings": True},
+            **_rope("default"),
+        },
+    ),
+    "youtu": ("youtu", {}),
+    "youtu-untied-halves": (
+        "youtu",
+        {"tie_word_embeddings": False, "q_lora_rank": None, "rope_interleave": False},
+    ),
     "arcee": ("arcee", {}),
     "arcee-yarn-biased": (
         "arcee",
@@ -360,7 +393,7 @@ def test_every_family_has_cases() -> None:
     # in test_encoder.py, decoders with recurrent layers in test_recurrent_network.py.
     others = {"mimo", "internlm2", "internlm3", *ENCODER_FAMILIES, *HYBRID_FAMILIES}
     models = {name for name, family in all_families().items() if not family.drafts} - others
-    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models
+    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *LATENT_FAMILIES, *MOE_FAMILIES} == models
 
 
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:

@@ -10,7 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from tests.e2e.test_tensor_parallel import EVEN, LIMITS, checkpoint_of, two_steps
-from tests.models import FOR_RANKS, HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model
+from tests.models import (
+    FOR_RANKS,
+    HYBRID_FAMILIES,
+    LATENT_FAMILIES,
+    MOE_FAMILIES,
+    NETWORK_FAMILIES,
+    save_tiny_model,
+)
 from tests.tolerances import assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig, _core, _testing
@@ -34,7 +41,7 @@ def steps_of(directory: Path) -> list[np.ndarray]:
     return two_steps(_core.open_executor(engines_of(directory)), groups)
 
 
-@pytest.mark.parametrize("family", [*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES])
+@pytest.mark.parametrize("family", [*NETWORK_FAMILIES, *LATENT_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES])
 def test_stages_compute_what_one_computes(family: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path)
     build_engine(checkpoint, tmp_path / "one", **LIMITS)

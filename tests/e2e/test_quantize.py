@@ -220,13 +220,13 @@ def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
 
 def foldable(family: str) -> set[str]:
     """The inputs in the first layer whose channels can be scaled."""
-    without_gate = ("gpt2", "starcoder2", "gpt_neox", "arcee", "nemotron", "apertus")
+    without_gate = ("gpt2", "starcoder2", "gpt_neox", "arcee", "nemotron", "apertus", "jais2")
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in without_gate}
     plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # there is no norm before these
     behind_one_norm = {family: {"q_proj", "o_proj", "down_proj"} for family in ("cohere", "cohere2")}
     behind_one_norm |= {family: {"q_proj", "o_proj"} for family in ("phi", "falcon")}
     no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
-    normed_values = {"gemma4": {"q_proj", "gate_proj", "down_proj"}}
+    normed_values = {key: {"q_proj", "gate_proj", "down_proj"} for key in ("gemma4", "gemma4_unified")}
     known = {**plain, **behind_one_norm, **no_norm_before, **normed_values}
     return known.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 

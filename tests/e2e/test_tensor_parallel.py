@@ -11,7 +11,15 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from tests.models import FOR_RANKS, HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import (
+    FOR_RANKS,
+    HYBRID_FAMILIES,
+    LATENT_FAMILIES,
+    MOE_FAMILIES,
+    NETWORK_FAMILIES,
+    VOCAB_SIZE,
+    save_tiny_model,
+)
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
@@ -65,7 +73,7 @@ def two_steps(executor: Any, groups: Sequence[CacheGroup] = ()) -> list[np.ndarr
     return found
 
 
-@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES])
+@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *LATENT_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES])
 def of_one_rank(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Checkpoint, list[np.ndarray]]:

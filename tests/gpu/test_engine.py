@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import HYBRID_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import HYBRID_FAMILIES, LATENT_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import (
     GPU_TOLERANCES,
@@ -43,6 +43,7 @@ WITHOUT_HEAD_DIM = (
         "ernie4_5_moe",
         "flex_olmo",
         "glm4_moe_lite",
+        "youtu",
     ),
 )
 _LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
@@ -63,6 +64,11 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "exaone_moe")},
     **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open")},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
+    "gemma4_unified": {"global_head_dim": 32},
+    "youtu": {
+        **{"num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 128, "v_head_dim": 16},
+        **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+    },
     "falcon_h1": {**_MAMBA, "mamba_d_ssm": 128},
     "granitemoe": {"shared_intermediate_size": 80},
     "kimi_linear": {
@@ -162,7 +168,7 @@ def make_case(
 
 
 DTYPES = ("bfloat16", "float16")
-FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES)
+FAMILIES = (*NETWORK_FAMILIES, *LATENT_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
 KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'heuristic'}" for family, dtype, tiled in KINDS]
 

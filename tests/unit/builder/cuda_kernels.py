@@ -337,12 +337,13 @@ def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -
         "TL_V": lambda index: at(vectors[index], np.float32, shape[1]).astype(np.float64),
         "TL_C": lambda index: float(at(constants, np.float32, index + 1)[index]),
         "tanhf": np.tanh,
+        "fmaxf": np.maximum,
         "gelu": partial(activate, "gelu"),
         "gelu_tanh": partial(activate, "gelu_tanh"),
         "silu": partial(activate, "silu"),
         "sigmoid": partial(activate, "sigmoid"),
     }
-    result = eval(str(macros["TL_EXPRESSION"]), {"__builtins__": {}}, names)
+    result = eval(str(macros["TL_EXPRESSION"]).replace("0.0f", "0.0"), {"__builtins__": {}}, names)
     at(y, np.float32 if macros["TL_FLOAT_OUT"] else half, *shape)[...] = result
 
 

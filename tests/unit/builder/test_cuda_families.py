@@ -1,11 +1,23 @@
 """GPU programs of networks that differ from Llama: the kernels that they use, and what is refused."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
+from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.tolerances import GPU_TOLERANCES
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered, lowered_model
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.early_reads import check_early_reads
+from tests.unit.builder.networks import Shape
+from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
 from trtllm_lite.builder.cuda.planning import Lowered
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.launch import Launch
 
 
@@ -97,3 +109,34 @@ def test_steps_of_many_rows_dequantize_a_weight_once(deterministic: bool) -> Non
     assert "linear_tiled" in kernels["step_1024"]
     assert "dequantize" not in kernels["step_1024"]
     assert ("dequantize" in kernels["mixed"]) == (not deterministic)
+
+
+_EXTENTS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+_LATENTS: dict[str, Any] = {
+    **{"num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 128, "v_head_dim": 16, "head_dim": 64},
+    **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+}
+_CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
+_FAMILIES: dict[str, tuple[dict[str, Any], Shape]] = {
+    **{family: ({}, _CACHE) for family in ("cwm", "jais2", "vaultgemma")},
+    "gemma4_unified": (
+        {"global_head_dim": 32},
+        replace(_CACHE, layer_kv_heads=(2, 2, 1), layer_head_dims=(16, 16, 32)),
+    ),
+    "youtu": (_LATENTS, replace(_CACHE, kv_heads=1, head_dim=64, value_dim=128)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_programs_of_dense_families_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
+    own, cache = _FAMILIES[family]
+    save_tiny_model(family, tmp_path / "model", **{**_EXTENTS, **own})
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype)
+    model = load_network(tmp_path / "checkpoint")
+    engine = lowered_model(model, dtype)
+    check_early_reads(engine)
+    card = CudaInterpreter(engine)
+    state = sequences_of(cache, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, GPU_TOLERANCES)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tests.models import (
     ENCODER_FAMILIES,
     HYBRID_FAMILIES,
+    LATENT_FAMILIES,
     MOE_FAMILIES,
     NETWORK_FAMILIES,
     save_tiny_model,
@@ -120,7 +121,8 @@ def test_kinds_of_layers_that_the_tensors_contradict_are_named(
 
 
 @pytest.mark.parametrize(
-    ("family", "count"), [("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 2), ("glm4_moe_lite", 2)]
+    ("family", "count"),
+    [("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 2), ("glm4_moe_lite", 2)],
 )
 def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(
     family: str, count: int, tmp_path: Path
@@ -326,7 +328,7 @@ def test_mimo_v2_says_what_layers_have_in_two_forms(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
-_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
+_FAMILIES = (*NETWORK_FAMILIES, *LATENT_FAMILIES, *MOE_FAMILIES, *HYBRID_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
@@ -517,6 +519,9 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("apertus", {"rope_parameters": None}, "rope_parameters: expected the parameters of RoPE, found none"),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla: expected False, found True, which is not supported"),
         ("arcee", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
+        ("jais2", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
+        ("youtu", {"mlp_bias": True}, "mlp_bias: expected False, found True"),
+        ("gemma4_unified", {"enable_moe_block": True}, "enable_moe_block: expected False, as other keys say, found Tr"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),
         ("falcon", {"alibi": True}, "alibi: expected False, found True, which is not supported"),

@@ -13,6 +13,8 @@ from transformers import (
     Exaone4_5_ForConditionalGeneration,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Gemma4UnifiedConfig,
+    Gemma4UnifiedForConditionalGeneration,
     Kimi_K25Config,
     Kimi_K25ForConditionalGeneration,
     Llama4Config,
@@ -76,6 +78,11 @@ _WHOLES["exaone4"] = (
     Exaone4_5_ForConditionalGeneration,
     Exaone4_5_Config,
     {"vision_config": {**_QWEN_VISION, "num_key_value_heads": 2}},
+)
+_WHOLES["gemma4_unified"] = (
+    Gemma4UnifiedForConditionalGeneration,
+    Gemma4UnifiedConfig,
+    {"vision_config": {"patch_size": 4, "mm_embed_dim": 60, "mm_posemb_size": 8, "output_proj_dims": 60}},
 )
 _WHOLES["deepseek_v3"] = (
     Kimi_K25ForConditionalGeneration,
@@ -141,9 +148,14 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
         "layer_types": [*("sliding_attention", "full_attention", "sliding_attention"), "full_attention"],
     },
     "deepseek_v3": {"model_type": "kimi_k2"},
+    "gemma4_unified": {
+        **{"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB_SIZE, "enable_moe_block": False},
+        **{"num_experts": None, "moe_intermediate_size": None, "top_k_experts": None},
+    },
 }
 _BESIDE: dict[str, dict[str, Any]] = {
     "exaone4": {},
+    "gemma4_unified": {},
     "deepseek_v3": {
         **{"architectures": ["KimiK25ForConditionalGeneration"], "media_placeholder_token_id": 7},
         **{"ignore_index": -100, "use_unified_vision_chunk": True, "video_placeholder": "<|video|>"},

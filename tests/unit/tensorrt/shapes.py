@@ -32,6 +32,12 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
         **{**_HEADS, "global_head_dim": 32, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 0},
         **{"attention_k_eq_v": False, "layer_types": ["sliding_attention", "full_attention"]},
     },
+    "gemma4_unified": {
+        **{**_HEADS, "global_head_dim": 32, "attention_k_eq_v": False},
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "vaultgemma": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "cwm": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
     "smollm3": {**_SIZES, "no_rope_layers": [1, 0]},
     "ministral": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
     "ministral3": _HEADS,

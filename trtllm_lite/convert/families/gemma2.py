@@ -2,34 +2,26 @@
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.fields.decoder import read_layer_types
-from trtllm_lite.convert.fields.rope import read_rope
-from trtllm_lite.convert.parts.gemma import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
+from trtllm_lite.convert.parts.gemma import (
+    GGUF_KEYS,
+    GGUF_ROLES,
+    NAMES,
+    GemmaParts,
+    capped_attention,
+    gguf_score_size,
+)
 from trtllm_lite.convert.sources.source_tensors import Tensors
-from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; the first layer has a window unless ``layer_types`` says otherwise; a null cap caps nothing."""
+    """Read the config."""
     parts = GemmaParts.read(config)
-    sizes = parts.sizes
-    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
-    slides = read_layer_types(config, [number % 2 == 0 for number in range(sizes.num_hidden_layers)])
-    window = config.nullable_integer("sliding_window", 4096) or 0
-    softcap = config.nullable_number("attn_logit_softcapping", 50.0) or 0.0
+    attention = capped_attention(config, parts)
 
     def layer(tensors: Tensors, number: int) -> Layer:
-        attention = Attention(
-            *parts.projections(tensors, parts.bias, parts.bias),
-            sizes.heads,
-            scale=parts.scale,
-            rope=rope,
-            window=window if slides[number] else 0,
-            softcap=softcap,
-        )
-        return parts.layer(tensors, attention)
+        return parts.layer(tensors, attention(tensors, number))
 
     return parts.capped_decoder(config, parts.layers(layer), softcap=30.0)
 

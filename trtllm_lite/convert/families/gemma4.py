@@ -2,15 +2,15 @@
 
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.parts.gemma import NAMES
+from trtllm_lite.convert.parts.gemma import NAMES as GEMMA_NAMES
 from trtllm_lite.convert.parts.gemma4 import Gemma4Parts, MoeSizes
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Head
 from trtllm_lite.network.layers import Layer
 
-_NAMES = {
-    **NAMES,
+NAMES = {
+    **GEMMA_NAMES,
     "layer_scale": "model.layers.{layer}.layer_scalar",
     "input_gate": "model.layers.{layer}.per_layer_input_gate",
     "input_projection": "model.layers.{layer}.per_layer_projection",
@@ -27,11 +27,16 @@ _NAMES = {
     "experts_gate_up_proj": "model.layers.{layer}.experts.gate_up_proj",
     "experts_down_proj": "model.layers.{layer}.experts.down_proj",
 }
+# Keys beside the text model's.
+OTHER_KEYS = (
+    *("vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"),
+    *("boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id", "vision_soft_tokens_per_image"),
+)
 
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; the MLPs of layers that share keys are twice as wide with ``use_double_wide_mlp``."""
-    parts = Gemma4Parts.read(config, _NAMES)
+    parts = Gemma4Parts.read(config, NAMES)
     sizes, doubles = parts.sizes, config.flag("use_double_wide_mlp")
     experts = MoeSizes.read(config, sizes.num_hidden_layers)
 
@@ -55,12 +60,9 @@ FAMILY = Family(
             **{"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30},
             **{"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
         },
-        other_keys=(
-            *("vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"),
-            *("boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id", "vision_soft_tokens_per_image"),
-        ),
+        other_keys=OTHER_KEYS,
     ),
     model_type="gemma4_text",
     read_model=read_model,
-    tensor_names=_NAMES,
+    tensor_names=NAMES,
 )

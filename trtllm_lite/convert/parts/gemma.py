@@ -4,13 +4,16 @@ Norms multiply by 1 + w and come before and after each block; embeddings are mul
 divided by sqrt(query_pre_attn_scalar) instead of sqrt(head_dim).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from trtllm_lite.convert.fields.config import ConfigFields
-from trtllm_lite.convert.fields.decoder import read_activation, read_sizes
+from trtllm_lite.convert.fields.decoder import read_activation, read_layer_types, read_sizes
+from trtllm_lite.convert.fields.rope import read_rope
 from trtllm_lite.convert.parts.usual import UsualParts, one_plus_rms_norm
 from trtllm_lite.convert.sources.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Block, Layer, SequentialLayer
@@ -83,3 +86,27 @@ class GemmaParts(UsualParts):
         head = Head(self.head(config.flag("tie_word_embeddings", True)), softcap=cap)
         embedding = Embedding(table, scale=hidden**0.5, rounds_scale=True)
         return Decoder(self.sizes, embedding, layers, final_norm, head)
+
+
+def capped_attention(config: ConfigFields, parts: GemmaParts) -> Callable[[Tensors, int], Attention]:
+    """A function that makes the attention of layers, whose scores are soft-capped; a null cap caps nothing.
+
+    The first layer has a window, and every other after it, unless ``layer_types`` says otherwise.
+    """
+    sizes = parts.sizes
+    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
+    slides = read_layer_types(config, [number % 2 == 0 for number in range(sizes.num_hidden_layers)])
+    window = config.nullable_integer("sliding_window", 4096) or 0
+    softcap = config.nullable_number("attn_logit_softcapping", 50.0) or 0.0
+
+    def attention(tensors: Tensors, number: int) -> Attention:
+        return Attention(
+            *parts.projections(tensors, parts.bias, parts.bias),
+            sizes.heads,
+            scale=parts.scale,
+            rope=rope,
+            window=window if slides[number] else 0,
+            softcap=softcap,
+        )
+
+    return attention

@@ -14,7 +14,7 @@ _TIED = "tie_word_embeddings"
 # Maps prefixes of the text model's tensor names in the whole model (of transformers up to 4.51, and of later versions)
 # to their prefix in a text model that is saved alone.
 _PREFIXES = {"language_model.": "", "model.language_model.": "model."}
-_VISION_PARTS = "vision_model|vision_tower|embed_vision|visual|multi_modal_projector|mm_projector"
+_VISION_PARTS = "vision_model|vision_tower|embed_vision|vision_embedder|visual|multi_modal_projector|mm_projector"
 _PARTS = f"{_VISION_PARTS}|audio_tower|embed_audio"
 _OTHER_TENSORS = re.compile(rf"(model\.)?({_PARTS})\..*", re.DOTALL)
 
