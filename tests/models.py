@@ -36,6 +36,7 @@ LATENT_FAMILIES = ("youtu",)  # decoders without experts, whose attention is ove
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
     *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open"),
     *("exaone_moe", "flex_olmo", "hunyuan_v1_moe", "mimo_v2_flash", "phimoe"),
+    *("afmoe", "cohere2_moe", "hy_v3", "mellum"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 # Decoders with recurrent layers, read from Hugging Face checkpoints.
@@ -148,6 +149,33 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         "rope_parameters": {
             "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "afmoe": {
+        **{"head_dim": 14, "sliding_window": 7, "num_experts": 7, "num_experts_per_tok": 3, "num_shared_experts": 2},
+        **{"moe_intermediate_size": 37, "num_dense_layers": 1, "route_scale": 1.5, "mup_enabled": True},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "cohere2_moe": {
+        **{"head_dim": 14, "rms_norm_eps": 1e-4, "logit_scale": 0.25, "sliding_window": 7, "num_experts": 7},
+        **{"num_experts_per_tok": 3, "intermediate_size": 37, "prefix_dense_intermediate_size": 53},
+        **{"expert_selection_fn": "sigmoid", "norm_topk_prob": False, "tie_word_embeddings": True},
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
+    "hy_v3": {
+        **{"head_dim": 14, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "mellum": {
+        **{"head_dim": 14, "sliding_window": 7, "num_experts": 7, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "rope_parameters": {
+            "full_attention": {
+                **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 32},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2},
+            },
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
@@ -425,7 +453,7 @@ def is_router(parameter: str) -> bool:
     return parameter.endswith(
         (
             *("mlp.gate.wg.weight", "mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
-            *("shared_expert_gate.weight", "router.weight", "router.proj.weight"),
+            *("shared_expert_gate.weight", "router.weight", "router.proj.weight", "router.gate.weight"),
         )
     )
 

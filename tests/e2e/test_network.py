@@ -322,6 +322,45 @@ CASES |= {
         "youtu",
         {"tie_word_embeddings": False, "q_lora_rank": None, "rope_interleave": False},
     ),
+    "afmoe": ("afmoe", {}),
+    "afmoe-usual-layers-biased-tied": (
+        "afmoe",
+        {
+            **{"layer_types": None, "global_attn_every_n_layers": 2, "mup_enabled": False, "num_dense_layers": 0},
+            **{"attention_bias": True, "tie_word_embeddings": True, "num_shared_experts": 1},
+        },
+    ),
+    "cohere2_moe": ("cohere2_moe", {}),
+    "cohere2_moe-softmax-shared-layer-norm": (
+        "cohere2_moe",
+        {
+            **{"rms_norm_eps": None, "layer_norm_eps": 1e-4, "expert_selection_fn": "softmax", "num_shared_experts": 2},
+            **{"attention_bias": True, "tie_word_embeddings": False, "prefix_dense_sliding_window_pattern": 2},
+        },
+    ),
+    "cohere2_moe-normalized-summed-usual-layers": (
+        "cohere2_moe",
+        {
+            **{"norm_topk_prob": True, "num_shared_experts": 1, "shared_expert_combination_strategy": "sum"},
+            **{"layer_types": None, "mlp_layer_types": None, "num_hidden_layers": 5, "sliding_window_pattern": 2},
+        },
+    ),
+    "hy_v3": ("hy_v3", {}),
+    "hy_v3-biased-tied": (
+        "hy_v3",
+        {
+            **{"attention_bias": True, "tie_word_embeddings": True, "num_shared_experts": 2},
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+        },
+    ),
+    "mellum": ("mellum", {}),
+    "mellum-unnormalized-biased-tied": (
+        "mellum",
+        {
+            **{"norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": True, "rope_parameters": None},
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+        },
+    ),
     "arcee": ("arcee", {}),
     "arcee-yarn-biased": (
         "arcee",

@@ -62,7 +62,8 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
     "mimo_v2_flash": {"v_head_dim": 16, "moe_intermediate_size": 48},
     **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "exaone_moe")},
-    **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open")},
+    **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open", "afmoe", "hy_v3", "mellum")},
+    "cohere2_moe": {"intermediate_size": 48, "prefix_dense_intermediate_size": 80},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
     "gemma4_unified": {"global_head_dim": 32},
     "youtu": {

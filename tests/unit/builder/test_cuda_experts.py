@@ -52,6 +52,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "phimoe": {"head_dim": 16},
     "solar_open": {"moe_intermediate_size": 48, "head_dim": 16},
+    **{family: {"moe_intermediate_size": 48, "head_dim": 16} for family in ("afmoe", "hy_v3", "mellum")},
+    "cohere2_moe": {"intermediate_size": 48, "prefix_dense_intermediate_size": 80, "head_dim": 16},
     "mixtral": {"head_dim": 16},
     "olmoe": {},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
@@ -62,7 +64,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 # With these seeds no choice of an expert is so close that rounding changes it.
 SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11, "dots1": 5, "exaone_moe": 8}
-SEEDS |= {"mimo_v2_flash": 20, "solar_open": 7}
+SEEDS |= {"mimo_v2_flash": 20, "solar_open": 7, "mellum": 1}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 _OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
 _LAYER = ["linear", "grouped_gated_linear", "grouped_linear"]  # kernels of a few rows

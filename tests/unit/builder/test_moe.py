@@ -22,7 +22,8 @@ UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("sigmoid_g
 # The layers with experts in tiny models that also have layers without experts.
 SPARSE = {"qwen2_moe": (0, 2), "llama4": (0, 2)}
 SPARSE |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe"), (1, 2))
-SPARSE |= dict.fromkeys(("glm4_moe", "glm4_moe_lite"), (1, 2))
+SPARSE |= dict.fromkeys(("glm4_moe", "glm4_moe_lite", "afmoe", "cohere2_moe", "hy_v3"), (1, 2))
+WINDOWED = ("dots1", "exaone_moe", "gpt_oss", "llama4", "mimo_v2_flash", "phimoe", "afmoe", "cohere2_moe", "mellum")
 SPARSE["mimo_v2_flash"] = (1, 2, 3)
 STANDARD = ("TopK", "ScatterElements", "Softmax", "Range", "Sigmoid")
 
@@ -42,9 +43,10 @@ def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
     for op_type in ("Router", "GroupedGatedLinear", "GroupedLinear"):
         assert found[op_type] == layers
     assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
-    # The mask of windows is fused by a later pass.
-    windows = {"Range": 1} if family in ("dots1", "exaone_moe", "gpt_oss", "llama4", "mimo_v2_flash", "phimoe") else {}
-    assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == windows
+    # The mask of windows and the gates of attention are fused by later passes.
+    later = {"Range": 1} if family in WINDOWED else {}
+    later |= {"Sigmoid": 3} if family == "afmoe" else {}
+    assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == later
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
     assert sites == [f"layers.{layer}.mlp" for layer in sparse]
 

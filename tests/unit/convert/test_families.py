@@ -72,6 +72,7 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
         ("qwen3_5", {"mtp.fc.weight": torch.ones(60, 120), "mtp.layers.0.self_attn.q_norm.weight": torch.ones(20)}),
         ("qwen3_5_moe", {"mtp.norm.weight": torch.ones(60)}),
         ("exaone_moe", {"mtp.norm.weight": torch.ones(60)}),
+        ("mellum", {"mtp.norm.weight": torch.ones(60)}),
         ("mimo_v2_flash", {"model.mtp.layers.0.enorm.weight": torch.ones(60)}),
         ("ernie4_5_moe", {"model.mtp_emb_norm.0.weight": torch.ones(60)}),
     ],
@@ -122,7 +123,7 @@ def test_kinds_of_layers_that_the_tensors_contradict_are_named(
 
 @pytest.mark.parametrize(
     ("family", "count"),
-    [("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 2), ("glm4_moe_lite", 2)],
+    [("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 2), ("glm4_moe_lite", 2), ("hy_v3", 2)],
 )
 def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(
     family: str, count: int, tmp_path: Path
@@ -521,6 +522,12 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("arcee", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("jais2", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("youtu", {"mlp_bias": True}, "mlp_bias: expected False, found True"),
+        ("hy_v3", {"qk_norm": False}, "qk_norm: expected True, found False"),
+        ("hy_v3", {"mlp_bias": True}, "mlp_bias: expected False, found True"),
+        ("afmoe", {"num_expert_groups": 2}, "num_expert_groups: expected 1, found 2"),
+        ("afmoe", {"score_func": "softmax"}, "scoring_func: expected 'sigmoid' or 'noaux_tc', found 'softmax'"),
+        ("cohere2_moe", {"expert_selection_fn": "x"}, "expert_selection_fn: expected 'softmax' or 'sigmoid', found"),
+        ("cohere2_moe", {"use_qk_norm": True}, "use_qk_norm: expected False, found True"),
         ("gemma4_unified", {"enable_moe_block": True}, "enable_moe_block: expected False, as other keys say, found Tr"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act: expected 'relu2', found 'silu'"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm: expected False, found True, which is not supported"),

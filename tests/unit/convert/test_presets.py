@@ -63,6 +63,10 @@ PARAMETERS = {
     "jais-2-8b": 8_090_401_280,
     "cwm": 32_581_097_472,
     "youtu-llm-2b": 1_961_560_064,
+    "mellum2-12b-a2.5b": 12_149_923_072,
+    "north-mini-code": 30_484_303_872,
+    "hy3": 295_033_528_320 + 79 * 192,  # with corrections of scores, and without the draft layer
+    "trinity-nano": 6_120_003_328,
     "afm-4.5b": 4_619_184_640,
     "minitron-4b": 4_190_509_056,
     "stablelm-2-12b": 12_143_185_920,

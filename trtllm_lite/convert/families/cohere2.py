@@ -9,26 +9,16 @@ from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_layer_types
 from trtllm_lite.convert.fields.rope_types import USUAL_ROPE
-from trtllm_lite.convert.parts.cohere import GGUF_KEYS, CohereParts
+from trtllm_lite.convert.parts.cohere import EXPECTED, GGUF_KEYS, CohereParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-
-# Keys of published configs that transformers does not read, as it supports no other values.
-_EXPECTED = {
-    "order_of_interleaved_layers": "local_attn_first",
-    "position_embedding_type": "rope_gptj",
-    "rotary_pct": 1.0,
-    "use_embedding_sharing": True,
-    "use_gated_activation": True,
-    "use_parallel_block": True,
-}
 
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; every ``sliding_window_pattern``-th layer sees all tokens unless ``layer_types`` is given."""
     parts = CohereParts.read(config, USUAL_ROPE)
-    for key, value in _EXPECTED.items():
+    for key, value in EXPECTED.items():
         config.expect(key, value)
     window, pattern = config.nullable_integer("sliding_window", 4096), config.integer("sliding_window_pattern", 4)
     config.expect("layer_switch", pattern)

@@ -19,6 +19,15 @@ from trtllm_lite.network.layers import Layer, ParallelLayer
 from trtllm_lite.network.mlp import Activation
 from trtllm_lite.network.rope import Rope
 
+# Keys of published configs of the second generation that transformers does not read, as it supports no other values.
+EXPECTED = {
+    "order_of_interleaved_layers": "local_attn_first",
+    "position_embedding_type": "rope_gptj",
+    "rotary_pct": 1.0,
+    "use_embedding_sharing": True,
+    "use_gated_activation": True,
+    "use_parallel_block": True,
+}
 GGUF_KEYS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
 
 
