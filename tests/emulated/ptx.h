@@ -122,6 +122,7 @@ inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); 
 
 // ---- barriers
 
+inline void bar_sync(u32 id) { barrier_sync(id, here->block_size.x); }
 inline void bar_sync(u32 id, u32 threads) { barrier_sync(id, threads); }
 inline void bar_arrive(u32 id, u32 threads) { barrier_arrive(id, threads); }
 inline void barrier_cluster_arrive_relaxed_aligned() { cluster_arrive(); }

@@ -66,7 +66,13 @@ def test_kernels_of_rows() -> None:
     test_row_kernels.test_paged_rows(64, 1032, 2)
     test_row_kernels.test_rotary_table(64)
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
+
+
+def test_draws() -> None:
     test_sample.test_draws(1001, 3)
+
+
+def test_borders_and_masks() -> None:
     test_sample.test_ties_at_the_borders(1000)
     test_sample.test_masks(1001, 8, 8, 1)
 
