@@ -12,8 +12,9 @@ namespace tl {
 constexpr int kConsumerWarps = TL_CONSUMER_WARPS;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
-// A barrier of all threads of the block, at which they may arrive in different places of a kernel. racecheck of CUDA 13.0
-// reports reads that follow one such barrier as hazards if barriers of fewer threads came before; two in a row satisfy it.
+// A barrier of all threads of the block, at which they may arrive in different places of a kernel. racecheck of
+// CUDA 13.0 reports reads that follow one such barrier as hazards if barriers of fewer threads came before; two in a
+// row satisfy it.
 __device__ __forceinline__ void block_sync() {
   asm volatile("bar.sync 0;" ::: "memory");
   if constexpr (TL_RACECHECK) asm volatile("bar.sync 0;" ::: "memory");

@@ -60,7 +60,10 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA,
     "deepseek_v2": _LATENTS,
     "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
-    "mimo_v2_flash": {"head_dim": 48, "v_head_dim": 32, "moe_intermediate_size": 48},
+    "mimo_v2_flash": {
+        **{"head_dim": 48, "v_head_dim": 32, "moe_intermediate_size": 48},
+        **{"n_routed_experts": 4, "num_experts_per_tok": 4},
+    },
     **{family: {"moe_intermediate_size": 48} for family in ("dots1", "ernie4_5_moe", "exaone_moe")},
     **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open", "afmoe", "hy_v3", "mellum")},
     "cohere2_moe": {"intermediate_size": 48, "prefix_dense_intermediate_size": 80},
