@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from trtllm_lite.common.files import atomic_directory
 from trtllm_lite.common.progress import progress_bars
 from trtllm_lite.common.units import counted, format_bytes
-from trtllm_lite.common.vocabulary import TEXT_CLASSIFIER, TEXT_ENCODER
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
+from trtllm_lite.common.vocabulary import TEXT_CLASSIFIER, TEXT_ENCODER, VISION_TOWER
+from trtllm_lite.engine.format import COMPANION_FILES, CONFIG_FILE, ENGINE_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.foreign_names import calls
@@ -23,10 +23,12 @@ from trtllm_lite.runtime.api.classification import TextPair, classify_texts
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, model_of
 from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.experts import ExpertCounts
+from trtllm_lite.runtime.session.image_prompts import ImagePrompts, PromptImages, open_image_prompts, read_images
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.opening import check_generates, open_encoder_beside
 from trtllm_lite.runtime.session.prompts import (
@@ -173,11 +175,13 @@ class LLM:
         )
         self.engine_dir, self._model = wanted.open(options)
         self._beside: Embedder | None = None
+        self._vision: ImagePrompts | None = None
         if isinstance(self._model, Session):
             try:
                 self._beside = open_encoder_beside(self.engine_dir, num_threads)
+                self._vision = open_image_prompts(core(), self.engine_dir, options)
             except BaseException:
-                self._model.close()
+                self.shutdown()
                 raise
         if tokenizer is not None:
             self._model.tokenizer = open_tokenizer(Path(tokenizer))
@@ -358,6 +362,9 @@ class LLM:
         """
         check_text("engine_dir", engine_dir, "a directory", str | Path)
         _copy_engine(self._model.manifest, self.engine_dir, Path(engine_dir))
+        if self._vision is not None:
+            tower = self._vision.encoder.manifest
+            _copy_engine(tower, self.engine_dir / VISION_TOWER, Path(engine_dir) / VISION_TOWER)
         if self._beside is not None:
             _copy_engine(self._beside.manifest, self.engine_dir / TEXT_ENCODER, Path(engine_dir) / TEXT_ENCODER)
 
@@ -366,6 +373,8 @@ class LLM:
         self._model.close()
         if self._beside is not None:
             self._beside.close()
+        if self._vision is not None:
+            self._vision.encoder.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -379,7 +388,8 @@ class LLM:
         """The requests for prompts in any form, not yet checked against the engine's limits."""
         batch = [prompts] if is_token_ids(prompts) else prompts
         vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
-        parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)
+        batch, images = self._images(batch, chat)
+        parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len, edit=images.expand)
         columns = {
             "sampling_params": SamplingParams() if params is None else params,
             "priority": priority,
@@ -397,12 +407,19 @@ class LLM:
                     f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
                 )
             kept, embeds = kept_ids(ids, own_params.truncate_prompt_tokens), parsed.embeds[row]
+            embeds = images.embeds(row, ids, own["cache_salt"]) or embeds
             if embeds is not None and len(kept) < len(ids):
-                raise ArgumentError("truncate_prompt_tokens is given for a prompt with prompt_embeds: leave it out")
+                raise ArgumentError(
+                    "truncate_prompt_tokens is given for a prompt with prompt_embeds or images: leave it out"
+                )
             text = parsed.texts[row] if parsed.texts else None
             request = Request(kept, own_params, prompt_embeds=embeds, **own)
             result.append(_Prompt(request, text, len(ids) - len(kept)))
         return result
+
+    def _images(self, prompts: Any, chat: Chat | None) -> tuple[Any, PromptImages]:
+        """Prompts without their images, and the images, which are read already."""
+        return read_images(prompts, chat is not None, self._vision)
 
     def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
         """Run all requests to their ends: a bounded number at a time, requests of greater priority first."""
@@ -442,7 +459,7 @@ class LLM:
 
 def _copy_engine(manifest: Manifest, source: Path, target: Path) -> None:
     """Copy engine files, manifest and tokenizer, and no other files that the manifest may name."""
-    files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
+    files = (*manifest.engine_files, CONFIG_FILE, *(name for name in COMPANION_FILES if name in manifest.files))
     with atomic_directory(target, CONFIG_FILE, optional=ENGINE_FILES) as directory:
         for name in files:
             try:

@@ -6,7 +6,8 @@
 // TL_THREADS threads. Macros: TL_EXPRESSION, TL_FEATURES, TL_AT_ONCE (elements that a load moves: 8, of which
 // TL_FEATURES then is a multiple, or 1), TL_THREADS, TL_ROWS and TL_VECTORS (how many there are of x and v),
 // TL_X1_PITCH (elements from a row of x(1) to the next),
-// TL_FLOAT_ROWS (bit i: x(i) is float32), TL_FLOAT_OUT (1: y is float32), TL_FP16.
+// TL_FLOAT_ROWS (bit i: x(i) is float32), TL_BYTE_ROWS (bit i: x(i) are bytes), TL_FLOAT_OUT (1: y is float32),
+// TL_FP16.
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 
@@ -23,6 +24,17 @@ __device__ __forceinline__ void for_each_group(const Use& use) {
   for (int i = 0; i < kElements; i += kAtOnce) {
     const int feature = ((blockIdx.y * kElements + i) * TL_THREADS) + threadIdx.x * kAtOnce;
     if (feature < TL_FEATURES) use(i, feature);
+  }
+}
+
+__device__ __forceinline__ void load_bytes(float (&to)[kElements], int i, const void* from, u64 at) {
+  const auto* const bytes = static_cast<const unsigned char*>(from) + at;
+  if constexpr (kAtOnce == 1) {
+    to[i] = bytes[0];
+  } else {
+    const uint2 words = *reinterpret_cast<const uint2*>(bytes);
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) to[j] = (j < 4 ? words.x : words.y) >> 8 * (j % 4) & 0xff;
   }
 }
 
@@ -74,7 +86,9 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
 #pragma unroll
     for (int n = 0; n < TL_ROWS; ++n) {
       const u64 at = (n == 1 ? row1 : row) + feature;
-      if ((TL_FLOAT_ROWS >> n & 1) != 0) {
+      if ((TL_BYTE_ROWS >> n & 1) != 0) {
+        load_bytes(rows[n], i, of_rows[n], at);
+      } else if ((TL_FLOAT_ROWS >> n & 1) != 0) {
         load<true>(rows[n], i, of_rows[n], at);
       } else {
         load<false>(rows[n], i, of_rows[n], at);

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trtllm_lite.common.vocabulary import UINT8
-from trtllm_lite.errors import BuildError
 
 from ..cuda.lowering import Lowering
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, Slice, features, kernel, launch
@@ -52,6 +51,8 @@ def rowwise(
 ) -> Launch:
     """y = program(operands, vectors, constants) for ``rows`` rows; operands and y are 16-bit or float32.
 
+    Operands may also be bytes.
+
     Of the second operand columns from ``x1_first`` on are read.
     """
     width = features(y)
@@ -66,6 +67,7 @@ def rowwise(
         "TL_ROWS": len(operands),
         "TL_VECTORS": len(vectors),
         "TL_FLOAT_ROWS": sum(1 << i for i, buffer in enumerate(operands) if buffer.dtype == "float32"),
+        "TL_BYTE_ROWS": sum(1 << i for i, buffer in enumerate(operands) if buffer.dtype == UINT8),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_FP16": DTYPE_FLAGS[half],
     }
@@ -80,8 +82,6 @@ def rowwise(
 def lower(op: Lowering) -> list[Command]:
     """Launch one kernel."""
     rows = [op.rows(name) for name in _names("x", MAX_ROWS) if op.has(name)]
-    if UINT8 in (buffer.dtype for buffer in rows):
-        raise BuildError("rows of bytes are given, which the kernels of GPUs do not read yet: build it for CPUs")
     vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]
     constants = op.optional_vector("constants")
     first = op.attribute("x1_first") if op.has("x1") else 0

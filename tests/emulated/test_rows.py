@@ -11,6 +11,7 @@ from tests.gpu.row_checks import (
     check_gather_columns,
     check_head_layer_norm,
     check_layer_norm,
+    check_merge_rows,
     check_paged_rows,
     check_position_embedding,
     check_query_key_norm,
@@ -101,6 +102,18 @@ def test_every_operation_of_rowwise(word: str) -> None:
     inner = "x0 x1" if ARITY[word] == 2 else "x0"
     expected = FUNCTIONS[word](*x.double()[: ARITY[word]])
     check_rowwise(f"{inner} {word}", expected, [x[0], x[1], *[None] * 7], torch.float16, Emulator())
+
+
+@pytest.mark.parametrize("features", [75, 1048])  # bytes move one by one, or eight at a time
+def test_rowwise_of_bytes(features: int) -> None:
+    x, constants = torch.randint(0, 256, (3, features), dtype=torch.uint8), torch.tensor([127.5])
+    operands = [x, *[None] * 7, constants]
+    check_rowwise("x0 c0 sub", x.double() - 127.5, operands, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize(("merged", "features"), [(1, 64), (4, 1152), (16, 72)])
+def test_merge_rows(merged: int, features: int) -> None:
+    check_merge_rows(3, merged, features, Emulator())
 
 
 @pytest.mark.parametrize("features", [301, 1048])  # elements move one by one, or eight at a time

@@ -108,6 +108,18 @@ def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
         assert torch.equal(y, x[:, order.long().to(device)])
 
 
+def check_merge_rows(rows: int, merged: int, features: int, machine: Machine) -> None:
+    """Check that rows one after the other become one."""
+    x = torch.randn(rows * merged, features, device=machine.device).to(torch.bfloat16)
+    y = torch.full((rows, merged * features), POISON, device=machine.device, dtype=torch.bfloat16)
+    vectors = merged * features // 8
+    kernel = machine.kernel(
+        "merge_rows/cuda.cuh", "merge_rows", _THREADS, 0, {"TL_VECTORS": vectors, "TL_THREADS": _THREADS}
+    )
+    kernel(y, x, grid=(rows, -(-vectors // _THREADS), 1))
+    assert torch.equal(y, x.reshape(rows, -1))
+
+
 def check_side_by_side(rows: int, ranks: int, part: int, features: int, machine: Machine) -> None:
     """Check rows of several ranks, stored one after the other; the last of ``features`` may belong to any rank."""
     parts = torch.randn(ranks, rows, part, device=machine.device)
@@ -223,6 +235,7 @@ def check_rowwise(
         "TL_ROWS": sum(x is not None for x in operands[:4]),
         "TL_VECTORS": sum(x is not None for x in operands[4:8]),
         "TL_FLOAT_ROWS": sum(1 << i for i, found in enumerate(is_float) if found),
+        "TL_BYTE_ROWS": sum(1 << i for i, x in enumerate(operands[:4]) if x is not None and x.dtype == torch.uint8),
         "TL_FLOAT_OUT": int(dtype == torch.float32),
         "TL_FP16": int(dtype == torch.float16),
     }

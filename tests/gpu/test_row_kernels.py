@@ -16,6 +16,7 @@ from tests.gpu.row_checks import (
     check_gather_columns,
     check_head_layer_norm,
     check_layer_norm,
+    check_merge_rows,
     check_paged_rows,
     check_position_embedding,
     check_query_key_norm,
@@ -59,6 +60,12 @@ def test_query_key_norm(rows: int, queries: int, keys: int, threads: int, dtype:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_head_layer_norm(rows: int, dtype: torch.dtype) -> None:
     check_head_layer_norm(rows, 40, 8, 160, dtype, GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("merged", "features"), [(4, 1152), (16, 72)])
+def test_merge_rows(rows: int, merged: int, features: int) -> None:
+    check_merge_rows(rows, merged, features, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

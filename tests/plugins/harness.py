@@ -147,6 +147,9 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["tallied"] = int(attributes["local_experts"]) + 3
     if op == "GroupedGatedLinear":
         bound["out_features"] = bound["matrix_features"] * (1 + int(attributes["self_gated"]))
+    if op == "MergeRows":
+        merged = int(attributes["merged"])
+        bound["num_image_rows"], bound["y_features"] = bound["num_tokens"] // merged, bound["x_features"] * merged
     if op == "RaggedAttention":
         bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])
     if "num_seqs_plus_1" in bound:

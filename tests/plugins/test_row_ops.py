@@ -1,4 +1,4 @@
-"""The operators without a product: norms, embeddings, cache rows, GatherRows, GatherColumns, RotaryTable."""
+"""The operators without a product: norms, embeddings, cache rows, GatherRows, GatherColumns, MergeRows, RotaryTable."""
 
 import numpy as np
 import pytest
@@ -61,6 +61,13 @@ def test_head_layer_norm(isa: str, rows: int, heads: int, head_dim: int, others:
     assert_same_bits(actual[:, heads * head_dim :], x[:, heads * head_dim :])
     last = run("HeadLayerNorm", [x[-1:], inputs[1]], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
     assert_same_bits(last, actual[-1:])
+
+
+@pytest.mark.parametrize(("rows", "merged", "features"), [(1, 1, 7), (5, 4, 72), (3, 16, 33)])
+def test_merge_rows(isa: str, rows: int, merged: int, features: int) -> None:
+    x = np.random.default_rng(0).standard_normal((rows * merged, features), np.float32)
+    actual = run("MergeRows", [x], {"merged": merged}, isa=isa, num_threads=3)["y"]
+    assert_same_bits(actual, reference("MergeRows", [x], {"merged": merged})["y"])
 
 
 def test_layer_norm_of_a_large_mean(isa: str) -> None:

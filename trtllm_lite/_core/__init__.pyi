@@ -1037,13 +1037,15 @@ class EncoderLoop(Loop):
         flow: int,
         priority: int = 0,
         timeout: float | None = None,
+        rows: Sequence[PromptRows] = [],
     ) -> int:
         """
         Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
         first is returned at once.
 
         Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers, whose
-        numbers are ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
+        numbers are ``flow``. ``timeout`` is in seconds. A vision tower takes the ``rows`` of each image, patches
+        that take the place of its tokens. If this raises, none of the texts is embedded: LimitError if one
         exceeds a limit, OverloadedError if too many requests are outstanding, EngineError if the engine's file
         has been written to, or in a fork of the process.
         """
@@ -1066,7 +1068,8 @@ class EncoderLoop(Loop):
 
         Of n texts: ids int64[n]; reasons uint8[n], values of FinishReason, of which END_ID stands for an embedding;
         numbers of tokens int32[n]; seconds float64[n, 2] in the queue and in all; the embeddings
-        float32[embedded, embedding_size], in order; and the messages of errors by id.
+        float32[rows, embedding_size], in order, one row of a text and some of an image; and the messages of errors by
+        id.
 
         None: the loop is shut down and every end has been delivered.
         """

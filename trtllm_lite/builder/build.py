@@ -27,8 +27,8 @@ from trtllm_lite.builder.state_dtype import round_states, with_states
 from trtllm_lite.builder.state_forms import compare_forms
 from trtllm_lite.common.files import atomic_directory, require_space
 from trtllm_lite.common.foreign_files import read_foreign
-from trtllm_lite.common.vocabulary import CPU, FLOAT32, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file, max_file_bytes
+from trtllm_lite.common.vocabulary import CPU, FLOAT32, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES, VISION_TOWER
+from trtllm_lite.engine.format import COMPANION_FILES, CONFIG_FILE, ENGINE_FILES, engine_file, max_file_bytes
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.sbom import SBOM_FILE
@@ -100,6 +100,9 @@ def build_engine(
     chosen.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    tower = checkpoint.tower()
+    if tower is not None:
+        limits["enable_prompt_embeds"] = True  # the tower's rows take the place of tokens
     stored: dict[str, Any] = {"qformat": qformat, "group_size": group_size, "kv_cache_scale": kv_cache_scale}
     caches = {"kv_cache_dtype": kv_cache_dtype, "key_cache_dtype": key_cache_dtype, "state_dtype": state_dtype}
     bounds = choose_limits(checkpoint, device_memory, target=targets, backend=backend, **stored, **caches, **limits)
@@ -112,21 +115,32 @@ def build_engine(
     observe(job.graph, observed or {}, {str(node.name) for node in checkpoint.model.graph})
     stages = ranks_of(job)
     report("fuse", 1, 1)
+
+    def add_tower(directory: Path) -> None:
+        if tower is not None:
+            how: dict[str, Any] = {"target": target, "backend": backend, "strip_plan": strip_plan, "progress": progress}
+            build_engine(tower, directory / VISION_TOWER, **how)
+
     jobs = [rank for stage in stages for rank in stage]
     ranks = _ahead([parts for stage in stages for parts in chosen.compile(stage)], workers_of(job.graph))
-    return _serialize(jobs, ranks, Path(output_dir), attest)
+    return _serialize(jobs, ranks, Path(output_dir), add_tower, attest)
 
 
 def _serialize(
-    jobs: Sequence[BuildJob], ranks: Sequence[EngineParts], output_dir: Path, attest: Callable[[Path], None] | None
+    jobs: Sequence[BuildJob],
+    ranks: Sequence[EngineParts],
+    output_dir: Path,
+    add_tower: Callable[[Path], None],
+    attest: Callable[[Path], None] | None,
 ) -> Manifest:
     """Write the engine's directory, whole or not at all; returns the manifest of its first rank."""
-    optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE, SIGNATURE_FILE)
-    with atomic_directory(output_dir, CONFIG_FILE, optional=optional) as directory:
-        files = _copy_tokenizer(jobs[0].checkpoint, directory)
+    optional = (*ENGINE_FILES, *COMPANION_FILES, PROVENANCE_FILE, SBOM_FILE, SIGNATURE_FILE)
+    with atomic_directory(output_dir, CONFIG_FILE, optional=optional, parts=(VISION_TOWER,)) as directory:
+        files = _copy_companions(jobs[0].checkpoint, directory)
         manifests = [manifest_of(job, parts, files) for job, parts in zip(jobs, ranks, strict=True)]
         _write(directory, list(map(content_of, ranks, manifests)), partial(jobs[0].report, "write"))
         (directory / CONFIG_FILE).write_text(manifests[0].to_json(indent=2) + "\n")
+        add_tower(directory)
         if attest is not None:
             attest(directory)
     return manifests[0]
@@ -330,7 +344,7 @@ def _fuse(
         checkpoint=checkpoint,
         graph=fused.graph,
         fusions=fused.fusions,
-        limits=replace(limits, cache_groups=fused.cache_groups),
+        limits=replace(limits, cache_groups=fused.cache_groups, tokens_per_row=fused.tokens_per_row),
         qformat=quantized_as(quantized),
         kv_cache_dtype=fused.kv_cache_dtype,
         key_cache_dtype=key_cache_dtype,
@@ -343,10 +357,10 @@ def _fuse(
     )
 
 
-def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
-    """Copy the tokenizer files; returns the checksum of each."""
+def _copy_companions(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
+    """Copy the files that travel with an engine; returns the checksum of each."""
     checksums = {}
-    for source in checkpoint.tokenizer_files():
+    for source in checkpoint.companion_files():
         data = read_foreign(source, max_file_bytes(source.name), inside=source.parent)
         (directory / source.name).write_bytes(data)
         checksums[source.name] = f"{_core.crc32c(data):08x}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from trtllm_lite.common.vocabulary import IMAGE_PROCESSOR_FILE, VISION_TOWER
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE, ModelConfig
@@ -30,9 +31,18 @@ class Checkpoint:
         """The kind of module that the network is."""
         return module_kind(self.model.graph)
 
-    def tokenizer_files(self) -> list[Path]:
-        """Return the files that travel with an engine; none if the model comes without a tokenizer."""
-        return [self.path / name for name in TOKENIZER_FILES] if self.path and self.config.tokenizer else []
+    def companion_files(self) -> list[Path]:
+        """Return the files that travel with an engine: those of a tokenizer, or of a vision tower's processor."""
+        if self.path is None:
+            return []
+        names = [*(TOKENIZER_FILES if self.config.tokenizer else ())]
+        names += [IMAGE_PROCESSOR_FILE] if self.kind.name == VISION_TOWER else []
+        return [self.path / name for name in names]
+
+    def tower(self) -> "Checkpoint | None":
+        """The vision tower beside a decoder, if there is one. Raises EngineError if it is damaged."""
+        directory = None if self.path is None else self.path / VISION_TOWER
+        return open_checkpoint(directory) if directory is not None and (directory / NETWORK_FILE).is_file() else None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -64,8 +74,9 @@ def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
 
 def _open(path: Path) -> Checkpoint:
     config = ModelConfig.from_dir(path)
-    _check_present(path, TOKENIZER_FILES if config.tokenizer else ())
-    return Checkpoint(path, config, load_network(path))
+    checkpoint = Checkpoint(path, config, load_network(path))
+    _check_present(path, tuple(file.name for file in checkpoint.companion_files()))
+    return checkpoint
 
 
 def _check_directory(path: Path) -> None:

@@ -30,7 +30,8 @@ class Fused:
     """A network fused by its backend: ``graph``, the fusion decisions, and the type of its caches.
 
     ``kv_cache_dtype`` is the type that the KV cache has in the graph, or the one that was asked for (perhaps ``auto``).
-    ``lora_projections`` maps numbers in LowRank to the projections that adapters may change.
+    ``lora_projections`` maps numbers in LowRank to the projections that adapters may change. ``tokens_per_row`` counts
+    the patches of each row that a vision tower makes; 0 in other networks.
     """
 
     graph: ir.Graph
@@ -38,6 +39,7 @@ class Fused:
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_dtype: str
     lora_projections: tuple[ModuleRows, ...] = ()
+    tokens_per_row: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _FLAGS = ("gather_context_logits", "deterministic", "enable_prompt_embeds")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 _MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
 _MOST["moe_ep_size"] = MAX_TP_SIZE
-_OF_NETWORK = ("cache_groups", "groups_of_stages")
+_OF_NETWORK = ("cache_groups", "groups_of_stages", "tokens_per_row")
 _FROM_OTHERS = ("max_num_tokens", "max_beam_width")  # None: they follow from the other limits
 
 
@@ -65,7 +65,8 @@ class BuildLimits:
     draft tokens per sequence, for whose logits there is room. With ``deterministic`` a sequence's results are bit for
     bit independent of the other sequences in its steps, of chunked prefill, and of the cached prefix. With
     ``enable_prompt_embeds`` tokens of prompts may be rows of embeddings instead of ids. ``cache_groups`` are set when
-    the network is known; in a pipeline they are those of a stage, and ``groups_of_stages`` those of all.
+    the network is known; in a pipeline they are those of a stage, and ``groups_of_stages`` those of all. So are
+    ``tokens_per_row``, the patches of each row that a vision tower makes, 0 of other networks.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
     devices of a stage form ``moe_ep_size`` groups, each with some of the experts; if there are as many groups as
@@ -89,6 +90,7 @@ class BuildLimits:
     moe_ep_size: int = 1
     allreduce_strategy: str = ALLREDUCE_STRATEGIES[0]
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", "full", 0, ()),)
+    tokens_per_row: int = 0
     groups_of_stages: tuple[tuple[CacheGroup, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -228,6 +230,11 @@ class BuildLimits:
         return self.num_tokens if self.gather_context_logits else self.num_decode_tokens
 
     @property
+    def takes_rows(self) -> bool:
+        """Whether rows may take the place of tokens."""
+        return self.enable_prompt_embeds or self.tokens_per_row > 0
+
+    @property
     def uses_nccl(self) -> bool:
         """Whether ranks exchange data by NCCL."""
         return self.allreduce_strategy == "NCCL"
@@ -256,7 +263,8 @@ class BuildLimits:
             "num_decode_seqs": self.max_batch_size,
             "num_prefill_seqs": self.max_batch_size,
             "num_prefill_tokens": self.num_tokens,
-            "num_token_rows": self.num_tokens if self.enable_prompt_embeds else 0,
+            "num_token_rows": self.num_tokens if self.takes_rows else 0,
+            "num_image_rows": self.num_tokens // self.tokens_per_row if self.tokens_per_row else 0,
             "num_tables": self.max_batch_size * len(self.cache_groups),
             "num_logits": self.num_logits,
             "max_blocks_per_seq": self.max_blocks_per_seq,

@@ -14,6 +14,7 @@ def module_of(
     inputs: Mapping[str, int],
     outputs: Mapping[str, int],
     groups: Iterable[CacheGroup],
+    tokens_per_row: int = 0,
 ) -> Module:
     """The module of this ``kind`` of a plan whose ``inputs`` and ``outputs`` are numbers of ``tensors``, by name.
 
@@ -39,6 +40,7 @@ def module_of(
             *(shared if kind != DRAFTING_HEAD else ()),
         ),
         caches=tuple(group.name for group in groups),
+        tokens_per_row=tokens_per_row,
     )
 
 

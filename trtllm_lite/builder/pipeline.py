@@ -9,18 +9,19 @@ from trtllm_lite.builder.cache_dtype import cache_dtype_of
 from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, PassError
+from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, TOWER_PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.installed import installed_passes
 from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
 from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
+from trtllm_lite.builder.passes.merge_rows import merged_rows
 from trtllm_lite.builder.passes.recurrent_pattern import make_room_for_drafts
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.token_rows import TAKE_TOKEN_ROWS
 from trtllm_lite.builder.verifier import violations
-from trtllm_lite.common.vocabulary import STATE
+from trtllm_lite.common.vocabulary import STATE, VISION_TOWER
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.module_kinds import ModuleKind, module_kind
@@ -64,7 +65,8 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def passes_of(kind: ModuleKind, max_seq_len: int) -> tuple[GraphPass, ...]:
     """The passes for all networks of a ``kind``, for engines of sequences of up to ``max_seq_len`` tokens."""
-    usual = ENCODER_PIPELINE if kind.whole_prompts else (chosen_frequencies(max_seq_len), *PIPELINE)
+    of_encoders = TOWER_PIPELINE if kind.name == VISION_TOWER else ENCODER_PIPELINE
+    usual = of_encoders if kind.whole_prompts else (chosen_frequencies(max_seq_len), *PIPELINE)
     begin = usual.index(REMOVE_PADDING) + 1
     return (*usual[:begin], *installed_passes(), *usual[begin:])
 
@@ -103,7 +105,8 @@ def _fuse_decoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype:
 def _fuse_encoder(network: ir.Model, usual: Sequence[GraphPass], kv_cache_dtype: str, _: BuildLimits) -> Fused:
     model, fusions = run_passes(network, usual)
     check_all_fused(model, fusions)
-    return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
+    tokens_per_row = merged_rows(model.graph) if module_kind(network.graph).name == VISION_TOWER else 0
+    return Fused(model.graph, tuple(fusions), (), kv_cache_dtype, tokens_per_row=tokens_per_row)
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:

@@ -79,9 +79,15 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     help="For an EAGLE-3 head, the model that it drafts for: its embedding is taken if the head has none. For a model "
     "of which a layer drafts (MTP), the model again: the checkpoint is of this layer.",
 )
+@click.option("--text_only", is_flag=True, help="Leave out the vision tower of a model that takes images.")
 @foreign_options(CONVERT)
 def convert(
-    model_dir: str, output_dir: str, draft_model_dir: str | None, target_model_dir: str | None, **how: Any
+    model_dir: str,
+    output_dir: str,
+    draft_model_dir: str | None,
+    target_model_dir: str | None,
+    text_only: bool,
+    **how: Any,
 ) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
@@ -110,6 +116,7 @@ def convert(
             progress=lambda _, done, total: report("convert", done, total),
             draft_model_dir=draft_model_dir,
             target_model_dir=target_model_dir,
+            text_only=text_only,
             **take_conversion(how),
         )
     config = converted.config

@@ -114,20 +114,23 @@ def require_writable(path: Path) -> None:
 
 
 @contextmanager
-def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) -> Iterator[Path]:
+def atomic_directory(
+    path: Path, marker: str, optional: Collection[str] = (), parts: Collection[str] = ()
+) -> Iterator[Path]:
     """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.
 
     ``marker`` is a JSON file in the directory whose ``producer`` starts with ``trtllm_lite``: an existing non-empty
     directory is replaced only if its marker says that this package wrote it, and only if it holds nothing but files
     that are written again or have an ``optional`` name; anything else is the user's and stays. The body writes plain
-    files, no subdirectories.
+    files, and subdirectories with names of ``parts``, which are replaced, too, if their own marker says so.
 
     Raises OutputError if ``path`` cannot be replaced or written; on this and every other exception the temporary
     directory is removed and ``path`` is as it was.
     """
     path = _resolve(path)
-    _check_replaceable(path, marker)
-    with _appearing(path, lambda temporary: _replace(temporary, path, optional)) as temporary:
+    for place in (path, *(path / part for part in parts)):
+        _check_replaceable(place, marker)
+    with _appearing(path, lambda temporary: _replace(temporary, path, optional, parts)) as temporary:
         yield temporary
 
 
@@ -222,13 +225,17 @@ def _check_replaceable(path: Path, marker: str) -> None:
     )
 
 
-def _replace(temporary: Path, path: Path, optional: Collection[str]) -> None:
+def _replace(temporary: Path, path: Path, optional: Collection[str], parts: Collection[str]) -> None:
     """Put ``temporary`` in the place of ``path`` and delete the files that were there before."""
     if not path.is_dir() or not any(path.iterdir()):
         temporary.rename(path)
         return
     replaced = {entry.name for entry in temporary.iterdir()} | set(optional)
-    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in replaced or entry.is_dir())
+    unknown = sorted(
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in (parts if entry.is_dir() and not entry.is_symlink() else replaced)
+    )
     if unknown:
         raise OutputError(
             f"{path} holds {', '.join(unknown)}, which the new output does not replace: "
@@ -236,7 +243,9 @@ def _replace(temporary: Path, path: Path, optional: Collection[str]) -> None:
         )
     shutil.copymode(path, temporary)
     _exchange(temporary, path)
-    for name in replaced:
+    for name in parts:
+        shutil.rmtree(temporary / name, ignore_errors=True)
+    for name in replaced.difference(parts):
         (temporary / name).unlink(missing_ok=True)
     temporary.rmdir()
 

@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 23  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 24  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -129,6 +129,7 @@ SYMBOLS = {
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
     "num_token_rows": "new tokens that are rows of a prompt's own",
+    "num_image_rows": "rows that a vision tower makes: num_tokens / tokens_per_row of the module",
     "num_tables": "rows of block_tables: for each sequence one row per cache group",
     "num_logits": "rows of logits",
     "max_blocks_per_seq": "columns of block_tables",
@@ -181,6 +182,11 @@ NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
 # padded. The output has a row for each text, see network/contract.py.
 SEQ_LENS, EMBEDDING, SCORES = "seq_lens", "sentence_embedding", "scores"
 ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
+# A vision tower has patches of images in place of tokens, bytes of pixels, and makes IMAGE_FEATURES of them.
+PATCHES, IMAGE_FEATURES = "patches", "image_features"
+# The file beside a tower's network and engine that says how its images are preprocessed.
+IMAGE_PROCESSOR_FILE = "image_processor.json"
+TOWER_INPUTS = {**ENCODER_INPUTS, PATCHES: 3}
 # Names of features: a network may output FEATURES, one row per token, from which a drafting head predicts tokens. The
 # head has the features of the previous token as its input FEATURES, and outputs HIDDEN, which takes the place of
 # features for draft tokens.
@@ -193,9 +199,10 @@ COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
 # Kinds of modules. A decoder generates tokens, a text encoder makes a row for each text, a text classifier a score of
-# each label for each text, and a drafting head (EAGLE, MTP) drafts from features that a decoder keeps. A draft model is
-# a decoder; a pipeline stage has some of its layers.
+# each label for each text, a vision tower rows of embeddings for each image, and a drafting head (EAGLE, MTP) drafts
+# from features that a decoder keeps. A draft model is a decoder; a pipeline stage has some of its layers.
 DECODER, TEXT_ENCODER, TEXT_CLASSIFIER, DRAFTING_HEAD = "decoder", "text_encoder", "text_classifier", "drafting_head"
+VISION_TOWER = "vision_tower"
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,7 @@ MODULE_USES = {
     TEXT_ENCODER: ModuleUse(EMBEDDING, "num_seqs", "embed", "/v1/embeddings", "embeds texts"),
     TEXT_CLASSIFIER: ModuleUse(SCORES, "num_seqs", "classify", "/classify", "classifies texts"),
     DRAFTING_HEAD: _GENERATE,
+    VISION_TOWER: ModuleUse(IMAGE_FEATURES, "num_image_rows", "generate", "/v1/chat/completions", "sees images"),
 }
 MODULE_KINDS = tuple(MODULE_USES)
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from trtllm_lite import __version__
 from trtllm_lite.common.files import PRODUCER_PREFIX, atomic_directory, require_space
-from trtllm_lite.common.vocabulary import PROMPT_SETTING
+from trtllm_lite.common.vocabulary import IMAGE_PROCESSOR_FILE, PROMPT_SETTING, VISION_TOWER
 from trtllm_lite.convert.fields.generation import read_token_ids, sampling_defaults
-from trtllm_lite.convert.mapping import MappedModel, Partners, map_model, open_source
+from trtllm_lite.convert.mapping import MappedModel, Partners, map_model, map_tower, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.rounding import cast, overflows
@@ -24,6 +24,7 @@ from trtllm_lite.convert.tokenizers.files import TOKENIZER_FILE
 from trtllm_lite.convert.tokenizers.settings import SETTINGS_FILE
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
+from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.verifier import load_network
@@ -37,17 +38,19 @@ class Converted:
     """The written checkpoint: ``config`` is that of config.json.
 
     ``quantization`` describes how matrices are quantized, and is empty if none is. ``is_text_part`` is true if other
-    parts of the source were left out.
+    parts of the source were left out, ``has_tower`` if its vision tower was converted as well.
     """
 
     config: ModelConfig
     quantization: str
     is_text_part: bool = False
+    has_tower: bool = False
 
     def describe(self) -> str:
-        """Describe how the matrices are stored, and whether they are of the text model alone."""
+        """Describe how the matrices are stored, and of what parts of the model they are."""
         matrices = f"matrices in {self.config.dtype}"
         matrices = f"quantized as {self.quantization}, other {matrices}" if self.quantization else matrices
+        matrices = f"{matrices}, with its vision tower" if self.has_tower else matrices
         return f"{matrices}, the text model alone" if self.is_text_part else matrices
 
 
@@ -63,6 +66,7 @@ def convert_checkpoint(
     sha256: Mapping[str, str] | None = None,
     draft_model_dir: str | None = None,
     target_model_dir: str | None = None,
+    text_only: bool = False,
 ) -> Converted:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
@@ -82,6 +86,9 @@ def convert_checkpoint(
     Weights are computed one at a time. A source tensor that several weights are computed from is kept until the next
     such tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
 
+    The vision tower of a multimodal model, if it is of a known family, becomes a checkpoint of its own in the directory
+    ``vision_tower`` of ``output_dir``, unless ``text_only``.
+
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was.
     """
@@ -93,17 +100,29 @@ def convert_checkpoint(
         for other in others
     )
     mapped = map_model(source, dtype, dequantize, Partners(*partners))
+    tower = None if text_only or mapped.family.drafts else map_tower(mapped.source, mapped.dtype, dequantize)
     config = describe_model(mapped)
+    optional = (TOKENIZER_FILE, SETTINGS_FILE)
+    with atomic_directory(Path(output_dir), "config.json", optional, parts=(VISION_TOWER,)) as directory:
+        _write_module(directory, mapped, config, progress)
+        _write_tokenizer(directory, mapped)
+        if tower is not None:
+            (directory / VISION_TOWER).mkdir()
+            _write_module(directory / VISION_TOWER, tower.mapped, describe_model(tower.mapped), progress)
+            (directory / VISION_TOWER / IMAGE_PROCESSOR_FILE).write_text(tower.processor, encoding="utf-8")
+    has_tower = tower is not None
+    return Converted(config, mapped.quantization, mapped.source.is_text_part and not has_tower, has_tower)
+
+
+def _write_module(directory: Path, mapped: MappedModel, config: ModelConfig, progress: Progress | None) -> None:
+    """Write the network of a module, its weights and its config."""
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)
-    with atomic_directory(Path(output_dir), "config.json", optional=(TOKENIZER_FILE, SETTINGS_FILE)) as directory:
-        require_space(directory, layout.num_bytes)
-        _write_weights(directory / WEIGHTS_FILE, mapped, infos, layout, progress)
-        _write_network(directory, mapped, infos, layout)
-        (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
-        _write_tokenizer(directory, mapped)
-        load_network(directory)
-    return Converted(config, mapped.quantization, mapped.source.is_text_part)
+    require_space(directory, layout.num_bytes)
+    _write_weights(directory / WEIGHTS_FILE, mapped, infos, layout, progress)
+    _write_network(directory, mapped, infos, layout)
+    (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
+    load_network(directory)
 
 
 def _write_weights(
@@ -179,7 +198,7 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
     eos_token_ids, bos_ids, pad_ids = (
         read_token_ids(ids, f"{name}_token_id", sizes.vocab_size) for name in ("eos", "bos", "pad")
     )
-    generation = {} if isinstance(mapped.model, Encoder) else source.generation  # encoders do not generate
+    generation = source.generation if isinstance(mapped.model, Decoder) else {}  # others do not generate
     head = mapped.model.head if isinstance(mapped.model, Encoder) else None
     return ModelConfig(
         producer=f"{PRODUCER_PREFIX} {__version__}",

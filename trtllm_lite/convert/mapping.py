@@ -31,6 +31,7 @@ from trtllm_lite.convert.sources.pins import check_files
 from trtllm_lite.convert.sources.sentence_transformers import MODULES_FILE
 from trtllm_lite.convert.sources.source import Embeddings, Source
 from trtllm_lite.convert.sources.source_tensors import ROUTERS
+from trtllm_lite.convert.tower import tower_of
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.contract import layer_kinds
@@ -39,6 +40,7 @@ from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.graph import QFORMAT, Network
 from trtllm_lite.network.model import Model, network_of
+from trtllm_lite.network.vision import VisionTower
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,37 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     return MappedModel(source, architecture, family, model, network, chosen, quantization)
 
 
+@dataclass(frozen=True)
+class MappedTower:
+    """The vision tower of a model, and the file that says how the model's images are preprocessed."""
+
+    mapped: MappedModel
+    processor: str
+
+
+def map_tower(source: Source, dtype: str, dequantize: bool) -> MappedTower | None:
+    """Map the vision tower of the whole model that ``source`` is the text part of; None if it has none that is known.
+
+    Raises ConvertError.
+    """
+    found = tower_of(source)
+    if found is None:
+        return None
+    tower, part = found
+    family, model = tower.family, _read(part, tower.family)
+    check_types(part, informative(part, family, model))
+    network = network_of(model, ONNX[dtype], {} if dequantize else part.blocks)
+    mismatch = compare_tensors(part, family, model, network)
+    if mismatch.count:
+        raise ConvertError(
+            f"the tensors of the vision tower of {part.description} are not those of a {family.name} with its config; "
+            f"--text_only leaves the tower out:\n  {mismatch.report()}"
+        )
+    assert source.whole is not None
+    mapped = MappedModel(part, family.name, family, model, network, dtype, part.quantization)
+    return MappedTower(mapped, part.image_settings().to_json(source.whole.config))
+
+
 def _hint(source: Source, mismatch: Mismatch) -> str:
     """What may be wrong with a source whose tensors are not those of its family; empty if nothing is known."""
     other, kinds = nearest_fit(source), misnamed_kinds(source, mismatch)
@@ -239,6 +272,8 @@ def _read(source: Source, family: Family) -> Model:
     fields = ConfigFields(family.config_of(source.config, source.tensors))
     model = family.read_model(fields)
     fields.finish()
+    if isinstance(model, VisionTower):
+        return model
     if isinstance(model, Encoder):
         return model if model.head is not None else _with_embeddings(model, source.embeddings())
     if source.embeds:

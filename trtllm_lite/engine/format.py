@@ -7,6 +7,7 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 from trtllm_lite import __version__
 from trtllm_lite.common.vocabulary import (
     ALIGNMENT,
+    IMAGE_PROCESSOR_FILE,
     MAX_BYTES,
     MAX_JSON_BYTES,
     MAX_PP_SIZE,
@@ -27,6 +28,8 @@ ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
 ENGINE_FILE = ENGINE_FILES[0]  # its manifest describes the whole directory
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+# The files that a manifest may name: they come from the checkpoint, and travel with the engine.
+COMPANION_FILES = (*TOKENIZER_FILES, IMAGE_PROCESSOR_FILE)
 # A tokenizer_config.json consists mostly of a chat template.
 _MAX_FILE_BYTES = dict.fromkeys(ENGINE_FILES, MAX_BYTES) | dict(
     zip(TOKENIZER_FILES, (MAX_TOKENIZER_BYTES, 1 << 24), strict=True)

@@ -20,7 +20,7 @@ from trtllm_lite.engine.contents import (
     weight_groups,
     workspace_parts,
 )
-from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import COMPANION_FILES, CONFIG_FILE
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.manifest import Accuracy, Manifest, Tactic
 from trtllm_lite.engine.modules import Module
@@ -163,7 +163,7 @@ def _encoder_in(path: Path) -> EncoderBeside | None:
 
 def _file_bytes(engine: EngineFile) -> dict[str, int]:
     ranks = () if engine.manifest.mapping.rank else engine.manifest.engine_files[1:]
-    others = (engine.path.parent / name for name in (*ranks, CONFIG_FILE, *TOKENIZER_FILES))
+    others = (engine.path.parent / name for name in (*ranks, CONFIG_FILE, *COMPANION_FILES))
     return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
 
 

@@ -4,9 +4,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
-from trtllm_lite.common.vocabulary import DRAFTING_HEAD, LOGITS, MODULE_KINDS, MODULE_USES, ModuleUse, num_bytes
+from trtllm_lite.common.vocabulary import (
+    DRAFTING_HEAD,
+    LOGITS,
+    MAX_EXTENT,
+    MODULE_KINDS,
+    MODULE_USES,
+    ModuleUse,
+    num_bytes,
+)
 from trtllm_lite.engine.plan import DTypeName, Name
-from trtllm_lite.engine.records import Native, OneOf
+from trtllm_lite.engine.records import Native, OneOf, Range
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,8 @@ class Module:
     """A part of a model that an engine runs: ``kind`` is one of ``MODULE_KINDS``.
 
     A step returns rows of the first of the ``outputs`` to its caller. ``caches`` are the names of the cache groups that
-    the module owns.
+    the module owns. ``tokens_per_row`` counts the tokens of a sequence for each row that a vision tower makes of them;
+    0 in modules of other kinds.
     """
 
     name: Name
@@ -56,6 +65,7 @@ class Module:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     caches: tuple[Name, ...]
+    tokens_per_row: Annotated[int, Range(0, MAX_EXTENT)] = 0
 
     @property
     def use(self) -> ModuleUse:

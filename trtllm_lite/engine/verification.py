@@ -7,7 +7,7 @@ from pathlib import Path
 from trtllm_lite._core import Engine, crc32c
 from trtllm_lite.common.files import write_file, writing
 from trtllm_lite.common.foreign_files import sha256_of
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import COMPANION_FILES, CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import (
     PROVENANCE_FILE,
@@ -111,7 +111,7 @@ def _check_manifest(directory: Path) -> Manifest:
     try:
         if parse_json(read_engine_file(directory / CONFIG_FILE), CONFIG_FILE) != json.loads(manifest.to_json()):
             raise EngineError(f"{directory / CONFIG_FILE} is not the manifest of {ENGINE_FILE}: {REMEDY}")
-        for name in TOKENIZER_FILES:
+        for name in COMPANION_FILES:
             present = (directory / name).exists()
             checksum = f"{crc32c(read_engine_file(directory / name)):08x}" if present else None
             if checksum != manifest.files.get(name):

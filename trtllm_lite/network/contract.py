@@ -18,6 +18,9 @@ after past_lens and the output hidden after the logits: float32 [batch, seq, hid
 
 An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and only one output, whose name says
 what the encoder is for (network/module_kinds.py): float32 [batch, size], see network/encoder.py.
+
+A vision tower is an encoder with one more input, patches uint8 [batch, seq, bytes], and the output image_features
+float32 [batch, image_seq, size], see network/vision.py.
 """
 
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ from trtllm_lite.common.vocabulary import (
     FEATURES,
     HIDDEN,
     LAYER_CACHES,
+    PATCHES,
     CacheNames,
     cache_names,
 )
@@ -76,7 +80,9 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     kind, kept = module_kind(graph), list(_kept_signatures(graph))
     found = _signature(graph.outputs[0])[2] if graph.outputs else ()
     size = found[-1] if len(found) > len(kind.output_rows) else "size"
-    inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in kind.inputs.items()]
+    numbers = {name: rank for name, rank in kind.inputs.items() if name != PATCHES}
+    inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in numbers.items()]
+    inputs += [_rows_of_tokens(PATCHES, _signature(value), "UINT8") for value in graph.inputs if value.name == PATCHES]
     inputs += [_rows_of_tokens(FEATURES, entry) for entry in extra_inputs]
     inputs += [(name.past, "FLOAT", shape) for name, shape in kept]
     outputs: list[_Signature] = [(kind.output, "FLOAT", (*kind.output_rows, size))]
@@ -128,9 +134,9 @@ def _sized(axes: tuple[int | str, ...], found: tuple[int | str, ...]) -> tuple[i
     return tuple(axis if axis in _FIXED else extent for axis, extent in zip(axes, found, strict=True))
 
 
-def _rows_of_tokens(name: str, found: _Signature) -> _Signature:
+def _rows_of_tokens(name: str, found: _Signature, dtype: str = "FLOAT") -> _Signature:
     """The expected signature of ``found``, a row for each token whose size the network may choose."""
-    return name, "FLOAT", ("batch", "seq", *found[2][2:3])
+    return name, dtype, ("batch", "seq", *found[2][2:3])
 
 
 def _signature(value: ir.Value) -> _Signature:

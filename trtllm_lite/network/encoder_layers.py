@@ -78,7 +78,7 @@ class PreNormLayer:
 
     attention: EncoderAttention
     attention_norm: Norm | None
-    mlp: GatedMlp
+    mlp: GatedMlp | PlainMlp
     mlp_norm: Norm
 
     def __call__(self, context: EncoderContext, hidden: ir.Value) -> ir.Value:

@@ -13,10 +13,13 @@ from trtllm_lite.common.vocabulary import (
     FEATURES,
     MODULE_USES,
     NETWORK_INPUTS,
+    PATCHES,
     SCORES,
     SEQ_LENS,
     TEXT_CLASSIFIER,
     TEXT_ENCODER,
+    TOWER_INPUTS,
+    VISION_TOWER,
 )
 from trtllm_lite.errors import BuildError
 
@@ -99,12 +102,15 @@ _KINDS = {
     ),
     TEXT_ENCODER: _TEXT_ENCODER,
     TEXT_CLASSIFIER: replace(_TEXT_ENCODER, name=TEXT_CLASSIFIER),
+    VISION_TOWER: replace(_TEXT_ENCODER, name=VISION_TOWER, inputs=TOWER_INPUTS, output_rows=("batch", "image_seq")),
 }
 
 
 def module_kind(graph: ir.Graph) -> ModuleKind:
     """The kind of a network before any pass has run."""
     names = {value.name for value in graph.inputs}
+    if PATCHES in names:
+        return _KINDS[VISION_TOWER]
     if SEQ_LENS in names:
         classifies = any(value.name == SCORES for value in graph.outputs)
         return _KINDS[TEXT_CLASSIFIER if classifies else TEXT_ENCODER]

@@ -199,6 +199,20 @@ class Columns(OfOne):
 
 
 @dataclass(frozen=True)
+class ReorderedRows(OfOne):
+    """The rows with these numbers."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.numbers), *self.operand.shape[1:])
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[list(self.numbers)]
+
+
+@dataclass(frozen=True)
 class Transpose(OfOne):
     """The operand with the last two axes swapped."""
 

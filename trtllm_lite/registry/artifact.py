@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from trtllm_lite.common.vocabulary import MAX_BYTES
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, TOKENIZER_FILES, max_file_bytes
+from trtllm_lite.engine.format import COMPANION_FILES, CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, max_file_bytes
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse_json
@@ -24,7 +24,7 @@ CONFIG_TYPE = "application/vnd.trtllm-lite.engine.config.v1+json"
 LAYER_TYPES = {
     CONFIG_FILE: CONFIG_TYPE,
     **dict.fromkeys(ENGINE_FILES, "application/vnd.trtllm-lite.engine.rank.v1"),
-    **dict.fromkeys(TOKENIZER_FILES, "application/vnd.trtllm-lite.engine.tokenizer.v1+json"),
+    **dict.fromkeys(COMPANION_FILES, "application/vnd.trtllm-lite.engine.tokenizer.v1+json"),
     PROVENANCE_FILE: "application/vnd.in-toto+json",
     SBOM_FILE: "application/vnd.cyclonedx+json",
     SIGNATURE_FILE: "application/vnd.dsse.envelope.v1+json",

@@ -91,7 +91,7 @@ def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened 
 
 def _is_sound(entry: Path) -> bool:
     """Whether the files of an engine are intact. Raises EngineError if the runtime cannot read one."""
-    from trtllm_lite.engine.format import ENGINE_FILE, TOKENIZER_FILES
+    from trtllm_lite.engine.format import COMPANION_FILES, ENGINE_FILE
     from trtllm_lite.engine.manifest import Manifest
     from trtllm_lite.runtime.core import core
 
@@ -101,7 +101,7 @@ def _is_sound(entry: Path) -> bool:
         for name in manifest.engine_files:
             native.Engine(str(entry / name))
         return all(
-            name in TOKENIZER_FILES and f"{native.crc32c((entry / name).read_bytes()):08x}" == checksum
+            name in COMPANION_FILES and f"{native.crc32c((entry / name).read_bytes()):08x}" == checksum
             for name, checksum in manifest.files.items()
         )
     except (EngineError, OSError):

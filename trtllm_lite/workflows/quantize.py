@@ -1,5 +1,6 @@
 """Quantizes a checkpoint: calibrates if a scheme needs it, and writes the result or passes it on."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.common.files import atomic_directory, require_space
 from trtllm_lite.common.progress import Report
 from trtllm_lite.common.scratch import scratch_directory
-from trtllm_lite.common.vocabulary import AUTO
+from trtllm_lite.common.vocabulary import AUTO, VISION_TOWER
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
@@ -133,7 +134,8 @@ def quantize_checkpoint(
             f"build it as it is{keys}, or quantize the checkpoint that it was made of"
         )
     with quantized(checkpoint, recipe, calibration, report) as result:
-        with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
+        parts = (VISION_TOWER,)
+        with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES, parts=parts) as directory:
             result.checkpoint.model.metadata_props.update(notes or {})
             _write(result.checkpoint, directory, report)
             load_network(directory)
@@ -155,8 +157,10 @@ def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to quantize: pass a checkpoint")
     _write_network(checkpoint.model, directory, report)
-    for source in (checkpoint.path / CONFIG_FILE, *checkpoint.tokenizer_files()):
+    for source in (checkpoint.path / CONFIG_FILE, *checkpoint.companion_files()):
         (directory / source.name).write_bytes(source.read_bytes())
+    if checkpoint.tower() is not None:
+        shutil.copytree(checkpoint.path / VISION_TOWER, directory / VISION_TOWER)
 
 
 def _write_network(network: ir.Model, directory: Path, report: Report) -> None:

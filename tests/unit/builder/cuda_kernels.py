@@ -329,6 +329,7 @@ def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -
 
     def row(index: int) -> np.ndarray:
         dtype = np.float32 if macros["TL_FLOAT_ROWS"] >> index & 1 else half
+        dtype = np.uint8 if macros["TL_BYTE_ROWS"] >> index & 1 else dtype
         pitch = macros["TL_X1_PITCH"] if index == 1 else shape[1]
         return columns_at(rows[index], dtype, *shape, pitch).astype(np.float64)
 
@@ -575,6 +576,13 @@ def paged_load(
     bits = at(cache, np.uint16, blocks, page, hidden)  # whole numbers, which float32 represents exactly
     (found,) = load_rows((bits, *inputs, at(block_tables, np.int32, num_seqs, table_stride)), {})
     at(y, np.uint16, rows, hidden)[...] = found
+
+
+@kernel
+def merge_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer) -> None:
+    rows, elements = grid[0], 8 * macros["TL_VECTORS"]
+    assert grid[1] * macros["TL_THREADS"] >= macros["TL_VECTORS"]
+    at(y, np.uint16, rows, elements)[...] = at(x, np.uint16, rows, elements)
 
 
 @kernel

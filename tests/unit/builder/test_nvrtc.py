@@ -117,6 +117,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1, "TL_ADDED": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
+    "merge_rows/cuda.cuh": {"TL_VECTORS": 576, "TL_THREADS": 256},
     "latent_attention/absorb.cuh": LATENTS
     | {
         **{"TL_IN": 128, "TL_OUT": 512, "TL_X_STRIDE": 24576, "TL_X_HEAD": 128, "TL_Y_STRIDE": 73728, "TL_Y_HEAD": 576},
@@ -198,6 +199,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
         "TL_ROWS": 3,
         "TL_VECTORS": 1,
         "TL_FLOAT_ROWS": 2,
+        "TL_BYTE_ROWS": 4,
         "TL_FLOAT_OUT": 0,
     },
     "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536, "TL_CLUSTER": 8},

@@ -38,7 +38,7 @@ def test_it_reads_back_what_was_written(tmp_path: Path) -> None:
     [
         (b'"format":"trtllm_lite.engine"', b'"format":"trtllm_lite.engina"', "is not an engine"),
         (b'"format_version":"1"', b'"format_version":"2"', "format_version 2, and this installation reads 1"),
-        (b'"plan_version":"23"', b'"plan_version":"99"', "plan_version 99, and this installation reads 23"),
+        (b'"plan_version":"24"', b'"plan_version":"99"', "plan_version 99, and this installation reads 24"),
         (b'"shape":[7]', b'"shape":[8]', r"expected the entry weights\.odd to start at 0 and to match its shape"),
         (b'"shape":[7]', b'"shape":[-]', "expected JSON"),
         (b'"dtype":"F16"', b'"dtype":"F17"', "no valid dtype"),

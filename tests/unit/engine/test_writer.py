@@ -55,7 +55,7 @@ def test_versions_and_order_of_the_header(tmp_path: Path) -> None:
     assert (metadata["format"], metadata["format_version"], metadata["plan_version"]) == (
         "trtllm_lite.engine",
         "1",
-        "23",
+        "24",
     )
     names = list(entries)
     assert names[0] == "__metadata__"

@@ -105,7 +105,8 @@ def make_plan(graph: ir.Graph, kind: str, limits: BuildLimits) -> Planned:
         tallies=tuple(index[value] for value in tallies),
         shared_experts=shared_experts(graph),
     )
-    module = module_of(kind, plan.tensors, plan.inputs, plan.outputs, limits.cache_groups)
+    groups = limits.cache_groups
+    module = module_of(kind, plan.tensors, plan.inputs, plan.outputs, groups, limits.tokens_per_row)
     return Planned(plan, weights, module)
 
 

@@ -110,6 +110,8 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_decode_seqs": num_seqs,
         "num_prefill_seqs": num_seqs,
         "num_prefill_tokens": num_tokens,
+        "num_token_rows": num_tokens if limits.takes_rows else 0,
+        "num_image_rows": num_tokens // limits.tokens_per_row if limits.tokens_per_row else 0,
         "num_tables": num_seqs * len(limits.cache_groups),
         "num_logits": num_logits,
         "max_blocks_per_seq": limits.max_blocks_per_seq,

@@ -18,7 +18,8 @@ from trtllm_lite.builder.cuda.products.dense import DenseSite
 from trtllm_lite.builder.cuda.products.grouped import GroupedSite
 from trtllm_lite.builder.cuda.products.sites import Chooser
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
-from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, NUM_TOKENS
+from trtllm_lite.builder.passes.patch_rows import NUM_TOKEN_ROWS
+from trtllm_lite.builder.passes.remove_padding import NUM_IMAGE_ROWS, NUM_SEQS, NUM_TOKENS
 from trtllm_lite.common.vocabulary import MODULE_USES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -164,7 +165,7 @@ class _OpLowering:
         return self._num_rows(self.extents(operand)[0])
 
     def _num_rows(self, rows: int | str) -> Extent:
-        assert rows in (NUM_TOKENS, NUM_LOGITS, NUM_SEQS)
+        assert rows in (NUM_TOKENS, NUM_LOGITS, NUM_SEQS, NUM_TOKEN_ROWS, NUM_IMAGE_ROWS)
         return symbol(NUM_TOKENS if self.decode else rows)  # a decode program has a row of logits per token
 
     def step_input(self, operand: str) -> Buffer:

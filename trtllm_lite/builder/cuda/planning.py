@@ -115,8 +115,9 @@ class Lowered:
     @property
     def module(self) -> Module:
         """The module that the network becomes."""
-        groups = self.operands.limits.cache_groups
-        return module_of(self.kind, self.layout.tensors, self.inputs, self.outputs, groups)
+        limits = self.operands.limits
+        inputs, outputs = self.inputs, self.outputs
+        return module_of(self.kind, self.layout.tensors, inputs, outputs, limits.cache_groups, limits.tokens_per_row)
 
     def kernels(self) -> dict[tuple[Kernel, str], int]:
         """Maps each kernel and architecture to its number, in order of first launch."""

@@ -22,8 +22,10 @@ from trtllm_lite.builder.passes.mamba2 import MAMBA2
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_projections import MERGE_PROJECTIONS
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
+from trtllm_lite.builder.passes.merge_rows import MERGE_ROWS
 from trtllm_lite.builder.passes.moe import MOE
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
+from trtllm_lite.builder.passes.patch_rows import PATCH_ROWS
 from trtllm_lite.builder.passes.pooling import POOLING
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.quantize_rows import QUANTIZE_ROWS
@@ -82,4 +84,12 @@ ENCODER_PIPELINE = (
     ROWWISE,
 )
 
-__all__ = ["ENCODER_PIPELINE", "PIPELINE", "Decision", "GraphPass", "PassError"]
+# The same pipeline for vision towers, whose tokens are patches of images, and whose rows are not pooled.
+TOWER_PIPELINE = (
+    REMOVE_PADDING,
+    PATCH_ROWS,
+    MERGE_ROWS,
+    *(one for one in ENCODER_PIPELINE if one not in (REMOVE_PADDING, POOLING, EMBEDDING)),
+)
+
+__all__ = ["ENCODER_PIPELINE", "PIPELINE", "TOWER_PIPELINE", "Decision", "GraphPass", "PassError"]

@@ -22,14 +22,15 @@ from trtllm_lite.builder.graph import (
     value_of,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.common.vocabulary import FEATURES, SEQ_LENS
+from trtllm_lite.common.vocabulary import FEATURES, PATCHES, SEQ_LENS
 from trtllm_lite.network.module_kinds import module_kind
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
-NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
+NUM_TOKENS, NUM_SEQS, NUM_IMAGE_ROWS = "num_tokens", "num_seqs", "num_image_rows"
 CU_SEQLENS = "cu_seqlens"
 _LENGTHS = (PAST_LENS, SEQ_LENS)
+IMAGE_SEQ = "image_seq"  # the symbol of the rows that a vision tower makes of a sequence
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Clip", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow"}
@@ -51,8 +52,14 @@ class _Rewrite:
 
     def is_padded(self, value: ir.Value | None) -> bool:
         """Whether ``value`` is [batch, seq] or [batch, seq, features]. Values split into heads belong to attention."""
+        return self.extent(value) is not None
+
+    def extent(self, value: ir.Value | None) -> str | None:
+        """The number of packed rows of a padded ``value``; None if it is not padded."""
         shape = dims(value)
-        return shape is not None and len(shape) in (2, 3) and shape[:2] == (self.batch, self.seq)
+        if shape is None or len(shape) not in (2, 3) or shape[0] != self.batch:
+            return None
+        return {self.seq: NUM_TOKENS, IMAGE_SEQ: NUM_IMAGE_ROWS}.get(str(shape[1]))
 
     def is_token_wise(self, node: ir.Node) -> bool:
         """Whether each token's output depends only on that token's input and constants."""
@@ -62,8 +69,13 @@ class _Rewrite:
             bool(tokens)
             and all(x in self.constants for x in constants)
             and all(self.is_padded(output) for output in node.outputs)
-            and _keeps_rows_apart(node, tokens, constants)
+            and (_keeps_rows_apart(node, tokens, constants) or self.merges_rows(node))
         )
+
+    def merges_rows(self, node: ir.Node) -> bool:
+        """Whether the operator makes rows of an image of its tokens, as many of one after the other for each."""
+        shape = integers(node.inputs[1]) if node.op_type == "Reshape" else None
+        return shape is not None and shape[:2] == [0, -1] and self.extent(node.outputs[0]) == NUM_IMAGE_ROWS
 
     def pack(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """The packed rows of a padded value."""
@@ -135,7 +147,7 @@ def _replace_inputs(state: _Rewrite) -> None:
     """Take packed int32 inputs; the standard operators that want int64 read them through a Cast."""
     graph, first = state.graph, state.graph[0]
     old = {value.name: value for value in graph.inputs}
-    names = module_kind(graph).inputs
+    names = [name for name in module_kind(graph).inputs if name != PATCHES]
     new = [
         value_of(TOKEN_IDS, ir.DataType.INT32, [NUM_TOKENS]),
         value_of(POSITION_IDS, ir.DataType.INT32, [NUM_TOKENS]),
@@ -159,10 +171,9 @@ def _replace_inputs(state: _Rewrite) -> None:
         value_of(PACKED_ROWS, ir.DataType.INT64, [NUM_TOKENS]),
     ]
     graph.inputs[:0] = [*new, *maps]
-    features = next((value for value in graph.inputs if value.name == FEATURES), None)
-    if features is not None:
-        features.shape = ir.Shape([NUM_TOKENS, *(dims(features) or ())[2:]])
-        state.rows.add(features)
+    for given in (value for value in graph.inputs if value.name in (FEATURES, PATCHES)):
+        given.shape = ir.Shape([NUM_TOKENS, *(dims(given) or ())[2:]])
+        state.rows.add(given)
 
 
 def is_seq_lens(value: ir.Value | None) -> bool:
@@ -213,7 +224,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
                 node.replace_input_with(index, state.unpack(value, node))
         if token_wise:
             for output in node.outputs:
-                output.shape = ir.Shape([NUM_TOKENS, *(dims(output) or ())[2:]])
+                output.shape = ir.Shape([str(state.extent(output)), *(dims(output) or ())[2:]])
                 state.rows.add(output)
     return []
 
@@ -226,7 +237,7 @@ def _requires(graph: ir.Graph) -> Iterable[str]:
     for name, rank in module_kind(graph).inputs.items():
         value = _input_named(graph, name)
         shape = dims(value)
-        if shape is None or len(shape) != rank or not all(isinstance(dim, str) for dim in shape):
+        if shape is None or len(shape) != rank or not all(isinstance(dim, str) for dim in shape[:2]):
             yield f"expected an input {name} of rank {rank} with symbolic extents, found {shape}"
 
 

@@ -27,7 +27,8 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, NUM_TOKENS
+from trtllm_lite.builder.passes.patch_rows import NUM_TOKEN_ROWS
+from trtllm_lite.builder.passes.remove_padding import NUM_IMAGE_ROWS, NUM_SEQS, NUM_TOKENS
 from trtllm_lite.network.tensors import add_initializer
 from trtllm_lite.plugins.rowwise.expression import (
     ARITY,
@@ -39,7 +40,8 @@ from trtllm_lite.plugins.rowwise.expression import (
     max_depth,
 )
 
-_ROWS = {NUM_TOKENS: "token", NUM_SEQS: "text"}  # what there is a row of
+# What there is a row of.
+_ROWS = {NUM_TOKENS: "token", NUM_SEQS: "text", NUM_TOKEN_ROWS: "patch", NUM_IMAGE_ROWS: "row of an image"}
 _ITEM_BYTES = 4  # bytes of a float32 activation
 # Maps a standard operator to its word in a program.
 _WORDS = {
@@ -159,6 +161,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
     rows, vectors, constants = chain.operands()
     part = _part_of_rows(rows)
     inputs = {f"x{i}": value for i, value in enumerate(rows)} | {f"v{i}": value for i, value in enumerate(vectors)}
+    inputs["x0"] = _bytes_of(rows[0])
     if part is not None:
         inputs["x1"] = part[0]
     if constants:
@@ -170,6 +173,13 @@ def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
     program: dict[str, int | float | str] = {"program": " ".join(chain.words()), "x1_first": first}
     graph.insert_before(node, fused_node("Rowwise", str(node.name), inputs, {"y": output}, program))
     replace_value(result, output)
+
+
+def _bytes_of(rows: ir.Value) -> ir.Value:
+    """The bytes that ``rows`` are cast from, which the operator reads as they are; ``rows`` themselves of others."""
+    cast = produced_by(rows, "Cast")
+    source = None if cast is None else cast.inputs[0]
+    return source if source is not None and source.dtype == ir.DataType.UINT8 else rows
 
 
 def _with_part_second(values: list[ir.Value]) -> list[ir.Value]:

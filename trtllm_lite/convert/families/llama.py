@@ -1,6 +1,6 @@
 """Llama 1 to 3.x, SmolLM2, IQuest-Coder and others of one architecture (arXiv 2302.13971, 2307.09288, 2407.21783)."""
 
-from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.usual import LlamaParts
 from trtllm_lite.convert.sources.source_tensors import Tensors
@@ -23,6 +23,15 @@ def read_model(config: ConfigFields) -> Decoder:
 FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM", "IQuestCoderForCausalLM"),
+    multimodal=Multimodal(
+        architectures=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+        # Source: configuration_llama.py of transformers, LlamaConfig
+        defaults={
+            **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
+            **{"num_attention_heads": 32, "max_position_embeddings": 2048},
+        },
+        other_keys=("vision_config", "image_token_id", "scale_factor"),
+    ),
     read_model=read_model,
     gguf=Gguf("llama", interleaved_rope=True, optional_bias=True, also=("internlm2",)),
 )

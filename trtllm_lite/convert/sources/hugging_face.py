@@ -11,6 +11,8 @@ from trtllm_lite.convert.fields.generation import generation_of
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.nearest import unsupported
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
+from trtllm_lite.convert.sources.image_settings import FILES as IMAGE_FILES
+from trtllm_lite.convert.sources.image_settings import read_image_settings
 from trtllm_lite.convert.sources.json_file import read_json
 from trtllm_lite.convert.sources.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.sources.sentence_transformers import FILES as EMBEDDING_FILES
@@ -29,7 +31,8 @@ _CONFIGS = ["config.json", _GENERATION, _MODELOPT]
 # Buffers of positions and types of tokens, which old versions of transformers saved; they follow from the config.
 _INDEX_BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)", re.DOTALL)
 _CARD = "README.md"  # names the licence
-_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD, *EMBEDDING_FILES]
+_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD]
+_DOWNLOADS += [*EMBEDDING_FILES, *IMAGE_FILES]
 # Names of files that repeat the weights in their trainers' own format.
 _OTHER_FORMS = ["original/*", "metal/*", "consolidated*.safetensors"]
 
@@ -62,6 +65,7 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
         tokenizer_config=tokenizer_config,
         embeddings=partial(read_embeddings, EmbeddingFiles.read(path, ignored)),
         embeds=(path / MODULES_FILE).is_file(),
+        image_settings=partial(read_image_settings, path),
     )
     source = as_text_model(as_blocks(source))
     has_own = (path / _GENERATION).is_file()

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.metadata.generation_config import GENERATION_CONFIG
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
+from trtllm_lite.convert.sources.image_settings import ImageSettings
 from trtllm_lite.convert.sources.safetensors_file import TensorInfo
+from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.network.pooling import Pooling
@@ -18,6 +20,10 @@ StoredNames = Callable[[str], tuple[str, ...]]
 
 def _same_name(name: str) -> tuple[str, ...]:
     return (name,)
+
+
+def _no_image_settings() -> ImageSettings:
+    raise ConvertError("a GGUF file does not say how images are preprocessed: convert the Hugging Face directory")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class Source:
     round keys and values, by the number of the layer, empty if they do not. ``stored_names`` gives the names that the
     source's file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders;
     ``embeds`` is true if the files are those of an embedding model. ``quantization`` describes, for people, how a
-    quantized model's layers are stored. ``is_text_part`` is true if other parts of the model were left out.
+    quantized model's layers are stored. ``is_text_part`` is true if other parts of the model were left out, with which
+    the model is ``whole``; ``image_settings`` reads how its images are preprocessed.
     ``ignored_config_keys`` are the keys that were left unread at the user's request. ``kinds_key`` is what the source
     calls the key that says of which kind each layer is, if it differs from the config's.
     """
@@ -65,6 +72,8 @@ class Source:
     cache: Mapping[int, CacheRounding] = field(default_factory=dict)
     quantization: str = ""
     is_text_part: bool = False
+    whole: "Source | None" = None
+    image_settings: Callable[[], ImageSettings] = _no_image_settings
     kinds_key: str = ""
 
     def with_prefix(self, prefix: str, but: str) -> "Source":

@@ -13,8 +13,11 @@ _TEXT_CONFIG = "text_config"
 _TIED = "tie_word_embeddings"
 # Maps prefixes of the text model's tensor names in the whole model (of transformers up to 4.51, and of later versions)
 # to their prefix in a text model that is saved alone.
-_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
-_VISION_PARTS = "vision_model|vision_tower|embed_vision|vision_embedder|visual|multi_modal_projector|mm_projector"
+_PREFIXES = {"language_model.": "", "model.language_model.": "model.", "model.text_model.": "model."}
+_VISION_PARTS = (
+    "vision_model|vision_tower|embed_vision|vision_embedder|visual|multi_modal_projector|mm_projector|connector"
+)
+VISION_TENSORS = re.compile(rf"(model\.)?({_VISION_PARTS})\..*", re.DOTALL)
 _PARTS = f"{_VISION_PARTS}|audio_tower|embed_audio"
 _OTHER_TENSORS = re.compile(rf"(model\.)?({_PARTS})\..*", re.DOTALL)
 
@@ -34,7 +37,7 @@ def as_text_model(source: Source) -> Source:
         # Releases of transformers differ in which of these settings counts, and write the LM head only if it is not
         # tied.
         config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
-    return replace(source, config=config, is_text_part=True).renamed(names)
+    return replace(source, config=config, is_text_part=True, whole=source).renamed(names)
 
 
 def text_family(config: Mapping[str, Any], description: str) -> Family | None:

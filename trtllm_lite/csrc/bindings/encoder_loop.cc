@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -20,6 +21,7 @@
 #include "bindings/bindings.h"
 #include "bindings/loop.h"
 #include "bindings/step.h"
+#include "engine/module.h"
 #include "errors.h"
 #include "executor/device_executor.h"
 #include "executor/embedding.h"
@@ -54,12 +56,16 @@ Polled arrays_of(const EventBatch& batch) {
     seconds[2 * i + 1] = end.timings.total_seconds;
     if (end.reason == FinishReason::kError) messages.emplace(end.id, end.message);
   }
-  const auto row_of = [](const TokenEvent& event) -> const std::vector<float>& {
-    return static_cast<const EmbeddingOutputs&>(*event.outputs).values;
+  const auto made_of = [](const TokenEvent& event) -> const EmbeddingOutputs& {
+    return static_cast<const EmbeddingOutputs&>(*event.outputs);
   };
-  const std::size_t num_rows = batch.tokens.size(), size = num_rows == 0 ? 0 : row_of(batch.tokens.front()).size();
-  auto rows = std::make_unique_for_overwrite<float[]>(num_rows * size);
-  for (std::size_t i = 0; i < num_rows; ++i) std::ranges::copy(row_of(batch.tokens[i]), rows.get() + i * size);
+  const std::size_t size = batch.tokens.empty() ? 0 : made_of(batch.tokens.front()).size;
+  std::size_t num_floats = 0;
+  for (const TokenEvent& event : batch.tokens) num_floats += made_of(event).values.size();
+  const std::size_t num_rows = size == 0 ? 0 : num_floats / size;
+  auto rows = std::make_unique_for_overwrite<float[]>(num_floats);
+  float* next = rows.get();
+  for (const TokenEvent& event : batch.tokens) next = std::ranges::copy(made_of(event).values, next).out;
   return {owning_array(std::move(ids), count),           owning_array(std::move(reasons), count),
           owning_array(std::move(lengths), count),       owning_array(std::move(seconds), count, std::size_t{2}),
           owning_array(std::move(rows), num_rows, size), std::move(messages)};
@@ -75,11 +81,15 @@ class PyEncoderLoop final : public PyLoop {
       : PyLoop([&] { return make_loop(executor, options); }), engine_(executor.engine()) {}
 
   RequestId submit(const Int32Array<1>& token_ids, const Int32Array<1>& lengths, std::uint64_t flow, int priority,
-                   std::optional<double> timeout) {
+                   std::optional<double> timeout, const std::vector<std::shared_ptr<PromptRows>>& rows) {
     home().check();
     engine_.check_unchanged();
     std::span rest(token_ids.data(), token_ids.size());
     const std::span all(lengths.data(), lengths.size());
+    if (!rows.empty() && rows.size() != all.size()) {
+      throw LimitError("rows: expected those of " + std::to_string(all.size()) + " images, found " +
+                       std::to_string(rows.size()));
+    }
     const nb::gil_scoped_release release;
     std::vector<RequestSpec> specs;
     for (const std::int32_t length : all) {
@@ -90,6 +100,7 @@ class PyEncoderLoop final : public PyLoop {
       rest = rest.subspan(text.size());
       RequestSpec& spec = specs.emplace_back();
       spec.prompt.assign(text.begin(), text.end());
+      if (!rows.empty()) spec.rows = rows[specs.size() - 1];
       spec.max_new_tokens = 0;
       spec.priority = priority;
       spec.flow = flow;
@@ -117,6 +128,8 @@ class PyEncoderLoop final : public PyLoop {
                       .max_input_len = options.max_input_len,
                       .step_seconds = manifest.target.kind == TargetKind::kCpu ? kStepSeconds : 0};
     config.vocab_size = static_cast<int>(manifest.model.vocab_size);
+    config.token_row_bytes = token_row_bytes(only_module(manifest));
+    config.tokens_per_row = only_module(manifest).tokens_per_row;
     return new EventLoop(config, executor.make_step_executor(0, options.max_batch_size));
   }
 
@@ -138,12 +151,14 @@ void bind_encoder_loop(nb::module_& module) {
 
                Raises LimitError for a limit beyond the engine's.)")
       .def("submit", &PyEncoderLoop::submit, nb::arg("token_ids").noconvert(), nb::arg("lengths").noconvert(),
-           nb::kw_only(), nb::arg("flow"), nb::arg("priority") = 0, nb::arg("timeout").none() = nb::none(), R"(
+           nb::kw_only(), nb::arg("flow"), nb::arg("priority") = 0, nb::arg("timeout").none() = nb::none(),
+           nb::arg("rows") = std::vector<std::shared_ptr<PromptRows>>(), R"(
                Queue texts, whose tokens come one text after the other. The ids of their requests are consecutive; the
                first is returned at once.
 
                Texts of a greater ``priority`` are served earlier; those of one priority in turns of the callers, whose
-               numbers are ``flow``. ``timeout`` is in seconds. If this raises, none of the texts is embedded: LimitError if one
+               numbers are ``flow``. ``timeout`` is in seconds. A vision tower takes the ``rows`` of each image, patches
+               that take the place of its tokens. If this raises, none of the texts is embedded: LimitError if one
                exceeds a limit, OverloadedError if too many requests are outstanding, EngineError if the engine's file
                has been written to, or in a fork of the process.)")
       .def("poll", &PyEncoderLoop::poll, nb::arg("timeout"), R"(
@@ -151,7 +166,8 @@ void bind_encoder_loop(nb::module_& module) {
 
           Of n texts: ids int64[n]; reasons uint8[n], values of FinishReason, of which END_ID stands for an embedding;
           numbers of tokens int32[n]; seconds float64[n, 2] in the queue and in all; the embeddings
-          float32[embedded, embedding_size], in order; and the messages of errors by id.
+          float32[rows, embedding_size], in order, one row of a text and some of an image; and the messages of errors by
+          id.
 
           None: the loop is shut down and every end has been delivered.)");
 }

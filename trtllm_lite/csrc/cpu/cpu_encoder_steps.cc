@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 
+#include "engine/module.h"
 #include "executor/embedding.h"
 
 namespace tl {
@@ -12,7 +13,10 @@ CpuEncoderSteps::CpuEncoderSteps(CpuExecutor& executor, CpuExecutor* beside, con
     : executor_(executor),
       beside_(beside),
       bounds_(bounds),
-      tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block) {}
+      tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block),
+      tokens_per_row_(only_module(executor.engine().manifest()).tokens_per_row),
+      embedding_size_(
+          static_cast<std::size_t>(only_module(executor.engine().manifest()).outputs.front().shape.back().value)) {}
 
 void CpuEncoderSteps::wait(StepResult& result) {
   constexpr double kForEver = std::numeric_limits<double>::infinity();
@@ -26,10 +30,10 @@ void CpuEncoderSteps::wait(StepResult& result) {
   result.rows.resize(batch.rows.size());
   if (result.paused) return;
   std::span<const float> values = executor.rows();
-  const std::size_t size = values.size() / batch.rows.size();
-  for (RowResult& row : result.rows) {
-    set_embedding(row, values.first(size));
-    values = values.subspan(size);
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const std::size_t count = num_embeddings(batch.rows[i].num_tokens, tokens_per_row_) * embedding_size_;
+    set_embedding(result.rows[i], values.first(count), embedding_size_);
+    values = values.subspan(count);
   }
 }
 
@@ -37,6 +41,13 @@ StepRequest CpuEncoderSteps::pack(const StepBatch& batch) {
   seq_lens_.clear();
   for (const StepRow& row : batch.rows) seq_lens_.push_back(row.num_tokens);
   past_lens_.assign(batch.rows.size(), 0);
+  token_rows_.clear();
+  for (std::size_t i = 0; i < batch.token_rows.size(); ++i) {
+    const PromptRows& own = *batch.token_rows[i];
+    for (std::size_t row = 0; row < own.positions.size(); ++row) {
+      token_rows_.push_back({batch.rows[i].first_token + own.positions[row], own.row(row)});
+    }
+  }
   const std::int64_t longest = *std::ranges::max_element(seq_lens_);
   return {.token_ids = batch.token_ids,
           .seq_lens = seq_lens_,
@@ -45,7 +56,7 @@ StepRequest CpuEncoderSteps::pack(const StepBatch& batch) {
           .blocks_per_row = (longest + tokens_per_block_ - 1) / tokens_per_block_,
           .logits_indices = {},
           .adapters = {},
-          .token_rows = {},
+          .token_rows = token_rows_,
           .received = {}};
 }
 

@@ -1,6 +1,7 @@
 // Runs the steps of an encoder on CPUs for its event loop.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -33,9 +34,11 @@ class CpuEncoderSteps final : public StepExecutor {
   CpuExecutor& executor_;
   CpuExecutor* const beside_;
   const StepBounds bounds_;
-  const std::int64_t tokens_per_block_;
+  const std::int64_t tokens_per_block_, tokens_per_row_;
+  const std::size_t embedding_size_;
   std::deque<const StepBatch*> launched_;
   std::vector<std::int32_t> seq_lens_, past_lens_;
+  std::vector<TokenRow> token_rows_;
 };
 
 }  // namespace tl

@@ -145,6 +145,8 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
   extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_tokens;
   extents[Symbol::kNumLogits] = shape.num_logits;
   extents[Symbol::kNumTokenRows] = shape.num_token_rows;
+  const std::int64_t tokens_per_row = only_module(engine_.manifest()).tokens_per_row;
+  if (tokens_per_row > 0) extents[Symbol::kNumImageRows] = shape.num_tokens / tokens_per_row;
   extents[Symbol::kNumTables] = shape.num_seqs * num_cache_groups();
   extents[Symbol::kNumBlocks] = num_blocks_;
   extents[Symbol::kNumAdapterTokens] = shape.adapters ? shape.num_tokens : 0;

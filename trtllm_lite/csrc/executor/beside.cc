@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "engine/checks/plan_check.h"
+#include "engine/module.h"
 
 namespace tl {
 
 StepBounds beside_bounds(const Manifest& manifest, int most) {
-  if (manifest.limits.max_input_len <= most) return {};
+  if (manifest.limits.max_input_len <= most || only_module(manifest).tokens_per_row > 0) return {};
   const auto max_rows = std::min<std::int64_t>(manifest.limits.max_batch_size, most);
   return {.max_rows = static_cast<int>(max_rows), .max_tokens = most};
 }

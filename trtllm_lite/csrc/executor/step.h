@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "executor/beam_move.h"
+#include "executor/prompt_rows.h"
 
 namespace tl {
 
@@ -136,6 +137,8 @@ struct StepBatch {
   std::vector<TableUpdate> table_updates;
   std::vector<StepRow> rows;  // may be empty when there are copies
   std::vector<std::int32_t> token_ids;
+  // Rows that take the place of tokens of an encoder's texts, by row; empty if none has any.
+  std::vector<std::shared_ptr<const PromptRows>> token_rows;
   int num_decode_tokens = 0;  // tokens of rows that decode; other rows are prefill
   bool awaited = false;       // a request in it can only go on when the results are known
   double draft_seconds = 0;   // time taken to propose its drafts before its launch
@@ -156,6 +159,7 @@ struct StepBatch {
     table_updates.clear();
     rows.clear();
     token_ids.clear();
+    token_rows.clear();
     num_decode_tokens = 0;
     awaited = false;
     draft_seconds = 0;

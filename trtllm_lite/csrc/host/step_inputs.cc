@@ -63,8 +63,12 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
 
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
   const Manifest& manifest = engine.manifest();
-  StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len, cache_geometry(manifest),
-                    token_row_bytes(only_module(manifest))};
+  StepLimits limits{engine.plan().symbols,
+                    engine.value_bounds(),
+                    manifest.limits.max_seq_len,
+                    cache_geometry(manifest),
+                    token_row_bytes(only_module(manifest)),
+                    only_module(manifest).tokens_per_row};
   limits.bounds[Symbol::kNumBlocks] = num_blocks;
   return limits;
 }
@@ -104,6 +108,7 @@ Extents StepInputs::assign(const StepRequest& request) {
   extents_[Symbol::kNumTables] = num_seqs * limits_.geometry.num_groups();
   extents_[Symbol::kMaxBlocksPerSeq] = request.blocks_per_row;
   extents_[Symbol::kNumTokenRows] = static_cast<std::int64_t>(request.token_rows.size());
+  if (limits_.tokens_per_row > 0) extents_[Symbol::kNumImageRows] = num_tokens / limits_.tokens_per_row;
   copy(request);
   derive_positions();
   check_values();

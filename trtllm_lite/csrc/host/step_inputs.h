@@ -49,6 +49,7 @@ struct StepLimits {
   std::int64_t max_seq_len = 0;
   KvGeometry geometry;
   std::int64_t token_row_bytes = 0;  // bytes of rows that take the place of tokens; 0 if none may
+  std::int64_t tokens_per_row = 0;   // tokens of each row that a vision tower makes; 0 in other engines
 
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };

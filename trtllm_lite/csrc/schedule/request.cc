@@ -62,12 +62,12 @@ void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
         "search with fewer beams, lower max_new_tokens or give the cache more memory");
 }
 
-void check_rows(const PromptRows& rows, std::int64_t num_prompt, const RequestLimits& limits) {
-  check(limits.token_row_bytes > 0, "a prompt of tokens alone", std::to_string(rows.positions.size()) + " embeddings",
+void check_rows(const PromptRows& rows, std::int64_t num_prompt, std::int64_t token_row_bytes) {
+  check(token_row_bytes > 0, "a prompt of tokens alone", std::to_string(rows.positions.size()) + " embeddings",
         "build the engine with --enable_prompt_embeds");
-  check(std::cmp_equal(rows.row_bytes, limits.token_row_bytes),
-        "prompt embeddings of " + std::to_string(limits.token_row_bytes) + " bytes each",
-        std::to_string(rows.row_bytes), "pass rows of the model's hidden size");
+  check(std::cmp_equal(rows.row_bytes, token_row_bytes),
+        "prompt embeddings of " + std::to_string(token_row_bytes) + " bytes each", std::to_string(rows.row_bytes),
+        "pass rows of the model's hidden size");
   for (std::size_t i = 0; i < rows.positions.size(); ++i) {
     check_range("positions of prompt embeddings", rows.positions[i], i == 0 ? 0 : rows.positions[i - 1] + 1,
                 num_prompt - 1, "pass ascending positions of the prompt");
@@ -84,6 +84,16 @@ void validate_prompt(const RequestSpec& spec, int max_input_len, int vocab_size)
   check_tokens("the prompt", spec.prompt, vocab_size);
 }
 
+void validate_rows(const RequestSpec& spec, std::int64_t token_row_bytes, std::int64_t tokens_per_row) {
+  check((spec.rows != nullptr) == (tokens_per_row > 0), tokens_per_row > 0 ? "patches of an image" : "a text of tokens",
+        spec.rows ? "patches" : "none", "pass the engine's kind of input");
+  if (!spec.rows) return;
+  check_rows(*spec.rows, std::ssize(spec.prompt), token_row_bytes);
+  check(std::ssize(spec.prompt) / tokens_per_row > 0 && std::ssize(spec.prompt) % tokens_per_row == 0,
+        "a multiple of " + std::to_string(tokens_per_row) + " patches", std::to_string(spec.prompt.size()),
+        "pass whole squares of patches");
+}
+
 void validate(const RequestSpec& spec, const RequestLimits& limits) {
   validate_prompt(spec, limits.max_input_len, limits.vocab_size);
   const std::int64_t num_prompt = std::ssize(spec.prompt);
@@ -92,7 +102,7 @@ void validate(const RequestSpec& spec, const RequestLimits& limits) {
                   std::to_string(limits.max_seq_len) + "; generate fewer or raise max_seq_len");
   check_range("min_new_tokens", spec.min_new_tokens, 0, spec.max_new_tokens, "lower it to max_new_tokens");
   check_range("length of cache_salt", std::ssize(spec.cache_salt), 0, kMaxSaltLength, "pass a digest of it");
-  if (spec.rows) check_rows(*spec.rows, num_prompt, limits);
+  if (spec.rows) check_rows(*spec.rows, num_prompt, limits.token_row_bytes);
   check_stop_conditions(spec, limits.vocab_size);
   if (spec.num_beams != 0) check_beams(spec, limits);
 }

@@ -62,6 +62,8 @@ struct RequestLimits {
 // Throw LimitError that names the limit, the value and the remedy. validate_prompt() checks what requests of any kind
 // have: prompt, priority and timeout.
 void validate_prompt(const RequestSpec& spec, int max_input_len, int vocab_size);
+// Checks the rows in place of tokens of an encoder's request, which a vision tower has and others have not.
+void validate_rows(const RequestSpec& spec, std::int64_t token_row_bytes, std::int64_t tokens_per_row);
 void validate(const RequestSpec& spec, const RequestLimits& limits);
 
 struct RequestTimings {

@@ -99,7 +99,7 @@ class Embedder(LoadedModel):
         """
         check_service(priority, timeout)
         self.check(texts)
-        handle = EmbeddingHandle(len(texts), timeout, self.cancel, on_end)
+        handle = EmbeddingHandle(np.ones(len(texts), np.int64), timeout, self.cancel, on_end)
         self.pump.submit(handle, texts, self.pump.new_flow() if flow is None else flow, priority, timeout)
         return handle
 

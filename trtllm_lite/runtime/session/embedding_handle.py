@@ -25,6 +25,12 @@ OnEnd = Callable[[FinishReason | None, TextTimings], None]
 """Takes why a text ended: END_ID if it was embedded, None for an error."""
 
 
+def numbers_of(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers starts[i], starts[i] + 1, … of counts[i] rows each, one after the other."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+
+
 class EmbeddingHandle:
     """The result of ``Embedder.submit``. Its texts are cancelled when nothing refers to it any more.
 
@@ -33,20 +39,29 @@ class EmbeddingHandle:
     """
 
     def __init__(
-        self, num_texts: int, timeout: float | None, cancel: Callable[[int], object], on_end: OnEnd | None
+        self,
+        counts: NDArray[np.int64],
+        timeout: float | None,
+        cancel: Callable[[int], object],
+        on_end: OnEnd | None,
+        what: str = "text",
     ) -> None:
+        """``counts`` are the numbers of rows of each text, 1, or of each image; ``what`` is the word for either."""
         self.on_end = on_end
         self.error: Exception | None = None
         """The error that ended the call, or None."""
         self.notifier = Notifier()
         self._request_ids = range(0)
-        self._rows: NDArray[np.float32] = np.empty((num_texts, 0), np.float32)
-        self._num_left = num_texts
+        self._counts = counts
+        self._starts = np.cumsum(counts) - counts
+        self._rows: NDArray[np.float32] = np.empty((int(counts.sum()), 0), np.float32)
+        self._num_left = len(counts)
+        self._what = what
         self._timeout = timeout
         self._cancel = cancel
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._counts)
 
     @property
     def ended(self) -> bool:
@@ -60,7 +75,7 @@ class EmbeddingHandle:
                 self._cancel(request_id)
 
     def result(self) -> NDArray[np.float32]:
-        """Wait until the call has ended; float32[texts, embedding_size].
+        """Wait until the call has ended; float32[rows, embedding_size], a row of each text, or some of each image.
 
         Raises EngineError if a text failed or was cancelled, LimitError if the timeout has passed.
         """
@@ -89,16 +104,18 @@ class EmbeddingHandle:
     def take(self, request_ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Take embeddings."""
         if not self._rows.size:
-            self._rows = np.empty((len(self), rows.shape[1]), np.float32)
-        self._rows[request_ids - self._request_ids.start] = rows
-        self._num_left -= len(rows)
+            self._rows = np.empty((len(self._rows), rows.shape[1]), np.float32)
+        numbers = request_ids - self._request_ids.start
+        self._rows[numbers_of(self._starts[numbers], self._counts[numbers])] = rows
+        self._num_left -= len(numbers)
 
     def fail(self, request_id: int, reason: FinishReason | None, message: str) -> None:
         """Note the end of a text that has no embedding; the first such end is that of the call."""
         self._num_left -= 1
         if self.error is not None:
             return
-        what = "the text" if len(self) == 1 else f"text {request_id - self._request_ids.start}"
+        number = request_id - self._request_ids.start
+        what = f"the {self._what}" if len(self) == 1 else f"{self._what} {number}"
         if reason is None:
             self.error = EngineError(f"{what} was not embedded: {printable(message)}")
         elif reason is FinishReason.TIMEOUT:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd, TextTimings
+from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle, OnEnd, TextTimings, numbers_of
 from trtllm_lite.runtime.session.notifier import WakeUps
 from trtllm_lite.runtime.session.pump import Pump
 from trtllm_lite.runtime.session.request import FinishReason
@@ -44,8 +44,10 @@ class EmbeddingPump(Pump):
     Work per text is costly here, because the interpreter's lock is held, so that arrays are handed on as they are.
     """
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, loop: Any, tokens_per_row: int = 0) -> None:
+        """``tokens_per_row`` counts the tokens of an image for each row that a vision tower makes; 0 for texts."""
         super().__init__(loop)
+        self._tokens_per_row = tokens_per_row
         self._calls: dict[int, _Call] = {}
         """The call of each text in the event loop, by the id of its request."""
         self._flows = count()
@@ -66,8 +68,9 @@ class EmbeddingPump(Pump):
         flow: int,
         priority: int,
         timeout: float | None,
+        rows: Sequence[Any] = (),
     ) -> None:
-        """Queue the texts of a handle.
+        """Queue the texts of a handle, or images, whose ``rows`` (``_core.PromptRows``) take the place of their tokens.
 
         If this raises, none of them is embedded: LimitError or OverloadedError like ``EncoderLoop.submit``, and
         EngineError if the thread failed or this process is a fork.
@@ -78,7 +81,8 @@ class EmbeddingPump(Pump):
         with self._lock:  # the thread delivers no end of a text before its call is registered
             if self._failure is not None:
                 raise self._failure
-            first = self.loop.submit(token_ids, lengths, flow=flow, priority=priority, timeout=timeout)
+            service = {"flow": flow, "priority": priority, "timeout": timeout}
+            first = self.loop.submit(token_ids, lengths, **service, **({"rows": list(rows)} if rows else {}))
             ids, cancel = range(first, first + len(texts)), self.loop.cancel
             handle.begin(ids)
             reference = weakref.ref(handle, lambda _: [cancel(request_id) for request_id in ids])
@@ -94,7 +98,8 @@ class EmbeddingPump(Pump):
             if call.on_end is not None:
                 self._tell(call.on_end, ends, its_numbers)
         embedded = ends.reasons == self._embedded
-        rows_before = np.cumsum(embedded) - embedded
+        counts = embedded * (ends.lengths // self._tokens_per_row if self._tokens_per_row else 1)
+        rows_before = np.cumsum(counts) - counts
         changed = []
         with WakeUps() as wake_ups:
             for call, its_numbers in numbers.items():
@@ -106,7 +111,7 @@ class EmbeddingPump(Pump):
                 found = chosen[embedded[chosen]]
                 with handle.notifier:
                     if len(found):
-                        handle.take(ends.ids[found], ends.rows[rows_before[found]])
+                        handle.take(ends.ids[found], ends.rows[numbers_of(rows_before[found], counts[found])])
                     for number in chosen[~embedded[chosen]].tolist():
                         request_id = int(ends.ids[number])
                         reason = self._reasons[int(ends.reasons[number])]

@@ -27,10 +27,12 @@ class PromptEmbeds:
     """``rows`` take the place of the tokens at ``positions`` int32[n], which ascend.
 
     They are embeddings, float32[n, hidden_size], or uint8[n, size] for an engine that makes embeddings of bytes.
+    ``digests`` has 16 bytes for each row, by which prefixes are told apart: by default those of the rows' content.
     """
 
     positions: NDArray[np.int32]
     rows: NDArray[np.float32 | np.uint8]
+    digests: bytes | None = None
     _native: dict[Port, Any] = field(default_factory=dict, init=False, repr=False)
 
     def to_native(self, manifest: Manifest) -> Any:
@@ -61,7 +63,8 @@ class PromptEmbeds:
                     "rows as the model's embeddings are"
                 )
             rows = _STORED[port.dtype](self.rows)
-            digests = b"".join(blake2b(row, key=_KEY, digest_size=_DIGEST_BYTES).digest() for row in rows)
+            of_content = (blake2b(row, key=_KEY, digest_size=_DIGEST_BYTES).digest() for row in rows)
+            digests = b"".join(of_content) if self.digests is None else self.digests
             self._native[port] = core().PromptRows(self.positions, rows, digests)
         return self._native[port]
 

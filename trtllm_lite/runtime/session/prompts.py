@@ -1,6 +1,6 @@
 """Turns prompts of any form into checked token ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -82,10 +82,12 @@ def parse_prompts(
     max_input_len: int,
     *,
     add_special_tokens: bool = True,
+    edit: Callable[[int, str, str], str] | None = None,
 ) -> Prompts:
     """Token ids of ``value``: see ``ModelRunner.generate`` for its forms.
 
     ``add_special_tokens``: the tokenizer adds special tokens around a text; chat templates write them themselves.
+    ``edit`` makes the text that is tokenized of the number of a prompt, its name and its text.
 
     Raises ArgumentError for another form, a token id outside the vocabulary, an empty prompt, or text for an engine
     without a tokenizer; LimitError for a text that certainly has more than ``max_input_len`` tokens.
@@ -112,7 +114,8 @@ def parse_prompts(
         for name, text in zip(names, texts, strict=True):
             check_chars(name, text, tokenizer, max_input_len)
         adds = add_special_tokens and chat is None
-        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=adds)) for text in texts]
+        whole = [text if edit is None else edit(row, names[row], text) for row, text in enumerate(texts)]
+        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=adds)) for text in whole]
     else:
         arrays = [_as_array(name, prompt) for name, prompt in zip(names, prompts, strict=True)]
     checked = [checked_ids(name, ids, vocab_size) for name, ids in zip(names, arrays, strict=True)]

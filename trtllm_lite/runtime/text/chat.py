@@ -148,6 +148,8 @@ def _checked_message(message: Message) -> dict[str, Any]:
 
 def _checked_part(part: Any) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image" and len(part) == 1:
+        return dict(part)
     if kind != "text" or not isinstance(part.get("text"), str):
         found = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
         raise ArgumentError(

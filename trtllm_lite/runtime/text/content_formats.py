@@ -50,7 +50,11 @@ class ContentFormat:
         """``content``, a text or text parts, in the format that the template takes; as one text, parts become lines."""
         if isinstance(content, str):
             return content if self.takes_texts else [{"type": "text", "text": content}]
-        return content if self.walks_parts else "\n".join(part["text"] for part in content)
+        if self.walks_parts:
+            return content
+        if any(part["type"] == "image" for part in content):
+            raise ArgumentError("a message has an image, and the chat template takes texts alone: send it without chat")
+        return "\n".join(part["text"] for part in content)
 
     def _printed(self, content: Any) -> str:
         """The template's output for a conversation with this content; empty if it refuses the content."""

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -27,10 +28,12 @@ CudaEncoderSteps::CudaEncoderSteps(CudaExecutor& executor, SideStream* side, con
       bounds_(bounds),
       output_(executor.plan().outputs.at(made_by(executor).name)),
       embedding_size_(static_cast<std::size_t>(made_by(executor).shape[1].value)),
+      tokens_per_row_(only_module(executor.engine().manifest()).tokens_per_row),
       ends_(side == nullptr ? OwnedStream() : make_stream()) {
   executor_.device().make_current();
   for (Flight& flight : flights_) {
-    flight = make_flight(executor_.max_input_bytes(), executor_.plan().symbols[Symbol::kNumSeqs]);
+    const Symbol rows = tokens_per_row_ == 0 ? Symbol::kNumSeqs : Symbol::kNumImageRows;
+    flight = make_flight(executor_.max_input_bytes(), executor_.plan().symbols[rows]);
   }
   if (side_ != nullptr) beside_ = make_flight(side_->max_input_bytes(), bounds.max_rows);
 }
@@ -94,8 +97,10 @@ Stream CudaEncoderSteps::stream_of(const Flight& flight) const {
 }
 
 void CudaEncoderSteps::enqueue(const StepBatch& batch, Flight& flight) {
-  const StepShape shape{.num_tokens = std::ssize(batch.token_ids), .num_seqs = std::ssize(batch.rows)};
-  flight.num_rows = batch.rows.size();
+  StepShape shape{.num_tokens = std::ssize(batch.token_ids), .num_seqs = std::ssize(batch.rows)};
+  for (const auto& rows : batch.token_rows) shape.num_token_rows += std::ssize(rows->positions);
+  flight.counts.clear();
+  for (const StepRow& row : batch.rows) flight.counts.push_back(num_embeddings(row.num_tokens, tokens_per_row_));
   const Extents step = executor_.extents(shape);
   pack(batch, executor_.input_layout(step), flight.inputs.data());
   const Stream stream = stream_of(flight);
@@ -129,6 +134,13 @@ void CudaEncoderSteps::pack(const StepBatch& batch, const InputLayout& layout, s
     std::iota(positions, positions + row.num_tokens, 0);
   }
   at(kCuSeqlens)[batch.rows.size()] = static_cast<std::int32_t>(batch.token_ids.size());
+  std::int32_t number = 0;
+  for (std::size_t i = 0; i < batch.token_rows.size(); ++i) {
+    const PromptRows& own = *batch.token_rows[i];
+    std::memcpy(out + layout.offsets[kTokenRows] + static_cast<std::size_t>(number) * own.row_bytes, own.rows.data(),
+                own.rows.size());
+    for (const std::int32_t position : own.positions) at(kTokenIds)[batch.rows[i].first_token + position] = ~number++;
+  }
 }
 
 // Tells of the end of a step from another stream, so that the step after it need not wait for the host.
@@ -169,7 +181,7 @@ void CudaEncoderSteps::wait(StepResult& result) {
   launched_.pop_front();
   if (flight == paused_) paused_ = nullptr;
   executor_.device().make_current();
-  result.rows.resize(flight->num_rows);
+  result.rows.resize(flight->counts.size());
   result.compute_seconds = 0;
   result.paused = pauses && !ends_before_mail(*flight);
   if (result.paused) {
@@ -184,10 +196,11 @@ void CudaEncoderSteps::read(const Flight& flight, StepResult& result) const {
   float milliseconds = 0;
   driver().check(driver().event_elapsed(&milliseconds, flight.started.get(), flight.ended.get()), "timing a step");
   result.compute_seconds = static_cast<double>(milliseconds) / 1e3;
-  std::span values(reinterpret_cast<const float*>(flight.embeddings.data()), flight.num_rows * embedding_size_);
-  for (RowResult& row : result.rows) {
-    set_embedding(row, values.first(embedding_size_));
-    values = values.subspan(embedding_size_);
+  const auto* values = reinterpret_cast<const float*>(flight.embeddings.data());
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const std::size_t count = flight.counts[i] * embedding_size_;
+    set_embedding(result.rows[i], {values, count}, embedding_size_);
+    values += count;
   }
 }
 

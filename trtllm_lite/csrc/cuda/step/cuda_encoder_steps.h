@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "cuda/cuda_executor.h"
 #include "cuda/step/side_stream.h"
@@ -39,7 +40,7 @@ class CudaEncoderSteps final : public StepExecutor {
   struct Flight {
     PinnedBuffer inputs, embeddings;
     OwnedEvent started, ended;
-    std::size_t num_rows = 0;
+    std::vector<std::size_t> counts;  // of embeddings of each row
   };
   struct Launched {
     Flight* flight;
@@ -63,6 +64,7 @@ class CudaEncoderSteps final : public StepExecutor {
   const StepBounds bounds_;
   const int output_;  // the number of the plan's tensor of embeddings
   const std::size_t embedding_size_;
+  const std::int64_t tokens_per_row_;
   const OwnedStream ends_;  // tells of the ends of steps that may be paused
   std::array<Flight, 2> flights_;
   Flight beside_;         // of the step on the side stream

@@ -61,6 +61,9 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
   bounds.exactly(Symbol::kNumTokenRows, takes_token_rows(plan) ? num_tokens : 0,
                  "num_tokens if rows take the place of tokens");
+  const std::int64_t tokens_per_row = only_module(manifest).tokens_per_row;
+  bounds.exactly(Symbol::kNumImageRows, tokens_per_row == 0 ? 0 : num_tokens / tokens_per_row,
+                 "num_tokens / tokens_per_row of a vision tower");
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
   bounds.exactly(Symbol::kNumTables, num_seqs * static_cast<std::int64_t>(cache.groups.size()),
                  "num_seqs times the cache groups");
@@ -163,20 +166,20 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   }
 }
 
-// Checks that executors can return the output: numbers of two or four bytes in rows, one for each token, row of logits
-// or sequence, or a fixed number of rows.
+// Checks that executors can return the output: numbers of two or four bytes in rows, one for each token, row of logits,
+// sequence or row of an image, or a fixed number of rows.
 void check_rows(const Plan& plan, const std::string& name) {
   const PlanTensor& tensor = output_of(plan, name);
   const bool is_number = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
   const bool has_rows = tensor.shape.size() == 2 && !tensor.shape[1].symbol;
   const auto symbol = has_rows ? tensor.shape[0].symbol : std::nullopt;
-  const bool varies_alike =
-      !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits || symbol == Symbol::kNumSeqs;
+  const bool varies_alike = !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits ||
+                            symbol == Symbol::kNumSeqs || symbol == Symbol::kNumImageRows;
   if (tensor.kind == TensorKind::kArena && is_number && has_rows && varies_alike) return;
-  refuse_plan(
-      "outputs." + name,
-      "expected floating-point rows in the arena, one for each token, row of logits or sequence, or a fixed number of "
-      "them, found another tensor");
+  refuse_plan("outputs." + name,
+              "expected floating-point rows in the arena, one for each token, row of logits, sequence or row of an "
+              "image, or a fixed number of "
+              "them, found another tensor");
 }
 
 // Checks the table of ranks (plugins/cuda/rank_table.cuh), which engines of several ranks have.

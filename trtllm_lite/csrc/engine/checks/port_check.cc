@@ -41,6 +41,9 @@ void check_modules(const Manifest& manifest) {
     throw EngineError("manifest.modules: expected one module, found " + std::to_string(manifest.modules.size()));
   }
   const Module& module = only_module(manifest);
+  if ((module.kind == ModuleKind::kVisionTower) != (module.tokens_per_row > 0)) {
+    throw EngineError("manifest.modules: expected tokens_per_row of a vision tower, and of no other module");
+  }
   if (drafts(module) && ports(module.inputs, true).empty()) {
     throw EngineError("manifest.modules: expected a drafting head to read rows of a cache, found none");
   }

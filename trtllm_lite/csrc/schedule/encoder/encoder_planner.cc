@@ -171,6 +171,7 @@ void EncoderPlanner::add_row(StepBatch& batch, Texts::Index index, Clock::time_p
                         .num_drafts = 0,
                         .sample = false});
   batch.token_ids.insert(batch.token_ids.end(), request.tokens.begin(), request.tokens.end());
+  if (request.spec.rows) batch.token_rows.push_back(request.spec.rows);
   num_scheduled_tokens_ += request.num_prompt;
 }
 

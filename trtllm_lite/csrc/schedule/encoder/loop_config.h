@@ -1,6 +1,7 @@
 // What the event loop of an encoder is made for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "schedule/encoder/encoder_planner.h"
@@ -15,6 +16,8 @@ struct EncoderLoopConfig final : EventLoopConfig {
 
   EncoderConfig planner;
   int vocab_size = 0;
+  std::int64_t token_row_bytes = 0;  // bytes of a patch that takes the place of a token; 0 if the encoder reads texts
+  std::int64_t tokens_per_row = 0;   // patches of each row that is made of an image; 0 if the encoder reads texts
 };
 
 }  // namespace tl

@@ -43,13 +43,21 @@ def read_processor(directory: Path) -> ImageProcessor:
     Raises EngineError if a file is absent or damaged, the processor is of an unknown type, or a setting is unknown or
     has a value that is not supported.
     """
-    checkpoint = Checkpoint(directory)
+    return _read(Checkpoint.from_dir(directory), str(directory))
+
+
+def read_processor_file(path: Path) -> ImageProcessor:
+    """The image processor that the file beside an engine describes. Raises the errors of :func:`read_processor`."""
+    return _read(Checkpoint.from_file(path), str(path))
+
+
+def _read(checkpoint: Checkpoint, origin: str) -> ImageProcessor:
     name = checkpoint.type if isinstance(checkpoint.type, str) else ""
     for back_end in _BACK_ENDS:
         name = name.removesuffix(back_end)
     if name not in _READERS:
         raise EngineError(
-            f"the image processor of {directory} is {shown(checkpoint.type)}: expected one of "
+            f"the image processor of {origin} is {shown(checkpoint.type)}: expected one of "
             f"{', '.join(sorted(_READERS))}"
         )
     processor = _READERS[name](checkpoint)

@@ -146,10 +146,23 @@ def _is_finite(value: Any) -> bool:
 class Checkpoint:
     """What a checkpoint says of its images: the settings of its processor, and its model's ``config``."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises EngineError if the files of the checkpoint are absent or damaged."""
-        self._config = read_json(directory / CONFIG_FILE)
-        values, file = _processor_values(directory)
+    @classmethod
+    def from_dir(cls, directory: Path) -> "Checkpoint":
+        """Read the files of a checkpoint. Raises EngineError if they are absent or damaged."""
+        return cls(read_json(directory / CONFIG_FILE), *_processor_values(directory))
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Checkpoint":
+        """Read the file of an engine that has both. Raises EngineError if it is absent or damaged."""
+        both = read_json(path)
+        values, config = both.get("image_processor"), both.get("model")
+        if not isinstance(values, dict) or not isinstance(config, dict):
+            raise EngineError(f"{path} has no settings of an image processor and its model: build the engine again")
+        return cls(config, values, path.name)
+
+    def __init__(self, config: dict[str, Any], values: dict[str, Any], file: str) -> None:
+        """``values`` are the settings of the processor, from ``file``."""
+        self._config = config
         self.type = values.get("image_processor_type") or values.get("feature_extractor_type")
         self.settings = Settings(values, file)
         self.vision = self._part("vision_config")

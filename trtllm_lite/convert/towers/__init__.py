@@ -1,0 +1,1 @@
+"""Vision towers beside decoders, a file each: every module has a ``TOWER``."""
