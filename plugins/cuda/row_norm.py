@@ -8,6 +8,16 @@ from ..launch import DTYPE_FLAGS, Buffer, Kernel, features, kernel
 from .lowering import Lowering
 
 
+def threads_of_row(op: Lowering, hidden: int, most: int = 512) -> int:
+    """The threads of a block that holds a row of ``hidden`` elements in registers, in vectors of eight.
+
+    Raises BuildError for rows that do not consist of such vectors.
+    """
+    if hidden % 8:
+        op.refuse(f"its rows have {hidden} elements, expected a multiple of 8: build for --target cpu")
+    return min(most, -(-hidden // 256) * 32)
+
+
 @dataclass(frozen=True)
 class RowNorm:
     """A norm of rows: y = norm(x), or total = x + residual and y = norm(total)."""

@@ -7,14 +7,17 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.row_checks import (
     check_cache_slots,
     check_channel_magnitudes,
+    check_cut_rows,
     check_gate_mul,
     check_gather_columns,
     check_head_layer_norm,
     check_layer_norm,
     check_merge_rows,
+    check_mix_streams,
     check_paged_rows,
     check_position_embedding,
     check_query_key_norm,
+    check_rescale_rows,
     check_rotary_table,
     check_rowwise,
     check_side_by_side,
@@ -54,6 +57,20 @@ def test_query_key_norm(queries: int, keys: int, threads: int) -> None:
 @pytest.mark.parametrize(("heads", "others", "head_dim"), [(1, 0, 8), (5, 2, 160), (9, 3, 256)])
 def test_head_layer_norm(heads: int, others: int, head_dim: int) -> None:
     check_head_layer_norm(3, heads, others, head_dim, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (576, 96), (1032, 64)])
+@pytest.mark.parametrize("inputs", [4, 5])
+def test_mix_streams(hidden: int, threads: int, inputs: int) -> None:
+    dtype = torch.float16 if inputs == 4 else torch.bfloat16
+    check_mix_streams(3, hidden, threads, inputs, dtype, Emulator())
+
+
+@pytest.mark.parametrize(("features", "threads"), [(64, 32), (576, 96), (1032, 64)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rescale_and_cut_rows(features: int, threads: int, dtype: torch.dtype) -> None:
+    check_rescale_rows(3, features, threads, dtype, Emulator())
+    check_cut_rows(3, features, threads, dtype, Emulator())
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])

@@ -82,6 +82,50 @@ def check_head_layer_norm(
     assert torch.equal(y[:, heads * head_dim :], x[:, heads * head_dim :])
 
 
+def check_mix_streams(rows: int, hidden: int, threads: int, inputs: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Check random rows of ``inputs`` streams, the first of which is much longer than the others."""
+    device = machine.device
+    x = torch.randn(inputs, rows, hidden, device=device)
+    x[0] *= 20
+    streams = list(x.to(dtype))
+    router = torch.randn(4, hidden, device=device) / hidden**0.5
+    weights = torch.randn(5, 4, 5, device=device)
+    mixes = [torch.full((rows, hidden), POISON, device=device, dtype=dtype) for _ in range(4)]
+    defines: dict[str, int | str] = {"TL_HIDDEN": hidden, "TL_INPUTS": inputs, "TL_THREADS": threads}
+    kernel = machine.kernel("mix_streams/cuda.cuh", "mix_streams", threads, 0, defines | {"TL_FP16": dtype_flag(dtype)})
+    kernel(*mixes, *streams, *[None] * (5 - inputs), router, weights, _EPSILON, grid=rows)
+    normed = torch.nn.functional.rms_norm(streams[0].double(), (hidden,), None, _EPSILON)
+    modalities = torch.tanh(normed @ router.double().T)
+    factors = weights[0].double() + torch.einsum("rk,kji->rji", modalities, weights[1:].double())
+    expected = torch.einsum("rji,irh->jrh", factors[:, :, :inputs], torch.stack(streams).double())
+    for mix, of_stream in zip(mixes, expected, strict=True):
+        assert_close(mix, of_stream)
+
+
+def check_rescale_rows(rows: int, features: int, threads: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Check random rows, the last of which is so small that it is divided by the least root mean square instead."""
+    device, least = machine.device, 1e-5
+    x, like = ((torch.randn(rows, features, device=device) * scale).to(dtype) for scale in (1, 7))
+    x[-1] *= 1e-3
+    y = torch.full((rows, features), POISON, device=device, dtype=dtype)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_THREADS": threads, "TL_FP16": dtype_flag(dtype)}
+    machine.kernel("rescale_rows/cuda.cuh", "rescale_rows", threads, 0, defines)(y, x, like, least, grid=rows)
+    own, target = (wide.double().square().mean(1, keepdim=True) for wide in (x, like))
+    assert_close(y, x.double() * (target / own.clamp(min=least)).sqrt())
+
+
+def check_cut_rows(rows: int, features: int, threads: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Check random rows that are far from centred, of which a twentieth is left."""
+    device, factor = machine.device, 1.6484375
+    x = (3 + torch.randn(rows, features, device=device)).to(dtype)
+    y = torch.full((rows, features), POISON, device=device, dtype=dtype)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_THREADS": threads, "TL_FP16": dtype_flag(dtype)}
+    machine.kernel("cut_rows/cuda.cuh", "cut_rows", threads, 0, defines)(y, x, factor, grid=rows)
+    wide = x.double()
+    cut = wide.mean(1, keepdim=True) + factor * wide.std(1, keepdim=True, correction=0)
+    assert_close(y, torch.relu(wide - cut))
+
+
 def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine: Machine) -> None:
     """Check random positions in a table of 50."""
     device = machine.device

@@ -12,14 +12,17 @@ from tests.gpu.paged import CACHE_SCALES
 from tests.gpu.row_checks import (
     check_cache_slots,
     check_channel_magnitudes,
+    check_cut_rows,
     check_gate_mul,
     check_gather_columns,
     check_head_layer_norm,
     check_layer_norm,
     check_merge_rows,
+    check_mix_streams,
     check_paged_rows,
     check_position_embedding,
     check_query_key_norm,
+    check_rescale_rows,
     check_rotary_table,
     check_rowwise,
     check_side_by_side,
@@ -66,6 +69,20 @@ def test_head_layer_norm(rows: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("merged", "features"), [(4, 1152), (16, 72)])
 def test_merge_rows(rows: int, merged: int, features: int) -> None:
     check_merge_rows(rows, merged, features, GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (1032, 64), (2048, 256)])
+def test_streams(rows: int, hidden: int, threads: int, dtype: torch.dtype) -> None:
+    check_mix_streams(rows, hidden, threads, 5, dtype, GPU)
+    check_rescale_rows(rows, hidden, threads, dtype, GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("features", "threads"), [(96, 32), (8192, 512), (16384, 512)])
+def test_cut_rows(rows: int, features: int, threads: int) -> None:
+    check_cut_rows(rows, features, threads, torch.bfloat16, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -114,6 +114,11 @@ def test_row_operators(isa: str) -> None:
     run_guarded("RmsNorm", [x, x[0], x], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("QueryKeyNorm", [x, x[0, :9], x[0, :5]], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("HeadLayerNorm", [x, x[:2, :7].copy()], {"epsilon": 1e-5}, "row_major", isa)
+    mixing = [np.ones((4, 21), np.float32), np.ones((5, 4, 5), np.float32)]
+    run_guarded("MixStreams", [x, x, x, x, None, *mixing], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("MixStreams", [x, x, x, x, x, *mixing], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("RescaleRows", [x, x], {"least": 1e-5}, "row_major", isa)
+    run_guarded("CutRows", [x], {"factor": 1.5}, "row_major", isa)
     run_guarded("LayerNorm", [x, x[0], x, x[0]], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("PositionEmbedding", [x, np.arange(3, dtype=np.int32), x], {}, "row_major", isa)
     run_guarded("GatherRows", [x, np.array([2], np.int32)], {}, "row_major", isa)

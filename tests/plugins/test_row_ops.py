@@ -1,5 +1,7 @@
 """The operators without a product: norms, embeddings, cache rows, GatherRows, GatherColumns, MergeRows, RotaryTable."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,47 @@ def test_merge_rows(isa: str, rows: int, merged: int, features: int) -> None:
     x = np.random.default_rng(0).standard_normal((rows * merged, features), np.float32)
     actual = run("MergeRows", [x], {"merged": merged}, isa=isa, num_threads=3)["y"]
     assert_same_bits(actual, reference("MergeRows", [x], {"merged": merged})["y"])
+
+
+@pytest.mark.parametrize("rows", [1, 17, 129])
+@pytest.mark.parametrize("hidden", [3, 64, 129])
+@pytest.mark.parametrize("inputs", [4, 5])
+def test_mix_streams(isa: str, rows: int, hidden: int, inputs: int) -> None:
+    rng = np.random.default_rng([rows, hidden])
+    streams: list[Any] = [rng.standard_normal((rows, hidden), np.float32) for _ in range(inputs)]
+    streams[0] *= 20
+    streams += [None] * (5 - inputs)
+    weights = [rng.standard_normal(shape, np.float32) for shape in ((4, hidden), (5, 4, 5))]
+    weights[0] /= hidden**0.5
+    actual = run("MixStreams", [*streams, *weights], {"epsilon": 1e-5}, isa=isa, num_threads=3)
+    expected = reference("MixStreams", [*streams, *weights], {"epsilon": 1e-5})
+    last_row = [stream if stream is None else stream[-1:] for stream in streams]
+    last = run("MixStreams", [*last_row, *weights], {"epsilon": 1e-5}, isa=isa, num_threads=1)
+    assert sorted(actual) == ["y0", "y1", "y2", "y3"]
+    for name, mix in actual.items():
+        assert_close(mix, expected[name])
+        assert_same_bits(last[name], mix[-1:])
+
+
+@pytest.mark.parametrize("rows", [2, 17, 129])
+@pytest.mark.parametrize("features", [3, 64, 129])
+def test_rescale_rows(isa: str, rows: int, features: int) -> None:
+    rng = np.random.default_rng([rows, features])
+    x, like = (rng.standard_normal((rows, features), np.float32) * np.float32(scale) for scale in (1, 7))
+    x[-1] *= 1e-3  # less than the least mean square
+    actual = run("RescaleRows", [x, like], {"least": 1e-5}, isa=isa, num_threads=3)["y"]
+    assert_close(actual, reference("RescaleRows", [x, like], {"least": 1e-5})["y"])
+    assert_same_bits(run("RescaleRows", [x[-1:], like[-1:]], {"least": 1e-5}, isa=isa, num_threads=1)["y"], actual[-1:])
+
+
+@pytest.mark.parametrize("rows", [1, 17, 129])
+@pytest.mark.parametrize("features", [3, 64, 129])
+@pytest.mark.parametrize("factor", [-0.5, 0.8])
+def test_cut_rows(isa: str, rows: int, features: int, factor: float) -> None:
+    x = 0.5 + np.random.default_rng([rows, features]).standard_normal((rows, features), np.float32)
+    actual = run("CutRows", [x], {"factor": factor}, isa=isa, num_threads=3)["y"]
+    assert_close(actual, reference("CutRows", [x], {"factor": factor})["y"])
+    assert_same_bits(run("CutRows", [x[-1:]], {"factor": factor}, isa=isa, num_threads=1)["y"], actual[-1:])
 
 
 def test_layer_norm_of_a_large_mean(isa: str) -> None:

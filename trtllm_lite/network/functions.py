@@ -11,6 +11,9 @@ import onnx_ir as ir
 FUNCTIONS, FUNCTIONS_VERSION = "trtllm_lite.functions", 1
 GATED_DELTA_RULE = "GatedDeltaRule"
 MAMBA2 = "Mamba2"
+MIX_STREAMS = "MixStreams"
+RESCALE_ROWS = "RescaleRows"
+CUT_ROWS = "CutRows"
 
 # The gated delta rule (arXiv 2412.06464) of tokens one after the other: qkv [batch, seq, 2 * key_heads * key_dim +
 # value_heads * value_dim] holds queries and keys of all key heads, then values; b is [batch, seq, value_heads], a_log
@@ -189,7 +192,101 @@ Mamba2 <num_groups, min_step, max_step>
     y = Reshape (summed, merged)
 }
 """
-_TEXTS = {GATED_DELTA_RULE: _GATED_DELTA_RULE, MAMBA2: _MAMBA2}
+
+# Mixes of streams whose factors a router finds for each token (AltUp, arXiv 2301.13310): x [batch, seq, inputs *
+# hidden] holds the streams one after the other. With the modalities m = tanh(router . x_0 / sqrt(mean(x_0^2) +
+# epsilon)), where router is [modalities, hidden], stream j of y [batch, seq, outputs * hidden] is the sum over i of
+# (weights[0, j, i] + sum over k of weights[1 + k, j, i] * m[k]) * x_i. The weights [1 + modalities, outputs, most
+# inputs] may know more inputs than there are.
+_MIX_STREAMS = """
+<domain: "trtllm_lite.functions", opset_import: ["": 24]>
+MixStreams <epsilon>
+(x, router, weights) => (y)
+{
+    zero = Constant <value_ints = [0]> ()
+    one = Constant <value_ints = [1]> ()
+    two = Constant <value_ints = [2]> ()
+    same = Constant <value_ints = [0, 0]> ()
+    last = Constant <value_ints = [-1]> ()
+    hidden = Shape <start = 1, end = 2> (router)
+    width = Shape <start = 2, end = 3> (x)
+    inputs = Div (width, hidden)
+    terms = Shape <start = 0, end = 1> (weights)
+    outputs = Shape <start = 1, end = 2> (weights)
+
+    first = Slice (x, zero, hidden, two)
+    squares = Mul (first, first)
+    square = ReduceMean (squares, last)
+    added = Constant <value_float: float = @epsilon> ()
+    positive = Add (square, added)
+    length = Sqrt (positive)
+    normed = Div (first, length)
+    columns = Transpose <perm = [1, 0]> (router)
+    scores = MatMul (normed, columns)
+    modalities = Tanh (scores)
+
+    before = Constant <value_ints = [0, 0, 1, 0, 0, 0]> ()
+    constant = Constant <value_float = 1.0> ()
+    with_constant = Pad (modalities, before, constant)
+    of_inputs = Slice (weights, zero, inputs, two)
+    pairs = Mul (outputs, inputs)
+    by_term = Concat <axis = 0> (terms, pairs)
+    weights_by_term = Reshape (of_inputs, by_term)
+    factors = MatMul (with_constant, weights_by_term)
+    by_output = Concat <axis = 0> (same, outputs, inputs)
+    mix = Reshape (factors, by_output)
+    by_input = Concat <axis = 0> (same, inputs, hidden)
+    streams = Reshape (x, by_input)
+    mixed = MatMul (mix, streams)
+    merged = Concat <axis = 0> (same, last)
+    y = Reshape (mixed, merged)
+}
+"""
+
+# Gives each row of x the root mean square of the same row of like, unless that of x is below sqrt(least).
+_RESCALE_ROWS = """
+<domain: "trtllm_lite.functions", opset_import: ["": 24]>
+RescaleRows <least>
+(x, like) => (y)
+{
+    last = Constant <value_ints = [-1]> ()
+    floor = Constant <value_float: float = @least> ()
+    squares = Mul (x, x)
+    square = ReduceMean (squares, last)
+    bounded = Max (square, floor)
+    own = Sqrt (bounded)
+    target_squares = Mul (like, like)
+    target_square = ReduceMean (target_squares, last)
+    target = Sqrt (target_square)
+    ratio = Div (target, own)
+    y = Mul (x, ratio)
+}
+"""
+
+# What elements have above mean + factor * deviation, both of their own row; other elements become 0.
+_CUT_ROWS = """
+<domain: "trtllm_lite.functions", opset_import: ["": 24]>
+CutRows <factor>
+(x) => (y)
+{
+    last = Constant <value_ints = [-1]> ()
+    times = Constant <value_float: float = @factor> ()
+    mean = ReduceMean (x, last)
+    centred = Sub (x, mean)
+    squares = Mul (centred, centred)
+    variance = ReduceMean (squares, last)
+    deviation = Sqrt (variance)
+    cut = Mul (deviation, times)
+    above = Sub (centred, cut)
+    y = Relu (above)
+}
+"""
+_TEXTS = {
+    **{GATED_DELTA_RULE: _GATED_DELTA_RULE, MAMBA2: _MAMBA2},
+    **{MIX_STREAMS: _MIX_STREAMS, RESCALE_ROWS: _RESCALE_ROWS, CUT_ROWS: _CUT_ROWS},
+}
+TOKEN_WISE = (MIX_STREAMS, RESCALE_ROWS, CUT_ROWS)
+"""Functions that treat each token by itself."""
 
 
 def definition(name: str) -> ir.Function:

@@ -15,9 +15,12 @@ from trtllm_lite.common.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.activations import activate, gated
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.cut_rows.reference import reference as cut_rows_reference
 from trtllm_lite.plugins.head_layer_norm.reference import reference as head_layer_norm_reference
+from trtllm_lite.plugins.mix_streams.reference import reference as mix_streams_reference
 from trtllm_lite.plugins.packing import unpack
 from trtllm_lite.plugins.paged_load.reference import reference as load_rows
+from trtllm_lite.plugins.rescale_rows.reference import reference as rescale_rows_reference
 from trtllm_lite.plugins.sample.reference import reference as draw_tokens
 
 Pointer = np.ndarray
@@ -308,6 +311,31 @@ def head_layer_norm(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: 
     rows, normed = at(x, half, *shape).astype(np.float64), (macros["TL_NORMED_HEADS"], macros["TL_HEAD_DIM"])
     inputs = rows, at(weight, np.float32, *normed)
     at(y, half, *shape)[...] = head_layer_norm_reference(inputs, {"epsilon": epsilon})[0].astype(half)
+
+
+@kernel
+def mix_streams(macros: Macros, grid: Grid, *arguments: Any) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
+    mixes, streams, (router, weights, epsilon) = arguments[:4], arguments[4 : 4 + macros["TL_INPUTS"]], arguments[9:]
+    rows = [at(stream, half, *shape).astype(np.float64) for stream in streams]
+    rows += [None] * (5 - len(rows))
+    factors = at(router, np.float32, 4, shape[1]), at(weights, np.float32, 5, 4, 5)
+    for y, mix in zip(mixes, mix_streams_reference([*rows, *factors], {"epsilon": epsilon}), strict=True):
+        at(y, half, *shape)[...] = mix.astype(half)
+
+
+@kernel
+def rescale_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer, like: Pointer, least: float) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
+    rows = [at(pointer, half, *shape).astype(np.float64) for pointer in (x, like)]
+    at(y, half, *shape)[...] = rescale_rows_reference(rows, {"least": least})[0].astype(half)
+
+
+@kernel
+def cut_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer, times: float) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
+    rows = at(x, half, *shape).astype(np.float64)
+    at(y, half, *shape)[...] = cut_rows_reference([rows], {"factor": times})[0].astype(half)
 
 
 @kernel

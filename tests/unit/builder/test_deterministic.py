@@ -24,7 +24,8 @@ SUPPORTED = {name for name, shape in CUDA_VARIANTS.items() if not any(shape.wind
 # Kernels that compute each row by itself, with macros that do not depend on the number of rows.
 ROW_KERNELS = {
     "cache_slots", "channel_magnitudes", "embedding", "gather_columns", "gather_rows", "gate_mul", "head_layer_norm",
-    "layer_norm", "merge_rows",
+    "layer_norm",
+    "cut_rows", "merge_rows", "mix_streams", "rescale_rows",
     "position_embedding", "quantize_rows", "query_key_norm", "rms_norm", "rope_cache", "rotary_table", "rowwise",
 }  # fmt: skip
 PRODUCT = re.compile("(linear|gated_linear|qkv_linear)(?:_tiled|_swap_ab)?")

@@ -12,13 +12,13 @@ from trtllm_lite.errors import BuildError
 
 def test_every_pass_has_its_own_name_and_decisions_follow_the_order_of_passes() -> None:
     names = [graph_pass.name for graph_pass in PIPELINE]
-    assert len(set(names)) == len(names) == 26
+    assert len(set(names)) == len(names) == 27
     _, fusions = run_passes(network("qwen3"))
     seen = list(dict.fromkeys(fusion.pass_name for fusion in fusions))
     # These passes find no candidates in this network.
     others = ("remove_padding", "position_embedding", "gather_columns", "linear_activation", "quantize_rows", "rowwise")
     others += ("features", "query_key_norm", "moe", "shared_experts", "sigmoid_gate", "causal_conv", "gated_delta_net")
-    others += ("head_layer_norm", "mamba2", "grouped_norm", "latent_attention", "merge_projections")
+    others += ("streams", "head_layer_norm", "mamba2", "grouped_norm", "latent_attention", "merge_projections")
     assert seen == [name for name in names if name not in others]
 
 

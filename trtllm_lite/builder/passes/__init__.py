@@ -36,9 +36,11 @@ from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
 from trtllm_lite.builder.passes.shared_experts import SHARED_EXPERTS
 from trtllm_lite.builder.passes.sigmoid_gate import SIGMOID_GATE
+from trtllm_lite.builder.passes.streams import STREAMS
 
 PIPELINE = (
     REMOVE_PADDING,
+    STREAMS,
     EMBEDDING,
     POSITION_EMBEDDING,
     ROTARY_TABLE,

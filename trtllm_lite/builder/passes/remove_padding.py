@@ -23,6 +23,7 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.common.vocabulary import FEATURES, PATCHES, SEQ_LENS
+from trtllm_lite.network.functions import TOKEN_WISE, is_call
 from trtllm_lite.network.module_kinds import module_kind
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
@@ -108,6 +109,8 @@ class _Rewrite:
 
 def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.Value]) -> bool:
     """Whether the operator, with its attributes, works on the last axis or on single elements."""
+    if is_call(node):
+        return node.op_type in TOKEN_WISE
     match node.op_type:
         case "MatMul":
             return tokens == [node.inputs[0]] and len(dims(node.inputs[1]) or ()) == 2

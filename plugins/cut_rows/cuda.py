@@ -1,0 +1,16 @@
+"""CutRows on a GPU."""
+
+from __future__ import annotations
+
+from ..cuda.lowering import Lowering
+from ..cuda.row_norm import threads_of_row
+from ..launch import DTYPE_FLAGS, Command, features, kernel, launch
+
+
+def lower(op: Lowering) -> list[Command]:
+    """Launch one kernel with a block for each row."""
+    x, y = op.rows("x"), op.new("y")
+    threads = threads_of_row(op, features(x))
+    defines = {"TL_FEATURES": features(x), "TL_THREADS": threads, "TL_FP16": DTYPE_FLAGS[x.dtype]}
+    specialised = kernel("cut_rows/cuda.cuh", "cut_rows", threads, 0, defines)
+    return [launch(specialised, (op.num_rows("y"),), y, x, op.attribute("factor"))]
