@@ -1,13 +1,11 @@
 """Divides attention by query heads; a rank gets the key/value heads that these read, which other ranks may share."""
 
-import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, fused_by, fused_node, operands, results, value_of
+from trtllm_lite.builder.graph import attribute, fused_by, operands, results
 from trtllm_lite.builder.sharding.rank import Range, Rank
 from trtllm_lite.common.vocabulary import MAX_TP_SIZE
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import add_initializer
 
 
 def share(rank: Rank, node: ir.Node) -> None:
@@ -73,12 +71,7 @@ def uneven_heads(rank: Rank, node: ir.Node, problem: str, num_heads: int, num_kv
 
 def _take_heads(rank: Rank, attention: ir.Node) -> None:
     """Let ``attention`` read the rank's heads of all queries, keys and values."""
-    rows, name = operands(attention)["qkv"], f"{attention.name}.heads"
-    columns = np.concatenate([np.arange(start, stop, dtype=np.int32) for start, stop in heads(rank, attention)])
-    order = add_initializer(rank.graph, f"{name}.order", ir.tensor(columns))
-    own = value_of(f"{name}.qkv", ir.DataType.FLOAT, [*(dims(rows) or ())[:1], len(columns)])
-    rank.graph.insert_before(attention, fused_node("GatherColumns", name, {"x": rows, "order": order}, {"y": own}))
-    attention.replace_input_with(list(attention.inputs).index(rows), own)
+    rank.take_columns(attention, operands(attention)["qkv"], heads(rank, attention), f"{attention.name}.heads")
 
 
 def _kv_shape(rank: Rank, attention: ir.Node) -> tuple[int, int]:

@@ -18,13 +18,15 @@ _Found: TypeAlias = dict[ir.Node, dict[Range, list[Range]]]
 """The columns that operators read, of each product, with those of them that the rank has."""
 _DIFFERENT = "operators that read it need different features"
 _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat each feature of a row by itself
+_WHOLE = ("CutRows",)  # operators of whole rows, of which ranks take parts to multiply with parts of products
 
 
 def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
     """The products of whose outputs the rank computes some, and which: those whose results attention and recurrent
     layers read, or only other products, possibly through operators that treat each feature alone.
 
-    A product whose outputs are divided has all inputs on every rank.
+    These operators may also read rows that each rank has whole, and of which it takes its features. A product whose
+    outputs are divided has all inputs on every rank.
     """
     found: _Found = {}
     for node in rank.graph:
@@ -34,6 +36,7 @@ def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
         x = operands(node)["x"]
         origins = _origins(rank, Columns.whole(x))
         makers = [origin.rows.producer() for origin in origins]
+        makers = [maker for maker in makers if not _is_whole(maker)]
         in_parts = all(_is_product(maker) or (maker and caches_layer(maker)) for maker in makers)
         if node not in found and in_parts:
             products = [origin for origin in origins if _is_product(origin.rows.producer())]
@@ -91,6 +94,10 @@ def _origins(rank: Rank, columns: Columns) -> set[Columns]:
         rows = by_schema.rows_of_channels(rank, node)
     moved = [Columns(read.rows, read.first + columns.first, read.first + columns.stop) for read in rows]
     return set().union(*(_origins(rank, one) for one in moved)) if moved else {columns}
+
+
+def _is_whole(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type in _WHOLE
 
 
 def _is_product(node: ir.Node | None) -> bool:
@@ -154,6 +161,9 @@ def follow(rank: Rank, node: ir.Node) -> None:
         raise rank.refusal(node, f"{node.op_type} reads features that the ranks split")
     ranges = rank.part_of_inputs(node)
     if node.op_type == "Rowwise":
+        for value in operands(node).values():
+            if _is_whole(value.producer()):
+                rank.mark(rank.take_columns(node, value, ranges, f"{node.name}.own"), ranges)
         for name, value in operands(node).items():
             if name == "x1" and not rank.has_part_of(value) and len(ranges) == 1:
                 first = attribute(node, "x1_first") + ranges[0][0]

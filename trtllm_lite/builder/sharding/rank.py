@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import dims, features_of, fused_node, replace_value, value_of, weight_tensor
 from trtllm_lite.builder.sharding.shared_sources import SharedSources
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import extents, take
+from trtllm_lite.network.tensors import add_initializer, extents, take
 
 Range = tuple[int, int]
 
@@ -129,6 +130,19 @@ class Rank:
         self._parts.pop(value, None)
         name = f"{node.name}.{'all_reduce' if op_type == 'AllReduce' else 'all_gather'}"
         self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
+
+    def take_columns(self, node: ir.Node, rows: ir.Value, ranges: Sequence[Range], name: str) -> ir.Value:
+        """Let ``node`` read the features ``ranges`` of ``rows``, of which the rank has all, by a GatherColumns.
+
+        Features behind the last, with which a part is padded, are the last again.
+        """
+        columns = np.concatenate([np.arange(start, stop, dtype=np.int32) for start, stop in ranges])
+        order = add_initializer(self.graph, f"{name}.order", ir.tensor(np.minimum(columns, features_of(rows) - 1)))
+        own = value_of(f"{name}.columns", ir.DataType.FLOAT, [*(dims(rows) or ())[:1], len(columns)])
+        self.graph.insert_before(node, fused_node("GatherColumns", name, {"x": rows, "order": order}, {"y": own}))
+        node.replace_input_with(list(node.inputs).index(rows), own)
+        self._whole[own] = self.whole_dims(rows)
+        return own
 
     def refusal(self, node: ir.Node, problem: str) -> BuildError:
         """The error that ``node`` cannot be divided."""
