@@ -8,6 +8,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ NETWORK_FAMILIES = (  # decoders read from Hugging Face checkpoints
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
     *("gemma", "cohere2", "seed_oss", "arcee", "nemotron", "stablelm", "helium", "phi", "falcon", "ernie4_5"),
-    *("apertus", "hunyuan_v1_dense", "jais2", "cwm", "vaultgemma", "gemma4_unified"),
+    *("apertus", "hunyuan_v1_dense", "jais2", "cwm", "vaultgemma", "gemma4_unified", "gemma3n"),
 )
 LATENT_FAMILIES = ("youtu",)  # decoders without experts, whose attention is over latents
 MOE_FAMILIES = (  # mixtures of experts read from Hugging Face checkpoints
@@ -49,6 +50,7 @@ FOR_RANKS: dict[str, dict[str, Any]] = {
     **{family: {"mamba_n_groups": 6} for family in ("bamba", "granitemoehybrid")},
     **{"kimi_linear": {"linear_num_heads": 6}, "nemotron_h": {"n_groups": 6}},
     "mimo_v2_flash": {"num_attention_heads": 12, "num_key_value_heads": 6},
+    "gemma3n": {"intermediate_size": [96, 91, 96, 91, 96, 91]},  # of the first, ranks have parts although it is cut
 }
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
@@ -111,6 +113,17 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
         "rope_parameters": {
             "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "gemma3n": {
+        **{"head_dim": 14, "sliding_window": 7, "tie_word_embeddings": True, "final_logit_softcapping": 4.0},
+        **{"num_hidden_layers": 6, "num_kv_shared_layers": 2, "intermediate_size": [91, 91, 67, 91, 91, 91]},
+        **{"hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": VOCAB_SIZE - 5, "laurel_rank": 6},
+        "activation_sparsity_pattern": [0.75, 0.75, 0.5, 0.0, 0.0, 0.0],
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
@@ -364,9 +377,10 @@ _FAMILY: dict[str, dict[str, Any]] = {
 }
 _MODEL_TYPES = {
     "granitemoe": "granitemoeshared",
-    **{family: f"{family}_text" for family in ("gemma3", "gemma4", "gemma4_unified", "llama4")},
+    **{family: f"{family}_text" for family in ("gemma3", "gemma3n", "gemma4", "gemma4_unified", "llama4")},
     **{family: f"{family}_text" for family in ("qwen3_5", "qwen3_5_moe")},
 }
+_UNSCALED = ("gemma3n", "gemma4", "gemma4_unified")  # families whose scores are not scaled
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}
@@ -429,7 +443,7 @@ def tiny_model(
                 parameter.copy_(noise * 0.5)
             elif name.endswith("sinks"):
                 parameter.copy_(noise * 2)
-            elif family.startswith("gemma4") and name.endswith("q_norm.weight"):  # which scales scores, as nothing else
+            elif family in _UNSCALED and name.endswith("q_norm.weight"):  # which scales scores, as nothing else
                 parameter.copy_((1 + noise * 0.2) * parameter.shape[-1] ** -0.5)
             else:
                 parameter.copy_((0 if _adds_one(family, name) else 1) + noise * 0.2)
@@ -449,11 +463,12 @@ def _adds_one(family: str, norm: str) -> bool:
 
 
 def is_router(parameter: str) -> bool:
-    """Whether the matrix is a router's or a gate's, which checkpoints store in float32."""
+    """Whether the matrix is a router's or a gate's, or of factors of streams, which checkpoints store in float32."""
     return parameter.endswith(
         (
             *("mlp.gate.wg.weight", "mlp.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight"),
             *("shared_expert_gate.weight", "router.weight", "router.proj.weight", "router.gate.weight"),
+            *("altup.modality_router.weight", "altup.prediction_coefs.weight", "altup.correction_coefs.weight"),
         )
     )
 
@@ -467,6 +482,9 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
         for module in model.modules():
             if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # Gemma has one
                 scale.copy_(scale.to(getattr(torch, dtype)).float())
+            if sparsity := getattr(module, "activation_sparsity", 0):  # Gemma 3n's, which gives a factor of deviations
+                factor = torch.tensor(NormalDist().inv_cdf(sparsity)).to(getattr(torch, dtype))
+                module.activation_sparsity = NormalDist().cdf(factor.item())
     return model
 
 
@@ -482,12 +500,12 @@ def quantize_experts(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
 
 
 def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
-    """``model`` with linear layers, except the LM head, rounded like in engines of that qformat."""
+    """``model`` with linear layers, except the LM head and routers, rounded like in engines of that qformat."""
     rounded = _ROUNDED[qformat]
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
     with torch.no_grad():
         for name, layer in layers.items():
-            if name.endswith("lm_head"):
+            if name.endswith("lm_head") or is_router(f"{name}.weight"):
                 continue
             inputs = 0 if isinstance(layer, Conv1D) else 1  # axis of "in": [in, out] in GPT-2
             layer.weight.copy_(rounded(layer.weight.float(), inputs))

@@ -265,6 +265,15 @@ CASES |= {
 CASES |= {
     "gemma": ("gemma", {}),
     "gemma-untied-biased": ("gemma", {"tie_word_embeddings": False, "attention_bias": True, "hidden_act": "gelu"}),
+    "gemma3n": ("gemma3n", {}),
+    "gemma3n-unshared-biased-untied": (
+        "gemma3n",
+        {
+            **{"num_kv_shared_layers": 0, "attention_bias": True, "tie_word_embeddings": False, "layer_types": None},
+            **{"altup_correct_scale": False, "activation_sparsity_pattern": None, "intermediate_size": 91},
+            **{"rope_parameters": None, "vocab_size_per_layer_input": 397, "laurel_rank": 8},
+        },
+    ),
     "gemma4": ("gemma4", {}),
     "gemma4-of-experts": (
         "gemma4",

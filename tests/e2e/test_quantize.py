@@ -227,6 +227,7 @@ def foldable(family: str) -> set[str]:
     behind_one_norm |= {family: {"q_proj", "o_proj"} for family in ("phi", "falcon")}
     no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
     normed_values = {key: {"q_proj", "gate_proj", "down_proj"} for key in ("gemma4", "gemma4_unified")}
+    normed_values["gemma3n"] = {"gate_proj", "down_proj"}  # the norm before attention is added to the stream, too
     known = {**plain, **behind_one_norm, **no_norm_before, **normed_values}
     return known.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 

@@ -185,6 +185,23 @@ class Row(OfOne):
 
 
 @dataclass(frozen=True)
+class RowsOrFirst(OfOne):
+    """The first ``size`` rows; the first row again in place of those that the operand does not have."""
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size, *self.operand.shape[1:])
+
+    def evaluate(self, read: Read) -> NDArray:
+        rows = self.operand.evaluate(read)[: self.size]
+        result = np.empty(self.shape, rows.dtype)
+        result[: len(rows)], result[len(rows) :] = rows, rows[0]
+        return result
+
+
+@dataclass(frozen=True)
 class Columns(OfOne):
     """The columns with these numbers, which may repeat."""
 

@@ -59,6 +59,10 @@ PARAMETERS = {
     "gemma-4-26b-a4b": 25_233_141_760 + 30 * 2816 + 256 + 512 + 5 * 2 * 512 * 2816,
     "gemma-4-31b": 30_697_345_280 + 60 * 5376 + 256 + 512 + 10 * 4 * 512 * 5376,
     "gemma-4-12b": 11_907_350_272 + 48 * 3840 + 256 + 512 + 8 * 512 * 3840,
+    # With factors of mixes for streams that are not there, without the norms of routers, which are in their matrices,
+    # with norms of values, all 1, and with inputs of layers for all tokens.
+    "gemma-3n-e2b": 4_435_182_688 + 30 * (36 + 84 - 2048) + 256 + 256 * 30 * 256,
+    "gemma-3n-e4b": 6_835_235_568 + 35 * (36 + 84 - 2048) + 256 + 256 * 35 * 256,
     "vaultgemma-1b": 1_038_741_120,
     "jais-2-8b": 8_090_401_280,
     "cwm": 32_581_097_472,

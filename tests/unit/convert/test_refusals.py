@@ -35,13 +35,6 @@ def _jamba() -> PreTrainedModel:
     return transformers.JambaForCausalLM(transformers.JambaConfig(**sizes))
 
 
-def _gemma3n() -> PreTrainedModel:
-    sizes = {**_SIZES, **_HEADS, "num_hidden_layers": 5, "vocab_size_per_layer_input": 100, "laurel_rank": 4}
-    sizes |= {"head_dim": 16, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0}
-    config = transformers.Gemma3nTextConfig(**sizes, activation_sparsity_pattern=None)
-    return transformers.Gemma3nForCausalLM(config)
-
-
 def _llava() -> PreTrainedModel:
     config = transformers.LlavaConfig(
         text_config=transformers.Qwen2Config(**_SIZES, **_HEADS), vision_config=transformers.CLIPVisionConfig(**_VISION)
@@ -77,12 +70,6 @@ def _refusal(path: Path) -> str:
             "the family falcon_h1 (",
             "(42): model.layers.{0-3,5-7}.mamba.b_layernorm.weight, ",
             "(6): attn_layer_offset, attn_layer_period, expert_layer_offset, ",
-        ),
-        (
-            _gemma3n,
-            "the family gemma4 (",
-            "(46): model.altup_projections.{0-2}.weight, ",
-            "(5): activation_sparsity_pattern, altup_coef_clip, ",
         ),
         (
             _llava,

@@ -28,6 +28,10 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3": _HEADS,
     "gemma2": _HEADS,
     "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma3n": {
+        **{**_HEADS, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 0, "laurel_rank": 16},
+        **{"activation_sparsity_pattern": [0.75, 0.0], "layer_types": ["sliding_attention", "full_attention"]},
+    },
     "gemma4": {
         **{**_HEADS, "global_head_dim": 32, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 0},
         **{"attention_k_eq_v": False, "layer_types": ["sliding_attention", "full_attention"]},

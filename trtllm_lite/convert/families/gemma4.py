@@ -3,7 +3,7 @@
 from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.gemma import NAMES as GEMMA_NAMES
-from trtllm_lite.convert.parts.gemma4 import Gemma4Parts, MoeSizes
+from trtllm_lite.convert.parts.gemma4 import INPUT_NAMES, UNUSED_TENSORS, Gemma4Parts, MoeSizes
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Head
@@ -11,13 +11,8 @@ from trtllm_lite.network.layers import Layer
 
 NAMES = {
     **GEMMA_NAMES,
+    **INPUT_NAMES,
     "layer_scale": "model.layers.{layer}.layer_scalar",
-    "input_gate": "model.layers.{layer}.per_layer_input_gate",
-    "input_projection": "model.layers.{layer}.per_layer_projection",
-    "input_post_norm": "model.layers.{layer}.post_per_layer_input_norm",
-    "input_embedding": "model.embed_tokens_per_layer",
-    "input_model_projection": "model.per_layer_model_projection",
-    "input_norm": "model.per_layer_projection_norm",
     "dense_post_norm": "model.layers.{layer}.post_feedforward_layernorm_1",
     "experts_norm": "model.layers.{layer}.pre_feedforward_layernorm_2",
     "experts_post_norm": "model.layers.{layer}.post_feedforward_layernorm_2",
@@ -65,4 +60,5 @@ FAMILY = Family(
     model_type="gemma4_text",
     read_model=read_model,
     tensor_names=NAMES,
+    ignored_tensors=UNUSED_TENSORS,
 )

@@ -79,6 +79,21 @@ class ConfigFields:
             self.problem(key, f"expected {shown(layers)} times the same value, found {shown(values)}")
         self._config = {**self._config, key: values[0] if values else None}
 
+    def integers_by_layer(self, key: str, layers: Any) -> list[int]:
+        """The positive integers of the list ``key``, one for each of the ``layers``, of which it keeps the largest.
+
+        One integer, for all layers, gives an empty list.
+        """
+        values = self._config.get(key)
+        if not isinstance(values, list):
+            return []
+        if not values or len(values) != layers or not all(type(x) is int and 1 <= x <= _MAX_INTEGER for x in values):
+            expected = f"expected {shown(layers)} integers in 1..{_MAX_INTEGER}"
+            self.problem(key, f"{expected}, found {shown(values)}")
+            values = [1]
+        self._config = {**self._config, key: max(values)}
+        return values
+
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
         """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""
         value = self.take(key)

@@ -7,6 +7,7 @@ weight; the last layers attend to the keys and values of an earlier one; layers 
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtllm_lite.convert.family import ROTARY_BUFFERS
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.fields.decoder import read_activation, read_layer_types, read_sizes
 from trtllm_lite.convert.fields.rope import read_ropes_by_layer_type
@@ -25,9 +26,20 @@ from trtllm_lite.network.moe import Experts, Router
 from trtllm_lite.network.norms import Norm, RmsNorm
 from trtllm_lite.network.rope import Rope
 from trtllm_lite.network.several_matrices import RowsOfMatrices
-from trtllm_lite.network.weight_expression import Ones
+from trtllm_lite.network.weight_expression import Ones, WeightExpression
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+# Names of the tensors that layers' inputs need, by role.
+INPUT_NAMES = {
+    "input_gate": "model.layers.{layer}.per_layer_input_gate",
+    "input_projection": "model.layers.{layer}.per_layer_projection",
+    "input_post_norm": "model.layers.{layer}.post_per_layer_input_norm",
+    "input_embedding": "model.embed_tokens_per_layer",
+    "input_model_projection": "model.per_layer_model_projection",
+    "input_norm": "model.per_layer_projection_norm",
+}
+# Layers that attend to keys and values of others may store matrices that make their own; they are read by no model.
+UNUSED_TENSORS = (*ROTARY_BUFFERS, r"model\.layers\.\d+\.self_attn\.([kv]_proj|[kv]_norm)\.weight")
 _THETAS = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
 _ROPES = {
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -92,11 +104,6 @@ class Gemma4Parts(UsualParts):
         head_dims = {kind: of_kind.head_dim for kind, of_kind in heads.items()}
         usual = sizes.head_dim, sizes.max_position_embeddings, _THETAS
         ropes = read_ropes_by_layer_type(config, *usual, head_dims=head_dims)
-        num_sharing = config.integer("num_kv_shared_layers", 0, minimum=0)
-        if num_sharing and set(kinds) != set(kinds[: count - num_sharing]):
-            problem = f"expected a layer of each kind before the last {num_sharing}, found none of one kind"
-            config.problem("num_kv_shared_layers", problem)
-            num_sharing = 0
         return cls(
             sizes,
             Tensors(names),
@@ -108,7 +115,7 @@ class Gemma4Parts(UsualParts):
             read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
             config.number("rms_norm_eps", 1e-6),
             config.flag("attention_bias"),
-            num_sharing,
+            read_num_sharing(config, kinds, 0),
             keys_are_values,
             _input_size(config),
         )
@@ -200,12 +207,27 @@ class Gemma4Parts(UsualParts):
             return Embedding(table, scale=scale, rounds_scale=True)
         if vocab != sizes.vocab_size:
             config.problem("vocab_size_per_layer_input", f"expected vocab_size ({sizes.vocab_size}), found {vocab}")
-        own = Embedding(self.tensors.weight("input_embedding", vocab, count * size), scale=size**0.5, rounds_scale=True)
-        projection = Linear(self.tensors.weight("input_model_projection", count * size, sizes.hidden_size))
-        # The source divides the projection by sqrt(hidden_size); its norm has the same result with another epsilon.
-        weight = self.tensors.weight("input_norm", size)
-        inputs = LayerInputs(own, projection, RmsNorm(weight, self.epsilon * sizes.hidden_size), count, size)
+        inputs = self.layer_inputs(self.tensors.weight("input_embedding", vocab, count * size))
         return EmbeddingWithLayerInputs(table, scale, None, True, inputs)
+
+    def layer_inputs(self, table: WeightExpression) -> LayerInputs:
+        """The inputs of layers, of which ``table`` has a row for each token."""
+        hidden, count, size = self.sizes.hidden_size, len(self.kinds), self.input_size
+        own = Embedding(table, scale=size**0.5, rounds_scale=True)
+        projection = Linear(self.tensors.weight("input_model_projection", count * size, hidden))
+        # The source divides the projection by sqrt(hidden_size); its norm has the same result with another epsilon.
+        norm = RmsNorm(self.tensors.weight("input_norm", size), self.epsilon * hidden)
+        return LayerInputs(own, projection, norm, count, size)
+
+
+def read_num_sharing(config: ConfigFields, kinds: tuple[str, ...], default: int) -> int:
+    """How many of the last layers, of these ``kinds``, attend to keys and values of earlier ones."""
+    count = config.integer("num_kv_shared_layers", default, minimum=0)
+    if count and set(kinds) != set(kinds[: max(len(kinds) - count, 0)]):
+        problem = f"expected a layer of each kind before the last {count}, found none of one kind"
+        config.problem("num_kv_shared_layers", problem)
+        return 0
+    return count
 
 
 def _input_size(config: ConfigFields) -> int:
