@@ -165,6 +165,20 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         **{"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp"},
         "post_attention_layernorm": "post_attention_norm",
     },
+    "gemma3n": {
+        **_GEMMA,
+        "model.embed_tokens_per_layer": "per_layer_token_embd",
+        "model.per_layer_model_projection": "per_layer_model_proj",
+        "model.per_layer_projection_norm": "per_layer_proj_norm",
+        **{f"model.altup_projections{number}": "altup_proj" for number in ("", ".0", ".1", ".2")},
+        **{f"model.altup_unembed_projections{number}": "altup_unembd_proj" for number in ("", ".0", ".1", ".2")},
+        **{"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj"},
+        "post_per_layer_input_norm": "post_norm",
+        **{"altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm"},
+        **{"altup.prediction_coefs": "altup_predict_coef", "altup.correction_coefs": "altup_correct_coef"},
+        **{"altup.correct_output_scale": "altup_correct_scale", "laurel.post_laurel_norm": "laurel_post_norm"},
+        **{"laurel.linear_left": "laurel_l", "laurel.linear_right": "laurel_r"},
+    },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "deepseek2": {
@@ -217,6 +231,7 @@ _ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "glm": "chatglm",
     "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
     "olmo3": "olmo2",
     "llama4_text": "llama4",
     **dict.fromkeys(("mistral", "ministral3"), "mistral3"),
@@ -276,7 +291,7 @@ def write_gguf(
             rows = rows[_unused_positions(model.config) :]
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
-        adds_one = architecture.startswith("gemma") or architecture == "nemotron"
+        adds_one = architecture in ("gemma", "gemma2", "gemma3", "nemotron")
         if adds_one and stem.endswith("norm") and suffix == "weight":
             rows = rows + 1
         if architecture in _DELTA_ARCHITECTURES and stem.endswith("norm") and not stem.endswith("ssm_norm"):
@@ -365,16 +380,22 @@ def _by_head(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """``tensors`` with one matrix per head for keys from latents, transposed, and another for values.
 
-    Norms that heads have of their own are stacked.
+    Norms that heads have of their own are stacked, and so are projections of residual streams.
     """
     norms: dict[str, list[torch.Tensor]] = {}
     for name, tensor in tensors:
-        if "_layernorm.norms." in name:
+        if name.startswith("model.altup_"):
+            stem = name.split(".")[1]
+            of_streams = norms.setdefault(stem, [])
+            of_streams.append(tensor)
+            if len(of_streams) == config.altup_num_inputs - 1:
+                yield f"model.{stem}.weight", torch.stack(of_streams)
+        elif "_layernorm.norms." in name:
             of_heads = norms.setdefault(name.partition(".norms.")[0], [])
             of_heads.append(tensor)
             if len(of_heads) == (config.num_attention_heads if ".q_" in name else config.num_key_value_heads):
                 yield f"{name.partition('.norms.')[0]}.weight", torch.stack(of_heads)
-        elif name.endswith(".sinks"):
+        elif name.endswith((".sinks", ".correct_output_scale")):
             yield f"{name}.weight", tensor
         elif name.endswith("e_score_correction_bias"):
             yield name.removesuffix("_bias") + ".bias", tensor.squeeze()
@@ -674,6 +695,21 @@ def _gemma3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _gemma3n_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    shares = torch.tensor(config.activation_sparsity_pattern)
+    return {
+        **_head_metadata(config, head_dim),
+        "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "activation_sparsity_scale": torch.distributions.Normal(0, 1).icdf(shares).tolist(),
+        **{"altup.active_idx": 0, "altup.num_inputs": 4, "final_logit_softcapping": config.final_logit_softcapping},
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+    }
+
+
 def _command_r_metadata(config: Any, _: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
@@ -891,6 +927,7 @@ _OWN_METADATA = {
     **dict.fromkeys(("phi3", "phimoe"), _phi3_metadata),
     "gemma2": _gemma2_metadata,
     "gemma3": _gemma3_metadata,
+    "gemma3n": _gemma3n_metadata,
     "command-r": _command_r_metadata,
     "cohere2": _cohere2_metadata,
     "gemma": _head_metadata,

@@ -59,7 +59,9 @@ class Gguf:
 
     ``drafting_layers`` is the key of the config that counts the layers which come after the others and draft (MTP);
     their tensors get the names of the family's ``predictor``. ``listed`` maps keys of metadata, which have a number for
-    each layer, to roles whose tensors have one number and no .weight in the source.
+    each layer, to roles whose tensors have one number and no .weight in the source. ``stacked`` are roles of matrices,
+    outside layers, of which the file has so many in one tensor; ``rows`` are keys of the config that a file shows only
+    by how many rows a tensor has, and that tensor's name.
     """
 
     architecture: str
@@ -88,6 +90,8 @@ class Gguf:
     tiled_heads: Mapping[str, int] = field(default_factory=dict)
     drafting_layers: str = ""
     listed: Mapping[str, str] = field(default_factory=dict)
+    stacked: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers.integrations.gguf.dequant import dequantize
 
 from tests.gguf_writer import dequantized, write_gguf
-from tests.models import FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_model, tiny_model
+from tests.models import FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.rounds import rounds
 from tests.tolerances import assert_close
@@ -327,6 +327,28 @@ def test_other_blocks_are_close_to_what_was_quantized(kind: str) -> None:
     tensor = SimpleNamespace(data=gguf.quants.quantize(values, quantization), tensor_type=quantization, shape=(64, 4))
     # There are 32 levels between -1 and 1; Q5_0 cannot represent one of the two ends.
     np.testing.assert_allclose(expand(tensor), values, atol=2 / 31)
+
+
+@pytest.mark.parametrize("vocabulary", [VOCAB_SIZE - 5, VOCAB_SIZE])
+def test_streams_and_inputs_of_layers_in_blocks(vocabulary: int, tmp_path: Path) -> None:
+    """Gemma 3n: matrices of streams are stacked, and files may have inputs of layers for all tokens or for some."""
+    kinds = {"token_embd": "Q8_0", "per_layer_token_embd": "Q5_0", "altup_proj": "Q8_0", "altup_unembd_proj": "F16"}
+    kinds |= {"laurel_l": "F16", "attn_q": "Q4_0", "inp_gate": "Q8_0", "proj": "Q4_1", "ffn_up": "Q8_0"}
+    sizes = {"hidden_size_per_layer_input": 32, "laurel_rank": 8, "vocab_size_per_layer_input": vocabulary}
+    model = tiny_model("gemma3n", **_WIDE, **sizes)
+    path = write_gguf(model, tmp_path / "m.gguf", kinds)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
+    ids = np.array([VOCAB_SIZE - 1, *np.random.default_rng(0).integers(0, config.vocab_size, 9)])
+    with torch.no_grad():
+        expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 16).step([ids])[0], expected)
+
+
+def test_files_without_sparse_layers_say_so(tmp_path: Path) -> None:
+    """One number is left of numbers that all layers share."""
+    kinds = {"activation_sparsity_pattern": [0.0] * 6, "num_kv_shared_layers": 0, "layer_types": ["full_attention"] * 6}
+    config = open_gguf(write_gguf(tiny_model("gemma3n", **kinds), tmp_path / "m.gguf")).config
+    assert {key: config[key] for key in kinds} == kinds
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])

@@ -4,6 +4,7 @@ from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.gemma import NAMES as GEMMA_NAMES
 from trtllm_lite.convert.parts.gemma3n import Gemma3nParts
+from trtllm_lite.convert.parts.gemma3n_gguf import GGUF
 from trtllm_lite.convert.parts.gemma4 import INPUT_NAMES, UNUSED_TENSORS
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Head
@@ -54,4 +55,5 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=(*UNUSED_TENSORS, r"model\.layers\.\d+\.altup\.correct_output_scale"),
+    gguf=GGUF,
 )

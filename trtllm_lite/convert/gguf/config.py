@@ -62,6 +62,7 @@ def read_config(
         config["attention_bias"] = not tensors.keys().isdisjoint(("blk.0.attn_q.bias", "blk.0.attn_qkv.bias"))
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= {key: name in tensors for key, name in declared.flags.items()}
+    config |= {key: int(tensors[name].shape[-1]) for key, name in declared.rows.items() if name in tensors}
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
     config |= _token_ids(metadata, declared.end_tokens)

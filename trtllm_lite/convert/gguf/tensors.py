@@ -57,9 +57,11 @@ class GgufTensor:
 
     @classmethod
     def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
-        """Return ``raw``; if it stacks a layer's experts, each expert's matrix or bias, read on its own."""
+        """Return ``raw``; if it stacks a layer's experts or other matrices, each matrix or bias, read on its own."""
         tensor = cls.of(raw, family, config)
-        experts = config.get("num_experts")
+        declared = family.gguf or Gguf("")
+        counts = {f"{family.tensor_names[role]}.weight": count for role, count in declared.stacked.items()}
+        experts = counts.get(tensor.name, config.get("num_experts"))
         rank = 2 if tensor.name.endswith(".bias") else 3
         if "{expert}" not in tensor.name or len(raw.shape) != rank or raw.shape[-1] != experts:
             return [tensor]
