@@ -35,6 +35,29 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": 57, "size": 28, "do_center_crop": True, **CLIP},
         {"model_type": "clip", "vision_config": {"patch_size": 14}},
     ),
+    "llava1.5": (
+        {"image_processor_type": "LlavaImageProcessor", "crop_size": {"height": 56, "width": 56}, "do_pad": None}
+        | {"size": {"shortest_edge": 56}, **CLIP},
+        {"model_type": "llava", "vision_feature_select_strategy": "default", "vision_config": {"patch_size": 14}},
+    ),
+    "llava1.5-padded": (
+        {"image_processor_type": "LlavaImageProcessorFast", "crop_size": {"height": 98, "width": 84}, "do_pad": True}
+        | {"size": {"shortest_edge": 112}, **CLIP},
+        {"model_type": "llava", "vision_feature_select_strategy": "default", "vision_config": {"patch_size": 14}},
+    ),
+    "llavanext": (
+        {"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 56}, "do_center_crop": True}
+        | {"crop_size": {"height": 56, "width": 56}, "aspect_ratio_setting": "anyres", **CLIP}
+        | {"image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]},
+        {"model_type": "llava_next", "vision_feature_select_strategy": "default"}
+        | {"vision_config": {"patch_size": 14, "model_type": "clip_vision_model"}},
+    ),
+    "llavanext-siglip": (
+        {"image_processor_type": "LlavaNextImageProcessor", "size": {"height": 48, "width": 48}, "do_pad": True}
+        | {"crop_size": {"height": 48, "width": 48}, "image_grid_pinpoints": [[48, 96], [480, 48], [192, 144]], **HALF},
+        {"model_type": "llava_next", "vision_feature_select_strategy": "full"}
+        | {"vision_config": {"patch_size": 16, "model_type": "siglip_vision_model"}},
+    ),
     "gemma3": (
         {"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": None, "image_seq_length": 256}
         | {"resample": 2, "size": {"height": 224, "width": 224}, "pan_and_scan_min_crop_size": None, **HALF},

@@ -9,6 +9,9 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -102,6 +105,22 @@ def siglip2(values: dict[str, Any], config: dict[str, Any], image: Any) -> Refer
     return Reference(found["pixel_values"][0][:num_patches], [grid], num_patches)
 
 
+def llava(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    return _tiles(LlavaImageProcessorPil(**values)(image, return_tensors="np"), config)
+
+
+def llava_next(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    processor = LlavaNextImageProcessorPil(**values)
+    found = processor(image, return_tensors="np")
+    tiles = _tiles({"pixel_values": found["pixel_values"][0]}, config)
+    counter = object.__new__(LlavaNextProcessor)  # without a tokenizer, which counting does not need
+    counter.image_processor, counter.image_token = processor, "x"
+    counter.patch_size = config["vision_config"]["patch_size"]
+    counter.vision_feature_select_strategy = config["vision_feature_select_strategy"]
+    counter.num_additional_image_tokens = int(config["vision_config"]["model_type"] == "clip_vision_model")
+    return tiles._replace(num_tokens=len(counter.replace_image_token(found, 0)))
+
+
 def llava_onevision(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
     processor = LlavaOnevisionImageProcessorPil(**values)
     found = processor(image, return_tensors="np")
@@ -114,17 +133,28 @@ def llava_onevision(values: dict[str, Any], config: dict[str, Any], image: Any) 
     return tiles._replace(num_tokens=num_tokens)
 
 
+def llava_onevision_among_others(values: dict[str, Any], config: dict[str, Any], image: Any) -> Reference:
+    """Before another image of the same prompt."""
+    processor = LlavaOnevisionImageProcessorPil(**values)
+    found = processor([[image, np.zeros((200, 400, 3), np.uint8)]], return_tensors="np")
+    tiles = _tiles({"pixel_values": found["pixel_values"][0]}, config)
+    counter = object.__new__(LlavaOnevisionProcessor)
+    counter.image_token, counter.num_image_tokens = "x", tiles.num_tokens
+    counter.vision_feature_select_strategy = config["vision_feature_select_strategy"]
+    return tiles._replace(num_tokens=len(counter.replace_image_token(found, 0)))
+
+
 _MAKERS = {
     **{"clip": clip, "gemma3": gemma3, "siglip": siglip, "siglip2": siglip2, "qwen2": qwen2_vl, "qwen3": qwen2_vl},
     **{"pixtral": pixtral, "mistral3": pixtral, "internvl": got_ocr2, "got": got_ocr2, "llava": llava_onevision},
-    **{"smolvlm": smolvlm, "idefics3": idefics3},
+    **{"smolvlm": smolvlm, "idefics3": idefics3, "llava1.5": llava, "llavanext": llava_next},
 }
 
 
-def reference(name: str, image: Any, changes: Mapping[str, Any]) -> Reference:
+def reference(name: str, image: Any, changes: Mapping[str, Any], is_alone: bool = True) -> Reference:
     """A PIL image as the processor of a checkpoint of CHECKPOINTS processes it, whose settings ``changes`` replace."""
     settings, config = CHECKPOINTS[name]
-    make = _MAKERS[name.split("-")[0]]
+    make = _MAKERS[name.split("-")[0]] if is_alone else llava_onevision_among_others
     kept = ("image_processor_type", "feature_extractor_type", "processor_class", "image_seq_length")
     values = {key: value for key, value in (settings | changes).items() if key not in kept}
     return make(values | {"do_convert_rgb": True}, config, image)

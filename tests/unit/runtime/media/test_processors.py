@@ -23,7 +23,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import get_resize_
 from tests.rounds import rounds
 from tests.unit.runtime.media.checkpoints import CHECKPOINTS, write_checkpoint
 from tests.unit.runtime.media.odd_images import odd_image
-from tests.unit.runtime.media.references import reference, saved_settings
+from tests.unit.runtime.media.references import Reference, reference, saved_settings
 from tests.unit.runtime.media.test_images import encoded
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime.media.images import ImageLimits, read_image
@@ -55,6 +55,10 @@ def assert_is_as_in_transformers(
 ) -> None:
     expected = reference(name, ImageOps.exif_transpose(Image.open(BytesIO(content))), changes)
     found = processor.patches(read_image(content, LIMITS))
+    assert_same(processor, found, expected, which)
+
+
+def assert_same(processor: ImageProcessor, found: Patches, expected: Reference, which: str) -> None:
     assert found.rows.dtype == np.uint8
     assert found.rows.flags.c_contiguous
     assert list(found.grids) == expected.grids, which
@@ -68,6 +72,25 @@ def test_odd_images_are_as_in_transformers(name: str, tmp_path: Path) -> None:
     processor = read_processor(write_checkpoint(tmp_path, name))
     for seed in range(rounds(200)):
         assert_is_as_in_transformers(name, processor, odd_image(seed), f"seed {seed}")
+
+
+def test_several_images_of_a_prompt_are_as_in_transformers(tmp_path: Path) -> None:
+    """LLaVA-OneVision does not cut these."""
+    name = "llava-onevision"
+    processor = read_processor(write_checkpoint(tmp_path, name, image_mean=[0.48, 0.46, 0.4]))
+    for seed in range(rounds(100)):
+        content = odd_image(seed)
+        image = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        expected = reference(name, image, {"image_mean": [0.48, 0.46, 0.4]}, is_alone=False)
+        found = processor.patches_among_others(read_image(content, LIMITS))
+        assert_same(processor, found, expected, f"seed {seed}")
+
+
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS.keys() - {"llava-onevision"}))
+def test_other_processors_make_no_difference_of_several_images(name: str, tmp_path: Path) -> None:
+    processor = read_processor(write_checkpoint(tmp_path, name))
+    image = read_image(odd_image(3), LIMITS)
+    np.testing.assert_array_equal(processor.patches_among_others(image).rows, processor.patches(image).rows)
 
 
 def qwen(**changes: int) -> Qwen2VLProcessor:
@@ -119,7 +142,7 @@ def test_internvl_cuts_by_the_rule_of_transformers(height: int, width: int, leas
 @given(_SIDES, _SIDES, st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=36))
 def test_onevision_cuts_by_the_rule_of_transformers(height: int, width: int, layouts: list[tuple[int, int]]) -> None:
     grids = tuple(Grid(*layout) for layout in layouts)
-    processor = LlavaOnevisionProcessor(None, 14, side=384, layouts=grids, max_tiles=9, resample=3)
+    processor = LlavaOnevisionProcessor(None, 14, side=384, layouts=grids, max_tiles=9, resample=3, margin=(0, 0, 0))
     expected = select_best_resolution((height, width), [(384 * rows, 384 * columns) for rows, columns in layouts])
     assert processor.layout(height, width) == (expected[0] // 384, expected[1] // 384)
 
@@ -146,6 +169,7 @@ def test_pixtral_resizes_by_the_rule_of_transformers(height: int, width: int, ed
         ("siglip2", {"max_num_patches": 1}),
         ("siglip2", {"max_num_patches": 700, "patch_size": 14}),
         ("llava-onevision", {"image_grid_pinpoints": [[336, 56], [56, 336], [112, 112]]}),
+        ("llavanext", {"size": {"height": 56, "width": 56}, "do_pad": False}),
         ("siglip", {"resample": 0}),
         ("siglip", {"resample": 1, "size": {"height": 70, "width": 42}}),
         ("siglip", {"do_rescale": False, "size": {"height": 31, "width": 44}}),  # no whole patches at the margins
@@ -188,11 +212,20 @@ def test_llava_counts_the_class_token_of_a_whole_tower(tmp_path: Path) -> None:
     assert read_processor(tmp_path).patches(image).num_tokens == 65
 
 
+def test_llava_next_takes_the_patches_of_the_tower_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llavanext")
+    config = CHECKPOINTS["llavanext"][1] | {"vision_feature_select_strategy": "full"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match=r"vision_feature_select_strategy .* expected the one that leaves"):
+        read_processor(tmp_path)
+
+
 @pytest.mark.parametrize("name", CHECKPOINTS)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"image_processor_type": "MllamaImageProcessor"}, "is 'MllamaImageProcessor': expected one of CLIP"),
+        ({"image_processor_type": "Llama4ImageProcessorFast"}, "Llama4ImageProcessor, which .* for torchvision alone"),
         ({"image_processor_type": 3}, "is 3: expected one of"),
         ({"do_sharpen": True}, "not supported here: do_sharpen;"),
         ({"do_resize": False}, "do_resize of preprocessor_config.json is False: expected true"),
@@ -223,6 +256,10 @@ def test_what_is_not_supported_is_refused(name: str, changes: dict[str, Any], me
         ("llava-onevision", {"size": {"height": 56, "width": 28}}, "size .* expected tiles that are square"),
         ("llava-onevision", {"image_grid_pinpoints": [[56, 57]]}, "image_grid_pinpoints .* multiples of 56"),
         ("llava-onevision", {"image_grid_pinpoints": []}, "image_grid_pinpoints .* expected a list"),
+        ("llava-onevision", {"image_mean": [0, 0, 2]}, "image_mean .* expected numbers from 0 to 1"),
+        ("llavanext", {"crop_size": 42}, "crop_size .* expected 56 × the same"),
+        ("llavanext", {"size": {"height": 56, "width": 28}}, "size .* expected tiles that are square"),
+        ("llavanext", {"image_grid_pinpoints": [[56, 57]]}, "image_grid_pinpoints .* multiples of 56"),
         ("mistral3", {"patch_size": 16}, "patch_size .* expected 14"),
         ("siglip", {"size": {"height": 13, "width": 30}}, "patch_size .* a whole number from 1 to 13"),
         ("siglip", {"do_center_crop": True}, "not supported here: do_center_crop;"),
@@ -268,6 +305,7 @@ def test_the_layout_of_parts_is_said(tmp_path: Path) -> None:
     """Prompts name rows and columns of tiles, and features of tiles are joined by them."""
     image = np.zeros((100, 301, 3), np.uint8)
     layouts = {"gemma3": (0, 0), "gemma3-cut": (1, 3), "internvl": (2, 6), "siglip": (0, 0), "llava-onevision": (2, 6)}
+    layouts |= {"llava1.5": (0, 0), "llavanext": (1, 3)}
     found = {name: read_processor(write_checkpoint(tmp_path, name)).patches(image).parts for name in layouts}
     assert found == layouts
 

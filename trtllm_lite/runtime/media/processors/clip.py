@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
 from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, patches_of
-from trtllm_lite.runtime.media.processors.resizing import centre_cropped, resized, shortest_edge_resized
+from trtllm_lite.runtime.media.processors.resizing import (
+    Colour,
+    centre_cropped,
+    resized,
+    shortest_edge_resized,
+    squared,
+)
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint, Size
 from trtllm_lite.runtime.media.processors.tower_tokens import read_extra_tokens
 
@@ -15,13 +21,15 @@ _SHORTEST, _FIXED = ("shortest_edge",), ("height", "width")
 class ClipProcessor(ImageProcessor):
     """Resizes images so that the shorter side has ``size``, or both sides have, and takes the middle of them.
 
-    ``size`` is {shortest_edge} or {height, width}; ``crop`` has the extents of the middle, or is None for all.
+    ``size`` is {shortest_edge} or {height, width}; ``crop`` has the extents of the middle, or is None for all. Where
+    there is a ``margin``, images are the middles of squares of this colour first.
     """
 
     size: Size
     crop: Size | None
     resample: int
     extra_tokens: int
+    margin: Colour | None = None
 
     def patches(self, image: Pixels) -> Patches:
         tile = self._tile(image)
@@ -29,6 +37,8 @@ class ClipProcessor(ImageProcessor):
         return patches_of([tile], self.patch_size, num_patches + self.extra_tokens)
 
     def _tile(self, image: Pixels) -> Pixels:
+        if self.margin is not None:
+            image = squared(image, self.margin)
         if "shortest_edge" in self.size:
             tile = shortest_edge_resized(image, self.size["shortest_edge"], self.resample)
         else:

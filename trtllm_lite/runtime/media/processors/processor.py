@@ -70,6 +70,13 @@ class ImageProcessor(ABC):
         Raises ArgumentError or LimitError if the processor refuses the extents of the image.
         """
 
+    def patches_among_others(self, image: Pixels) -> Patches:
+        """The patches of one of several images of a prompt: those of an image that is alone, for most processors.
+
+        Raises ArgumentError or LimitError if the processor refuses the extents of the image.
+        """
+        return self.patches(image)
+
 
 def rows_of(tile: Pixels, patch_size: int) -> Rows:
     """The patches of a tile in row-major order, the elements of each as [channel, row, column].

@@ -8,6 +8,8 @@ from trtllm_lite.runtime.media.processors import (
     clip,
     gemma3,
     got_ocr2,
+    llava,
+    llava_next,
     llava_onevision,
     pixtral,
     qwen2_vl,
@@ -24,6 +26,8 @@ _READERS: dict[str, Callable[[Checkpoint], ImageProcessor]] = {
     "Gemma3ImageProcessor": gemma3.read,
     "GotOcr2ImageProcessor": got_ocr2.read,
     "Idefics3ImageProcessor": smolvlm.read,
+    "LlavaImageProcessor": llava.read,
+    "LlavaNextImageProcessor": llava_next.read,
     "LlavaOnevisionImageProcessor": llava_onevision.read,
     "PixtralImageProcessor": pixtral.read,
     "Qwen2VLImageProcessor": qwen2_vl.read,
@@ -31,6 +35,7 @@ _READERS: dict[str, Callable[[Checkpoint], ImageProcessor]] = {
     "SiglipImageProcessor": siglip.read,
     "SmolVLMImageProcessor": smolvlm.read,
 }
+_ONLY_TORCHVISION = "Llama4ImageProcessor"
 _BACK_ENDS = ("Fast", "Pil")  # back ends of transformers, which the name of a processor can end with
 
 
@@ -55,6 +60,11 @@ def _read(checkpoint: Checkpoint, origin: str) -> ImageProcessor:
     name = checkpoint.type if isinstance(checkpoint.type, str) else ""
     for back_end in _BACK_ENDS:
         name = name.removesuffix(back_end)
+    if name == _ONLY_TORCHVISION:
+        raise EngineError(
+            f"the image processor of {directory} is {name}, which transformers has for torchvision alone: expected "
+            "one that it has for Pillow too, as images are processed without torch"
+        )
     if name not in _READERS:
         raise EngineError(
             f"the image processor of {origin} is {shown(checkpoint.type)}: expected one of "

@@ -7,18 +7,16 @@ from trtllm_lite.runtime.media.images import Pixels, import_pillow
 
 MAX_RESIZED_PIXELS = 1 << 25
 
+Colour = tuple[int, int, int]  # red, green, blue
+BLACK = (0, 0, 0)
+
 
 def resized(image: Pixels, height: int, width: int, resample: int) -> Pixels:
     """``image`` with other extents; ``resample`` is the number of one of Pillow's filters.
 
     Raises LimitError if the result would have more than MAX_RESIZED_PIXELS pixels, as those of thin images can.
     """
-    if height * width > MAX_RESIZED_PIXELS:
-        raise LimitError(
-            f"the image has {image.shape[0]:,} × {image.shape[1]:,} pixels (height × width), for which the model's "
-            f"processor makes {height:,} × {width:,}, which exceeds {MAX_RESIZED_PIXELS:,} pixels: send one whose "
-            "sides differ less"
-        )
+    check_extents(image, height, width)
     return np.asarray(import_pillow().fromarray(image).resize((width, height), resample))
 
 
@@ -41,15 +39,38 @@ def centre_cropped(image: Pixels, height: int, width: int) -> Pixels:
     return result
 
 
-def centred(image: Pixels, height: int, width: int) -> Pixels:
-    """``image`` in the middle of ``height`` × ``width`` pixels, the others of which are black.
+def centred(image: Pixels, height: int, width: int, margin: Colour = BLACK) -> Pixels:
+    """``image`` in the middle of ``height`` × ``width`` pixels, the others of which have the colour ``margin``.
 
     Where a margin is odd, the smaller half of it lies before the image.
     """
-    result = np.zeros((height, width, 3), np.uint8)
+    if image.shape[:2] == (height, width):
+        return image
+    result = np.empty((height, width, 3), np.uint8)
+    result[:] = margin
     top, left = (height - image.shape[0]) // 2, (width - image.shape[1]) // 2
     result[top : top + image.shape[0], left : left + image.shape[1]] = image
     return result
+
+
+def squared(image: Pixels, margin: Colour) -> Pixels:
+    """``image`` in the middle of a square of the colour ``margin``, whose side is the longer one of the image.
+
+    Raises LimitError if the square would have more than MAX_RESIZED_PIXELS pixels.
+    """
+    side = max(image.shape[:2])
+    check_extents(image, side, side)
+    return centred(image, side, side, margin)
+
+
+def check_extents(image: Pixels, height: int, width: int) -> None:
+    """Raise LimitError if the pixels that are made of ``image`` would be more than MAX_RESIZED_PIXELS."""
+    if height * width > MAX_RESIZED_PIXELS:
+        raise LimitError(
+            f"the image has {image.shape[0]:,} × {image.shape[1]:,} pixels (height × width), for which the model's "
+            f"processor makes {height:,} × {width:,}, which exceeds {MAX_RESIZED_PIXELS:,} pixels: send one whose "
+            "sides differ less"
+        )
 
 
 def _overlap(have: int, want: int) -> tuple[slice, slice]:

@@ -114,6 +114,13 @@ class Settings:
             mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         return Normalization(scale, mean, std)
 
+    def mean_colour(self, mean: tuple[float, ...]) -> tuple[int, int, int]:
+        """The colour of margins, which is that of the mean, in values from 0 to 255. Raises EngineError."""
+        red, green, blue = (int(value * 255) for value in self._channels("image_mean", mean))
+        if not 0 <= min(red, green, blue) <= max(red, green, blue) <= 255:
+            raise self.refusal("image_mean", "numbers from 0 to 1, as margins have their colour")
+        return red, green, blue
+
     def finish(self) -> None:
         """Raise EngineError if there are settings that nothing has read, other than steps that are switched off."""
         for step in ("do_center_crop", "do_pad"):

@@ -2,7 +2,7 @@
 
 from trtllm_lite.runtime.media.processors.settings import Checkpoint
 
-_STRATEGY = "vision_feature_select_strategy"
+STRATEGY = "vision_feature_select_strategy"
 
 
 def read_extra_tokens(checkpoint: Checkpoint, class_tokens: int) -> int:
@@ -11,9 +11,9 @@ def read_extra_tokens(checkpoint: Checkpoint, class_tokens: int) -> int:
     Models like LLaVA say in config.json whether they take the tower's whole output ("full"), which ``class_tokens``
     precede, or leave its first feature out ("default"). Others take the patches. Raises EngineError.
     """
-    strategy = checkpoint.model.get(_STRATEGY, None)
+    strategy = checkpoint.model.get(STRATEGY, None)
     if strategy is None:
         return 0
     if strategy not in ("default", "full"):
-        raise checkpoint.model.refusal(_STRATEGY, '"default" or "full"')
+        raise checkpoint.model.refusal(STRATEGY, '"default" or "full"')
     return class_tokens - (strategy == "default")
