@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, ImageText, Patches, patches_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BILINEAR, HALF, Checkpoint, Settings
 
@@ -49,6 +50,9 @@ class Gemma3Processor(ImageProcessor):
     The tower's patches are pooled to ``tokens_per_tile``. ``pan_and_scan`` is None where images are not cut.
     """
 
+    placeholder: ClassVar[str] = "<start_of_image>"
+    image_token: ClassVar[str] = "<image_soft_token>"
+
     height: int
     width: int
     resample: int
@@ -61,6 +65,15 @@ class Gemma3Processor(ImageProcessor):
         is_wide = image.shape[1] >= image.shape[0]
         parts = Grid(min(1, len(crops)), len(crops)) if is_wide else Grid(len(crops), min(1, len(crops)))
         return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles), parts)
+
+    def text(self, patches: Patches) -> ImageText:
+        tile = f"\n\n<start_of_image>{self.image_token}<end_of_image>\n\n"
+        repeats = (self.tokens_per_tile,) * len(patches.grids)
+        if len(patches.grids) == 1:
+            return ImageText(tile, repeats)
+        crops = " ".join([tile] * (len(patches.grids) - 1))
+        introduction = f"Here is the original image {tile} and here are some crops to help you see better "
+        return ImageText(introduction + crops, repeats)
 
 
 def read(checkpoint: Checkpoint) -> Gemma3Processor:

@@ -2,9 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Patches, parts_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import (
+    Grid,
+    ImageProcessor,
+    ImageText,
+    Patches,
+    parts_of,
+    patches_of,
+)
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint
 
@@ -19,6 +27,9 @@ class GotOcr2Processor(ImageProcessor):
     The layout of the tiles is the one whose aspect ratio is nearest to the image's. The tile of the whole image is the
     last one; there is none besides a single tile. Each tile becomes ``tokens_per_tile`` tokens.
     """
+
+    placeholder: ClassVar[str] = "<IMG_CONTEXT>"
+    image_token: ClassVar[str] = "<IMG_CONTEXT>"
 
     height: int
     width: int
@@ -35,6 +46,9 @@ class GotOcr2Processor(ImageProcessor):
         large = resized(image, self.height * layout.rows, self.width * layout.columns, self.resample)
         parts, _ = parts_of(large, self.height, self.width)
         return patches_of([*parts, whole], self.patch_size, self.tokens_per_tile * (len(parts) + 1), layout)
+
+    def text(self, patches: Patches) -> ImageText:
+        return ImageText(f"<img>{self.image_token}</img>", (patches.num_tokens,))
 
     def layout(self, height: int, width: int) -> Grid:
         """The layout of the tiles of an image.

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, grid_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, ImageText, Patches, grid_of, patches_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint, Size
 
@@ -20,6 +21,9 @@ class PixtralProcessor(ImageProcessor):
     it needs no place here.
     """
 
+    placeholder: ClassVar[str] = "[IMG]"
+    image_token: ClassVar[str] = "[IMG]"
+
     max_height: int
     max_width: int
     merge_size: int
@@ -29,6 +33,11 @@ class PixtralProcessor(ImageProcessor):
         tile = resized(image, *self.resized_extents(*image.shape[:2]), self.resample)
         grid = grid_of(tile, self.patch_size)
         return patches_of([tile], self.patch_size, grid.rows * grid.columns // self.merge_size**2)
+
+    def text(self, patches: Patches) -> ImageText:
+        rows, columns = (side // self.merge_size for side in patches.grids[0])
+        text = "[IMG_BREAK]".join([self.image_token] * rows) + "[IMG_END]"
+        return ImageText(text, (columns,) * rows)
 
     def resized_extents(self, height: int, width: int) -> tuple[int, int]:
         """The height and width that an image of ``height`` × ``width`` is resized to.

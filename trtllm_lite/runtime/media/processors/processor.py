@@ -39,6 +39,17 @@ class Patches:
     parts: Grid = UNCUT
 
 
+class ImageText(NamedTuple):
+    """The text that replaces a placeholder of an image in a prompt, before the prompt is tokenized.
+
+    ``text`` has an image token for each run of them. After the prompt is tokenized, the image tokens of its images,
+    first to last, are repeated as often as ``repeats`` says; features replace their embeddings.
+    """
+
+    text: str
+    repeats: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Normalization:
     """A pixel x of channel c enters the model as (x * ``scale`` - ``mean[c]``) / ``std[c]``.
@@ -56,9 +67,13 @@ class ImageProcessor(ABC):
     """Cuts images into patches of ``patch_size`` × ``patch_size`` pixels, as a checkpoint's vision tower takes them.
 
     The elements of a patch are ordered [channel, row, column], or [row, column, channel] where ``channels_last``.
+    ``placeholder`` stands for an image where a chat template has written a prompt, and ``image_token`` for its tokens
+    whose embeddings are replaced: the tokens that published tokenizers of these models have.
     """
 
     channels_last: ClassVar[bool] = False
+    placeholder: ClassVar[str] = "<image>"
+    image_token: ClassVar[str] = "<image>"
 
     normalization: Normalization
     patch_size: int
@@ -76,6 +91,10 @@ class ImageProcessor(ABC):
         Raises ArgumentError or LimitError if the processor refuses the extents of the image.
         """
         return self.patches(image)
+
+    def text(self, patches: Patches) -> ImageText:
+        """What replaces the placeholder of an image with these ``patches``."""
+        return ImageText(self.image_token, (patches.num_tokens,))
 
 
 def rows_of(tile: Pixels, patch_size: int) -> Rows:

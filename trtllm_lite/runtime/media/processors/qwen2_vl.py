@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,9 @@ class Qwen2VLProcessor(ImageProcessor):
     takes ``frames_per_patch`` frames; a still image is the same in all of them, so that a row has one frame, and the
     convolution is summed over frames when an engine is built.
     """
+
+    placeholder: ClassVar[str] = "<|image_pad|>"
+    image_token: ClassVar[str] = "<|image_pad|>"
 
     frames_per_patch: int
     merge_size: int

@@ -4,7 +4,14 @@ import math
 from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import UNCUT, ImageProcessor, Patches, parts_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import (
+    UNCUT,
+    ImageProcessor,
+    ImageText,
+    Patches,
+    parts_of,
+    patches_of,
+)
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import HALF, LANCZOS, Checkpoint
 
@@ -36,6 +43,17 @@ class SmolVlmProcessor(ImageProcessor):
                 parts, layout = parts_of(image, self.tile_size, self.tile_size)
         tiles = [*parts, resized(image, self.tile_size, self.tile_size, self.resample)]
         return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles), layout)
+
+    def text(self, patches: Patches) -> ImageText:
+        mark, layout = "<fake_token_around_image>", patches.parts
+        text = ""
+        for row in range(1, layout.rows + 1):
+            for column in range(1, layout.columns + 1):
+                text += f"{mark}<row_{row}_col_{column}>{self.image_token}"
+            text += "\n"
+        text += "" if layout == UNCUT else "\n"
+        text += f"{mark}<global-img>{self.image_token}{mark}"
+        return ImageText(text, (self.tokens_per_tile,) * len(patches.grids))
 
     def resized_extents(self, height: int, width: int) -> tuple[int, int]:
         """The height and width at which the longer edge of an image is ``longest_edge``, but at most _MAX_EDGE."""
