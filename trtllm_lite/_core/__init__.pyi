@@ -86,6 +86,32 @@ class KvGeometry:
     def longest_sequence(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that ``num_blocks`` blocks hold."""
 
+def resize_image(
+    image: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order="C", device="cpu")],
+    filter: int,
+    implementation: int = 0,
+) -> None:
+    """
+    Resize ``image`` to the extents of ``out``, both uint8 [height, width, 3], with Pillow's results.
+
+    ``filter`` is Pillow's number of a filter other than NEAREST. Implementations, best first, have the same results;
+    all but 0 are for tests. Raises ArgumentError. The GIL is released.
+    """
+
+def cut_patches(
+    tile: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), device="cpu", writable=False)],
+    side: int,
+    merge: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
+) -> None:
+    """
+    Write the patches of ``tile``, uint8 [height, width, 3], to ``out``: uint8 [num_patches, 3 * side * side].
+
+    A patch is [channel, row, column]. Those of ``merge`` x ``merge`` follow each other; pixels that make up no whole
+    patch are left out. Raises ArgumentError if extents do not agree. The GIL is released.
+    """
+
 def run_kernel(
     op: str,
     inputs: Sequence[Annotated[NDArray, dict(order="C", device="cpu")] | None],

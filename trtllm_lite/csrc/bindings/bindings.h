@@ -10,6 +10,7 @@ void bind_cuda(nanobind::module_& module);
 void bind_drafting(nanobind::module_& module);
 void bind_encoder_loop(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_images(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_kv_geometry(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);

@@ -15,6 +15,7 @@ NB_MODULE(_core, module) {
   tl::bind_crc32c(module);
   tl::bind_engine(module);
   tl::bind_kv_geometry(module);
+  tl::bind_images(module);
   tl::bind_kernels(module);
   tl::bind_adapter(module);
   tl::bind_executor(module);

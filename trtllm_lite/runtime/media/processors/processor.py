@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite import _core
 from trtllm_lite.runtime.media.images import Pixels
 
 Rows = NDArray[np.uint8]  # [num_patches, patch_elements]
@@ -97,26 +98,27 @@ class ImageProcessor(ABC):
         return ImageText(self.image_token, (patches.num_tokens,))
 
 
-def rows_of(tile: Pixels, patch_size: int) -> Rows:
-    """The patches of a tile in row-major order, the elements of each as [channel, row, column].
-
-    ``tile`` is uint8 [height, width, 3], whose extents are multiples of ``patch_size``, or are cut to such ones.
-    """
-    grid = grid_of(tile, patch_size)
-    whole = tile[: grid.rows * patch_size, : grid.columns * patch_size]
-    cells = whole.reshape(grid.rows, patch_size, grid.columns, patch_size, 3)
-    return cells.transpose(0, 2, 4, 1, 3).reshape(grid.rows * grid.columns, 3 * patch_size**2)
-
-
 def grid_of(tile: Pixels, patch_size: int) -> Grid:
     """The grid of whole patches in a tile: a convolution takes no others."""
     return Grid(tile.shape[0] // patch_size, tile.shape[1] // patch_size)
 
 
-def patches_of(tiles: Sequence[Pixels], patch_size: int, num_tokens: int, parts: Grid = UNCUT) -> Patches:
-    """The patches of tiles, each in row-major order."""
-    rows = np.concatenate([rows_of(tile, patch_size) for tile in tiles])
-    return Patches(rows, tuple(grid_of(tile, patch_size) for tile in tiles), num_tokens, parts)
+def patches_of(
+    tiles: Sequence[Pixels], patch_size: int, num_tokens: int, parts: Grid = UNCUT, merge_size: int = 1
+) -> Patches:
+    """The patches of tiles, each in row-major order, the elements of a patch as [channel, row, column].
+
+    Tiles are uint8 [height, width, 3], whose extents are multiples of ``patch_size``, or are cut to such ones. Where
+    ``merge_size`` is more than 1, the patches of ``merge_size`` × ``merge_size`` follow each other.
+    """
+    grids = tuple(grid_of(tile, patch_size) for tile in tiles)
+    rows = np.empty((sum(grid.rows * grid.columns for grid in grids), 3 * patch_size**2), np.uint8)
+    begin = 0
+    for tile, grid in zip(tiles, grids, strict=True):
+        end = begin + grid.rows * grid.columns
+        _core.cut_patches(tile, patch_size, merge_size, rows[begin:end])
+        begin = end
+    return Patches(rows, grids, num_tokens, parts)
 
 
 def parts_of(image: Pixels, height: int, width: int) -> tuple[list[Pixels], Grid]:

@@ -4,11 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, grid_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, grid_of, patches_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, MAX_PIXELS, Checkpoint
 
@@ -37,10 +35,9 @@ class Qwen2VLProcessor(ImageProcessor):
     def patches(self, image: Pixels) -> Patches:
         height, width = self.resized_extents(*image.shape[:2])
         tile = resized(image, height, width, self.resample)
-        grid, merge, side = grid_of(tile, self.patch_size), self.merge_size, self.patch_size
-        cells = tile.reshape(grid.rows // merge, merge, side, grid.columns // merge, merge, side, 3)
-        rows = cells.transpose(0, 3, 1, 4, 6, 2, 5).reshape(grid.rows * grid.columns, 3 * side**2)
-        return Patches(np.ascontiguousarray(rows), (grid,), grid.rows * grid.columns // merge**2)
+        grid = grid_of(tile, self.patch_size)
+        num_tokens = grid.rows * grid.columns // self.merge_size**2
+        return patches_of([tile], self.patch_size, num_tokens, merge_size=self.merge_size)
 
     def resized_extents(self, height: int, width: int) -> tuple[int, int]:
         """The height and width that an image of ``height`` × ``width`` is resized to.
