@@ -43,7 +43,7 @@ _OF_ENGINES = {  # parts of caches and drafts that read engines
 _BATCHING = ("caches", "drafts", "schedule")
 # Sources by part; paths of generated ones are relative.
 PARTS: dict[str, Sequence[Path]] = {
-    **{name: sorted((CSRC / name).rglob("*.cc")) for name in ("sampling", "text", "cpu")},
+    **{name: sorted((CSRC / name).rglob("*.cc")) for name in ("sampling", "text", "cpu", "media")},
     "batching": sorted({*(path for name in _BATCHING for path in (CSRC / name).rglob("*.cc"))} - _OF_ENGINES),
     "process": _PROCESS,
     "ranks": sorted({*(CSRC / "ranks").glob("*.cc")} - {_RANK_FILES}),

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <memory>
 
 namespace tl {
 namespace {
@@ -13,32 +13,40 @@ namespace {
 constexpr std::ptrdiff_t kColumnBytes = 128;
 constexpr int kBlockRows = 42;
 constexpr int kRowsAtOnce = 14;  // of a block, so that caches hold where all of them are read or written
+constexpr int kNewColumns = 64;  // of a block, so that caches hold the columns that these are made of
+constexpr std::ptrdiff_t kCacheLine = 64;
 
-struct Image {
-  std::uint8_t* pixels;
-  std::ptrdiff_t row_bytes;  // more than those of pixels: a byte after the last pixel may be overwritten
-};
+using Bytes = std::unique_ptr<std::uint8_t[]>;
 
-void turn_rows(const std::uint8_t* rows, int num_rows, int width, std::uint8_t* block) {
-  const std::ptrdiff_t row_bytes = std::ptrdiff_t{3} * width;
+Bytes uninitialized(std::ptrdiff_t size) { return std::make_unique_for_overwrite<std::uint8_t[]>(size); }
+
+// Turns columns of rows that have `row_bytes`. This is not inlined where a block is allocated, or else every copy would
+// be held against the size of the block (-D_FORTIFY_SOURCE), which takes longer than the copy. A byte after the last
+// column is read, unless it is the last of its row.
+[[gnu::noinline]] void turn(const std::uint8_t* rows, std::ptrdiff_t row_bytes, int num_rows, int num_columns,
+                            bool is_at_end, std::uint8_t* block) {
+  const int freely = num_columns - (is_at_end ? 1 : 0);
   for (int begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int end = std::min(begin + kRowsAtOnce, num_rows);
-    for (int x = 0; x < width - 1; ++x) {
+    for (int x = 0; x < freely; ++x) {
       for (int y = begin; y < end; ++y) {
         std::memcpy(block + x * kColumnBytes + 3 * y, rows + y * row_bytes + 3 * x, 4);
       }
     }
-    const int x = width - 1;  // nothing may follow the last pixel of an image
-    for (int y = begin; y < end; ++y) {
-      std::memcpy(block + x * kColumnBytes + 3 * y, rows + y * row_bytes + 3 * x, 3);
+    for (int x = freely; x < num_columns; ++x) {
+      for (int y = begin; y < end; ++y) {
+        std::memcpy(block + x * kColumnBytes + 3 * y, rows + y * row_bytes + 3 * x, 3);
+      }
     }
   }
 }
 
-void turn_back(const std::uint8_t* block, int num_rows, int width, std::uint8_t* rows, std::ptrdiff_t row_bytes) {
+// Turns a block back. A byte after the last column is overwritten.
+[[gnu::noinline]] void turn_back(const std::uint8_t* block, int num_rows, int num_columns, std::uint8_t* rows,
+                                 std::ptrdiff_t row_bytes) {
   for (int begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int end = std::min(begin + kRowsAtOnce, num_rows);
-    for (int x = 0; x < width; ++x) {
+    for (int x = 0; x < num_columns; ++x) {
       for (int y = begin; y < end; ++y) {
         std::memcpy(rows + y * row_bytes + 3 * x, block + x * kColumnBytes + 3 * y, 4);
       }
@@ -46,22 +54,43 @@ void turn_back(const std::uint8_t* block, int num_rows, int width, std::uint8_t*
   }
 }
 
+// An image with room for a byte after each row.
+struct RoomyImage {
+  RoomyImage(int height, int width)
+      : row_bytes((std::ptrdiff_t{3} * width / kCacheLine + 1) * kCacheLine),
+        pixels(uninitialized(height * row_bytes)) {}
+
+  std::ptrdiff_t row_bytes;
+  Bytes pixels;
+};
+
 class Resizing {
  public:
   Resizing(Filter filter, WeightedSum weighted_sum) : filter_(filter), weighted_sum_(weighted_sum) {}
 
-  void across(const std::uint8_t* image, int height, int width, int new_width, const Image& out) const {
+  void across(const std::uint8_t* image, int height, int width, int new_width, const RoomyImage& out) const {
     const AxisWeights weights(width, new_width, filter_);
-    std::vector<std::uint8_t> block(kColumnBytes * width);
-    std::vector<std::uint8_t> new_block(kColumnBytes * new_width);
+    int most = 0;
+    for (int x = 0; x < new_width; x += kNewColumns) most = std::max(most, columns_of(weights, x, new_width));
+    const Bytes block = uninitialized(kColumnBytes * most);
+    const Bytes new_block = uninitialized(kColumnBytes * kNewColumns);
+    const std::ptrdiff_t row_bytes = std::ptrdiff_t{3} * width;
     for (int top = 0; top < height; top += kBlockRows) {
       const int num_rows = std::min(kBlockRows, height - top);
-      turn_rows(image + std::ptrdiff_t{3} * top * width, num_rows, width, block.data());
-      for (int x = 0; x < new_width; ++x) {
-        weighted_sum_(block.data() + weights.first(x) * kColumnBytes, kColumnBytes, weights.count(x), weights.digits(x),
-                      new_block.data() + x * kColumnBytes, 3 * num_rows);
+      for (int left = 0; left < new_width; left += kNewColumns) {
+        const int first = weights.first(left);
+        const int num_columns = columns_of(weights, left, new_width);
+        turn(image + top * row_bytes + std::ptrdiff_t{3} * first, row_bytes, num_rows, num_columns,
+             first + num_columns == width, block.get());
+        const int num_new = std::min(kNewColumns, new_width - left);
+        for (int x = 0; x < num_new; ++x) {
+          weighted_sum_(block.get() + (weights.first(left + x) - first) * kColumnBytes, kColumnBytes,
+                        weights.count(left + x), weights.digits(left + x), new_block.get() + x * kColumnBytes,
+                        3 * num_rows);
+        }
+        turn_back(new_block.get(), num_rows, num_new, out.pixels.get() + top * out.row_bytes + std::ptrdiff_t{3} * left,
+                  out.row_bytes);
       }
-      turn_back(new_block.data(), num_rows, new_width, out.pixels + top * out.row_bytes, out.row_bytes);
     }
   }
 
@@ -76,6 +105,12 @@ class Resizing {
   }
 
  private:
+  // How many columns make up the new ones of a block that begins with the new column `left`.
+  static int columns_of(const AxisWeights& weights, int left, int new_width) {
+    const int last = std::min(left + kNewColumns, new_width) - 1;
+    return weights.first(last) + weights.count(last) - weights.first(left);
+  }
+
   Filter filter_;
   WeightedSum weighted_sum_;
 };
@@ -98,20 +133,20 @@ void resize(const std::uint8_t* image, int height, int width, std::uint8_t* out,
     return;
   }
   const bool column_first = new_height != height && is_column_first(height, width, new_height, new_width);
-  std::vector<std::uint8_t> shorter;
+  Bytes shorter;
   if (column_first) {
-    shorter.resize(new_height * row_bytes);
-    resizing.down(image, row_bytes, height, width, new_height, shorter.data());
-    image = shorter.data();
+    shorter = uninitialized(new_height * row_bytes);
+    resizing.down(image, row_bytes, height, width, new_height, shorter.get());
+    image = shorter.get();
     height = new_height;
   }
-  std::vector<std::uint8_t> narrower(height * (new_row_bytes + 1));
-  resizing.across(image, height, width, new_width, {narrower.data(), new_row_bytes + 1});
+  const RoomyImage narrower(height, new_width);
+  resizing.across(image, height, width, new_width, narrower);
   if (new_height != height) {
-    return resizing.down(narrower.data(), new_row_bytes + 1, height, new_width, new_height, out);
+    return resizing.down(narrower.pixels.get(), narrower.row_bytes, height, new_width, new_height, out);
   }
   for (int y = 0; y < height; ++y) {
-    std::memcpy(out + y * new_row_bytes, narrower.data() + y * (new_row_bytes + 1), new_row_bytes);
+    std::memcpy(out + y * new_row_bytes, narrower.pixels.get() + y * narrower.row_bytes, new_row_bytes);
   }
 }
 

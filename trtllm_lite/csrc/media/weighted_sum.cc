@@ -14,6 +14,7 @@
 
 #include <cstring>
 #define TL_VNNI [[gnu::target("avx512bw,avx512vl,avx512vnni")]]
+#define TL_VNNI_INLINE [[gnu::always_inline, gnu::target("avx512bw,avx512vl,avx512vnni")]] inline
 #endif
 
 namespace tl {
@@ -64,7 +65,7 @@ struct FourRows {
   __m512i parts[4];
 };
 
-TL_VNNI inline FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t stride, int count, __mmask64 lanes) {
+TL_VNNI_INLINE FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t stride, int count, __mmask64 lanes) {
   __m512i row[4];
   for (int k = 0; k < 4; ++k) row[k] = _mm512_maskz_loadu_epi8(lanes, rows + std::min(k, count - 1) * stride);
   const __m512i low = _mm512_unpacklo_epi8(row[0], row[1]);
@@ -75,31 +76,32 @@ TL_VNNI inline FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t strid
            _mm512_unpacklo_epi16(high, other_high), _mm512_unpackhi_epi16(high, other_high)}};
 }
 
-TL_VNNI inline __m512i digits_of_four(const std::int8_t* digits) {
+// Adds the products of four rows and one digit of their weights.
+TL_VNNI_INLINE void add_products(__m512i* sums, const FourRows& rows, const std::int8_t* digits) {
   std::int32_t word;
   std::memcpy(&word, digits, sizeof word);
-  return _mm512_set1_epi32(word);
+  const __m512i factors = _mm512_set1_epi32(word);
+  for (int i = 0; i < 4; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], rows.parts[i], factors);
 }
 
-TL_VNNI inline void sum_64(const std::uint8_t* rows, std::ptrdiff_t stride, int count, const std::int8_t* digits,
+TL_VNNI_INLINE void sum_64(const std::uint8_t* rows, std::ptrdiff_t stride, int count, const std::int8_t* digits,
                            std::uint8_t* out, __mmask64 lanes) {
-  __m512i sums[kDigits][4];  // of each digit alone
+  __m512i low[4], middle[4], high[4];  // sums of each digit alone
   for (int i = 0; i < 4; ++i) {
-    sums[0][i] = _mm512_set1_epi32(1 << (kWeightBits - 1));
-    sums[1][i] = sums[2][i] = _mm512_setzero_si512();
+    low[i] = _mm512_set1_epi32(1 << (kWeightBits - 1));
+    middle[i] = _mm512_setzero_si512();
+    high[i] = _mm512_setzero_si512();
   }
   for (int k = 0; k < count; k += kGroup, digits += kGroup * kDigits) {
     const FourRows four = load_rows(rows + k * stride, stride, count - k, lanes);
-    for (int digit = 0; digit < kDigits; ++digit) {
-      const __m512i factors = digits_of_four(digits + digit * kGroup);
-      for (int i = 0; i < 4; ++i) sums[digit][i] = _mm512_dpbusd_epi32(sums[digit][i], four.parts[i], factors);
-    }
+    add_products(low, four, digits);
+    add_products(middle, four, digits + kGroup);
+    add_products(high, four, digits + 2 * kGroup);
   }
   __m512i totals[4];
   for (int i = 0; i < 4; ++i) {
-    const __m512i higher = _mm512_add_epi32(sums[1][i], _mm512_slli_epi32(sums[2][i], 8));
-    const __m512i total = _mm512_add_epi32(sums[0][i], _mm512_slli_epi32(higher, 8));
-    totals[i] = _mm512_srai_epi32(total, kWeightBits);
+    const __m512i higher = _mm512_add_epi32(middle[i], _mm512_slli_epi32(high[i], 8));
+    totals[i] = _mm512_srai_epi32(_mm512_add_epi32(low[i], _mm512_slli_epi32(higher, 8)), kWeightBits);
   }
   const __m512i words = _mm512_packs_epi32(totals[0], totals[1]);
   const __m512i other_words = _mm512_packs_epi32(totals[2], totals[3]);
