@@ -43,7 +43,8 @@ def prepare(source: Any, limits: ImageLimits, processor: ImageProcessor, is_alon
 
 def pixels_digest(pixels: Pixels, processor: ImageProcessor, is_alone: bool) -> bytes:
     """The SHA-256 of an image's pixels, uint8 [height, width, 3], and of how they are processed."""
-    digest = hashlib.sha256(f"RGB {pixels.shape[0]} {pixels.shape[1]} {is_alone} {processor!r}\n".encode())
+    way = "alone" if is_alone or not processor.differs_among_others else "among others"
+    digest = hashlib.sha256(f"RGB {pixels.shape[0]} {pixels.shape[1]} {way} {processor!r}\n".encode())
     digest.update(pixels.data)
     return digest.digest()
 

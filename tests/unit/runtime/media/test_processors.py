@@ -89,6 +89,7 @@ def test_several_images_of_a_prompt_are_as_in_transformers(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS.keys() - {"llava-onevision"}))
 def test_other_processors_make_no_difference_of_several_images(name: str, tmp_path: Path) -> None:
     processor = read_processor(write_checkpoint(tmp_path, name))
+    assert not processor.differs_among_others
     image = read_image(odd_image(3), LIMITS)
     np.testing.assert_array_equal(processor.patches_among_others(image).rows, processor.patches(image).rows)
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
 from trtllm_lite.runtime.media.processors.llava_next import LlavaNextProcessor, read_layouts
@@ -22,6 +23,8 @@ class LlavaOnevisionProcessor(LlavaNextProcessor):
     An image that is alone in its prompt is cut. One among others is squeezed into a single tile, in the middle of a
     square of the colour ``margin``, and a newline token follows its features.
     """
+
+    differs_among_others: ClassVar[bool] = True
 
     max_tiles: int
     margin: Colour

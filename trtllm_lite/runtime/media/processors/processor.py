@@ -68,11 +68,13 @@ class ImageProcessor(ABC):
     """Cuts images into patches of ``patch_size`` × ``patch_size`` pixels, as a checkpoint's vision tower takes them.
 
     The elements of a patch are ordered [channel, row, column], or [row, column, channel] where ``channels_last``.
+    ``differs_among_others`` says that several images of a prompt have other patches than an image that is alone.
     ``placeholder`` stands for an image where a chat template has written a prompt, and ``image_token`` for its tokens
     whose embeddings are replaced: the tokens that published tokenizers of these models have.
     """
 
     channels_last: ClassVar[bool] = False
+    differs_among_others: ClassVar[bool] = False
     placeholder: ClassVar[str] = "<image>"
     image_token: ClassVar[str] = "<image>"
 
@@ -87,7 +89,7 @@ class ImageProcessor(ABC):
         """
 
     def patches_among_others(self, image: Pixels) -> Patches:
-        """The patches of one of several images of a prompt: those of an image that is alone, for most processors.
+        """The patches of one of several images of a prompt.
 
         Raises ArgumentError or LimitError if the processor refuses the extents of the image.
         """
