@@ -52,7 +52,8 @@ def read_image(source: Any, limits: ImageLimits) -> Pixels:
     """The pixels of an image: uint8 [height, width, 3], RGB.
 
     ``source`` is the content of a file (bytes), the path of one, a PIL image, or an array of RGB pixels, uint8
-    [height, width, 3]. Of an animation it is the first frame. 16-bit greys above 255 become white, as in Pillow.
+    [height, width, 3]. Of an animation it is the first frame. 16-bit greys above 255 become white, as in Pillow. The
+    result may be read-only.
 
     Raises ArgumentError if ``source`` is no image, is truncated or damaged, or Pillow is not installed, and LimitError
     if it exceeds ``limits`` or the memory.
@@ -61,12 +62,12 @@ def read_image(source: Any, limits: ImageLimits) -> Pixels:
         return _checked_array(source, limits)
     pillow = import_pillow()
     if isinstance(source, pillow.Image):
-        return _pixels(source, limits)
+        return _pixels(source, limits, is_ours=False)
     content = _content(source, limits)
     with _pillow_errors("the image cannot be read"):
         image = pillow.open(BytesIO(content), formats=FORMATS)
     with image:
-        return _pixels(image, limits)
+        return _pixels(image, limits, is_ours=True)
 
 
 def import_pillow() -> Any:
@@ -124,19 +125,19 @@ def _content(source: Any, limits: ImageLimits) -> bytes:
         ) from error
 
 
-def _pixels(image: Any, limits: ImageLimits) -> Pixels:
-    """The pixels of a PIL image, whose own are decoded only now."""
+def _pixels(image: Any, limits: ImageLimits, is_ours: bool) -> Pixels:
+    """The pixels of a PIL image, whose own are decoded only now; the image may be changed if it ``is_ours``."""
     check_pixels(image.height, image.width, limits)
     found = f"the image ({image.format or 'of PIL'}, mode {one_line(image.mode)}) cannot be decoded"
     with _pillow_errors(found):
-        upright = importlib.import_module("PIL.ImageOps").exif_transpose(image)
-        return np.array(_rgb(upright))
+        upright = importlib.import_module("PIL.ImageOps").exif_transpose(image, in_place=is_ours) or image
+        return np.asarray(_rgb(upright))
 
 
 def _rgb(image: Any) -> Any:
     """A PIL image in the mode RGB."""
     if "A" not in image.getbands() and image.info.get("transparency") is None:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     pillow = import_pillow()
     over = image.convert("RGBA")
     return pillow.alpha_composite(pillow.new("RGBA", over.size, _WHITE), over).convert("RGB")
