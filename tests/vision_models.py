@@ -27,7 +27,7 @@ SMOLVLM_PROCESSOR: dict[str, Any] = {
 VOCAB_SIZE = 432
 
 
-def save_smolvlm(directory: Path, **vision: Any) -> SmolVLMForConditionalGeneration:
+def save_smolvlm(directory: Path, dtype: torch.dtype = torch.float32, **vision: Any) -> SmolVLMForConditionalGeneration:
     """A SmolVLM of two layers each, whose tiles have 64 patches and 16 rows; ``vision`` are fields of its tower."""
     tokenizer = copy.deepcopy(tiny_tokenizer())
     places = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
@@ -50,6 +50,7 @@ def save_smolvlm(directory: Path, **vision: Any) -> SmolVLMForConditionalGenerat
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.1)
+    model.to(dtype)
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "chat_template": _TEMPLATE}

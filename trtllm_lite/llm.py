@@ -175,11 +175,11 @@ class LLM:
         )
         self.engine_dir, self._model = wanted.open(options)
         self._beside: Embedder | None = None
-        self._vision: ImagePrompts | None = None
+        self.vision: ImagePrompts | None = None
         if isinstance(self._model, Session):
             try:
                 self._beside = open_encoder_beside(self.engine_dir, num_threads)
-                self._vision = open_image_prompts(core(), self.engine_dir, options)
+                self.vision = open_image_prompts(core(), self.engine_dir, options)
             except BaseException:
                 self.shutdown()
                 raise
@@ -362,8 +362,8 @@ class LLM:
         """
         check_text("engine_dir", engine_dir, "a directory", str | Path)
         _copy_engine(self._model.manifest, self.engine_dir, Path(engine_dir))
-        if self._vision is not None:
-            tower = self._vision.encoder.manifest
+        if self.vision is not None:
+            tower = self.vision.encoder.manifest
             _copy_engine(tower, self.engine_dir / VISION_TOWER, Path(engine_dir) / VISION_TOWER)
         if self._beside is not None:
             _copy_engine(self._beside.manifest, self.engine_dir / TEXT_ENCODER, Path(engine_dir) / TEXT_ENCODER)
@@ -373,8 +373,8 @@ class LLM:
         self._model.close()
         if self._beside is not None:
             self._beside.close()
-        if self._vision is not None:
-            self._vision.encoder.close()
+        if self.vision is not None:
+            self.vision.encoder.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -406,20 +406,20 @@ class LLM:
                 raise ArgumentError(
                     f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
                 )
-            kept, embeds = kept_ids(ids, own_params.truncate_prompt_tokens), parsed.embeds[row]
-            embeds = images.embeds(row, ids, own["cache_salt"]) or embeds
-            if embeds is not None and len(kept) < len(ids):
+            whole, rows = images.place(row, ids, own["cache_salt"])
+            kept, embeds = kept_ids(whole, own_params.truncate_prompt_tokens), rows or parsed.embeds[row]
+            if embeds is not None and len(kept) < len(whole):
                 raise ArgumentError(
                     "truncate_prompt_tokens is given for a prompt with prompt_embeds or images: leave it out"
                 )
             text = parsed.texts[row] if parsed.texts else None
             request = Request(kept, own_params, prompt_embeds=embeds, **own)
-            result.append(_Prompt(request, text, len(ids) - len(kept)))
+            result.append(_Prompt(request, text, len(whole) - len(kept)))
         return result
 
     def _images(self, prompts: Any, chat: Chat | None) -> tuple[Any, PromptImages]:
         """Prompts without their images, and the images, which are read already."""
-        return read_images(prompts, chat is not None, self._vision)
+        return read_images(prompts, chat is not None, self.vision)
 
     def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
         """Run all requests to their ends: a bounded number at a time, requests of greater priority first."""

@@ -45,6 +45,7 @@ OF_ENGINES = [
     "test_smallest_engine.py",
     "test_smollm2.py",
     "test_speculation.py",
+    "test_vision.py",
     "test_tensor_parallel.py",
 ]
 collect_ignore = [] if HAS_PACKAGE else OF_ENGINES

@@ -8,10 +8,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.media.prepared import PreparedImage
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.runtime.session.image_prompts import ImagePrompts, split_message_images
+from trtllm_lite.runtime.session.prompt_embeds import PromptEmbeds
 from trtllm_lite.runtime.session.prompts import check_chars, checked_ids
 from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
@@ -65,9 +69,11 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
     """Render, tokenize and check a conversation, which may be slow. Raises ApiError, ArgumentError, LimitError."""
     tokenizer, session = model.required_tokenizer(), model.session
     _check(body)
+    images, body = _without_images(model, body)
     text = render(model, body)
     check_chars("the conversation", text, tokenizer, session.limits.max_input_len)
-    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates write special tokens
+    whole = text if images is None else images.expand(text)
+    ids = tokenizer.encode(whole, add_special_tokens=body.add_special_tokens)  # templates write special tokens
     reasoning_parser = model.settings.reasoning_parser
     tools = [] if body.tool_choice == "none" else _tools_for_parser(body)
     tool_parser = _tool_parser(model) if tools else None
@@ -80,11 +86,51 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
         skip_special_tokens=body.skip_special_tokens and not needs_special_tokens(tool_parser, reasoning_parser),
     )
     array = checked_ids("the conversation", np.asarray(ids), session.manifest.model.vocab_size)
-    prompt = model.prompt(array, text, params, body, adapter)
+    embeds = None
+    if images is not None:
+        array, embeds = images.place(array, body.cache_salt)
+    prompt = model.prompt(array, text, params, body, adapter, embeds)
     one_call = tool_parser is not None and body.parallel_tool_calls is False
     behind = None if thoughts is None else thoughts.behind(array, tokenizer, session.manifest.model.eos_token_ids)
     inside = behind is not None and not behind.starts
     return Conversation(prompt, tools, tool_parser, reasoning_parser, inside, one_call, model.tool_parses)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The images of a conversation, prepared."""
+
+    vision: ImagePrompts
+    prepared: Sequence[PreparedImage]
+
+    def expand(self, text: str) -> str:
+        """The text of the conversation with those of its images."""
+        return self.vision.expand("the conversation", text, self.prepared)
+
+    def place(self, ids: NDArray[np.int32], cache_salt: str) -> tuple[NDArray[np.int32], PromptEmbeds]:
+        """The tokens of the conversation with those of its images, and their rows, which may have to be computed."""
+        return self.vision.place("the conversation", ids, self.prepared, cache_salt)
+
+
+def _without_images(model: ServedModel, body: ChatBody) -> tuple[_Images | None, ChatBody]:
+    """The images of a conversation, read in processes of their own, and the body without them; None for no images.
+
+    Raises ApiError if the engine has no vision tower.
+    """
+    messages, contents = split_message_images(body.messages, from_data_urls=True)
+    if not contents:
+        return None, body
+    vision = model.llm.vision
+    if vision is None:
+        raise ApiError(
+            400,
+            "the messages have images, and this model takes none: name another, or send text alone",
+            param="messages",
+            code="no_vision_tower",
+        )
+    waiting = [vision.workers.submit(content, len(contents) == 1) for content in contents]
+    images = _Images(vision, [one.result() for one in waiting])
+    return images, msgspec.structs.replace(body, messages=messages)
 
 
 def _check(body: ChatBody) -> None:

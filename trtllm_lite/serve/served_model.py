@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.engine.modules import Module
+from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.notifier import Mailbox
+from trtllm_lite.runtime.session.prompt_embeds import PromptEmbeds
 from trtllm_lite.runtime.session.prompts import kept_ids
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -104,13 +106,17 @@ class ServedModel(ServedEngine):
         params: SamplingParams,
         fields: SamplingFields,
         adapter: LoRARequest | None,
+        embeds: PromptEmbeds | None = None,
     ) -> Prompt:
         """A prompt of checked token ids, int32[prompt_len], with the priority, timeout and cache salt of ``fields``.
 
-        Raises ApiError for a priority if the operator does not allow priorities.
+        ``embeds`` take the place of tokens of images. Raises ArgumentError if the prompt is to be cut as well, ApiError
+        for a priority if the operator does not allow priorities.
         """
         self.check_priority(fields.priority)
         kept = kept_ids(ids, params.truncate_prompt_tokens)
+        if embeds is not None and len(kept) < len(ids):
+            raise ArgumentError("truncate_prompt_tokens is given for a conversation with images: leave it out")
         request = Request(
             kept,
             params,
@@ -118,6 +124,7 @@ class ServedModel(ServedEngine):
             timeout=fields.timeout,
             cache_salt=fields.cache_salt,
             lora_request=adapter,
+            prompt_embeds=embeds,
             on_end=self.counts.add,
         )
         return Prompt(request, text, len(ids) - len(kept))

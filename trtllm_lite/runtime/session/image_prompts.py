@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.common.vocabulary import IMAGE_PROCESSOR_FILE, VISION_TOWER
-from trtllm_lite.errors import ArgumentError, LimitError, shown
-from trtllm_lite.runtime.media.images import ImageLimits, Pixels, read_image
-from trtllm_lite.runtime.media.placeholders import Placeholders, read_placeholders
-from trtllm_lite.runtime.media.processors.processor import Patches
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
+from trtllm_lite.runtime.media.image_workers import ImageWorkers
+from trtllm_lite.runtime.media.images import ImageLimits
+from trtllm_lite.runtime.media.prepared import PreparedImage, prepare
+from trtllm_lite.runtime.media.processors.settings import read_json
 from trtllm_lite.runtime.session.image_encoder import ImageEncoder, open_image_encoder
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompt_embeds import PromptEmbeds
@@ -24,6 +26,7 @@ from trtllm_lite.runtime.session.prompts import is_conversation
 MEDIA = "multi_modal_data"
 """The key of a prompt dictionary that has {"image": image or images}; the name is vLLM's."""
 _EXPECTED = f'expected {{"prompt": text, "{MEDIA}": {{"image": image or list of images}}}}'
+_IMAGE_KEYS = ("image_token_id", "image_token_index")
 _IMAGE_PARTS = ("image", "image_url", "input_image")
 CACHE_BYTES = 256 << 20
 """Bytes of rows of images that are kept for the next prompt with the same image."""
@@ -56,73 +59,76 @@ class _RowCache:
 
 
 @dataclass(frozen=True)
-class SeenImage:
-    """An image as a prompt has it: its patches, and a digest of its pixels."""
-
-    patches: Patches
-    digest: bytes
-
-
-@dataclass(frozen=True)
 class ImagePrompts:
-    """Reads the images of prompts for the vision tower of ``encoder``.
+    """Reads the images of prompts for the vision tower of ``encoder``, whose tokens have the number ``image_id``.
 
     Rows of an image that a prompt of the same ``cache_salt`` had before are not computed again.
     """
 
     encoder: ImageEncoder
-    placeholders: Placeholders
+    image_id: int
     limits: ImageLimits = field(default_factory=ImageLimits)
     cache: _RowCache = field(default_factory=_RowCache)
 
-    def see(self, source: Any) -> SeenImage:
-        """An image, given as bytes of a file, a path, a PIL image or an array.
+    @property
+    def placeholder(self) -> str:
+        """What stands for an image in a text."""
+        return self.encoder.processor.placeholder
 
-        Raises ArgumentError and LimitError as :func:`read_image` does.
-        """
-        pixels: Pixels = read_image(source, self.limits)
-        digest = blake2b(pixels.tobytes(), digest_size=32, person=b"%d,%d" % pixels.shape[:2])
-        return SeenImage(self.encoder.processor.patches(pixels), digest.digest())
+    def see(self, source: Any, *, is_alone: bool) -> PreparedImage:
+        """An image, given as bytes of a file, a path, a PIL image or an array. Raises the errors of :func:`prepare`."""
+        return prepare(source, self.limits, self.encoder.processor, is_alone)
 
-    def expand(self, name: str, text: str, images: Sequence[SeenImage]) -> str:
-        """``text``, which has a placeholder for each image, with the tokens of the images. Raises ArgumentError."""
-        found = text.count(self.placeholders.token)
-        if found != len(images):
+    @cached_property
+    def workers(self) -> ImageWorkers:
+        """Processes of bounded memory and time that read images of others."""
+        return ImageWorkers(self.encoder.processor, self.limits)
+
+    def expand(self, name: str, text: str, images: Sequence[PreparedImage]) -> str:
+        """``text``, which has a placeholder for each image, with the texts of the images. Raises ArgumentError."""
+        parts = text.split(self.placeholder)
+        if len(parts) - 1 != len(images):
             raise ArgumentError(
-                f"{name} has {found} times {self.placeholders.token} and {len(images)} images: expected it once for "
+                f"{name} has {len(parts) - 1} times {self.placeholder} and {len(images)} images: expected it once for "
                 "each image, in the order of the images"
             )
-        return self.placeholders.expand(text, [image.patches for image in images])
+        return parts[0] + "".join(image.text.text + part for image, part in zip(images, parts[1:], strict=True))
 
-    def embeds(self, name: str, ids: NDArray[np.int32], images: Sequence[SeenImage], cache_salt: str) -> PromptEmbeds:
-        """The rows of ``images`` at the places of their tokens in ``ids``.
+    def place(
+        self, name: str, ids: NDArray[np.int32], images: Sequence[PreparedImage], cache_salt: str
+    ) -> tuple[NDArray[np.int32], PromptEmbeds]:
+        """Token ids of an expanded text with as many tokens of images as these have rows, and the rows.
 
-        Raises ArgumentError if these are not as many; the errors of ``ImageEncoder.submit`` and of its handles.
+        Raises ArgumentError for other numbers of tokens; the errors of ``ImageEncoder.submit`` and of its handles.
         """
-        places = np.flatnonzero(ids == self.placeholders.token_id).astype(np.int32)
-        wanted = sum(image.patches.num_tokens for image in images)
-        if len(places) != wanted:
+        runs = np.array([count for image in images for count in image.text.repeats], np.int64)
+        is_image = ids == self.image_id
+        if is_image.sum() != len(runs):
             raise ArgumentError(
-                f"{name} has {len(places)} tokens {self.placeholders.token_id} ({self.placeholders.token}), and its "
-                f"images have {wanted} rows: write {self.placeholders.token} for images alone"
+                f"{name} has {is_image.sum()} tokens {self.image_id}, and its images have {len(runs)} runs of them: "
+                f"write {self.placeholder} for images alone"
             )
-        salt = cache_salt.encode()
-        keys = [blake2b(image.digest + salt, digest_size=32).digest() for image in images]
-        known = {key: self.cache.get(key) for key in keys}
-        missing = {key: image for key, image in zip(keys, images, strict=True) if known[key] is None}
+        counts = np.ones(len(ids), np.int64)
+        counts[is_image] = runs
+        whole = np.repeat(ids, counts)
+        places = np.flatnonzero(whole == self.image_id).astype(np.int32)
+        rows, digests = self._rows(images, cache_salt)
+        return whole, PromptEmbeds(places, rows, digests)
+
+    def _rows(self, images: Sequence[PreparedImage], cache_salt: str) -> tuple[NDArray[np.float32], bytes]:
+        """The rows of images, and a digest for each row."""
+        keys = [blake2b(image.digest + cache_salt.encode(), digest_size=32).digest() for image in images]
+        known = {key: rows for key in keys if (rows := self.cache.get(key)) is not None}
+        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in known}
         if missing:
             rows = self.encoder.submit([image.patches for image in missing.values()]).result()
-            counts = [image.patches.num_tokens for image in missing.values()]
-            for key, part in zip(missing, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
-                self.cache.put(key, part)
-                known[key] = part
-        found = [own for key in keys if (own := known[key]) is not None]
-        digests = b"".join(
-            blake2b(b"%d" % row, key=key[:16], digest_size=16).digest()
-            for key, own in zip(keys, found, strict=True)
-            for row in range(len(own))
-        )
-        return PromptEmbeds(places, np.concatenate(found), digests)
+            ends = np.cumsum([image.patches.num_tokens for image in missing.values()])
+            known |= zip(missing, np.split(rows, ends[:-1]), strict=True)
+            for key in missing:
+                self.cache.put(key, known[key])
+        numbers = ((key, row) for key in keys for row in range(len(known[key])))
+        digests = b"".join(blake2b(b"%d" % row, key=key, digest_size=16).digest() for key, row in numbers)
+        return np.concatenate([known[key] for key in keys]), digests
 
 
 def split_images(name: str, prompt: Any) -> tuple[Any, list[Any]]:
@@ -137,16 +143,20 @@ def split_images(name: str, prompt: Any) -> tuple[Any, list[Any]]:
     return prompt, []
 
 
-def split_message_images(messages: Any) -> tuple[Any, list[Any]]:
+def split_message_images(messages: Any, *, from_data_urls: bool = False) -> tuple[Any, list[Any]]:
     """Chat messages whose image parts are {"type": "image"} alone, and what the parts had.
 
     Parts are those of OpenAI's API with data URLs ({"type": "image_url", "image_url": {"url": …}}) and
-    {"type": "image", "image": image}, as in transformers. Raises ArgumentError for other URLs.
+    {"type": "image", "image": image}, as in transformers. Raises ArgumentError for other URLs, and, with
+    ``from_data_urls``, for all that is not in a data URL, such as paths of files.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         return messages, []
     images: list[Any] = []
-    return [_message(message, images) for message in messages], images
+    split = [_message(message, images) for message in messages]
+    if from_data_urls and not all(isinstance(image, bytes) for image in images):
+        raise ArgumentError("an image is not in a data URL: expected image_url with data:image/…;base64,…")
+    return split, images
 
 
 def _message(message: Any, images: list[Any]) -> Any:
@@ -198,20 +208,20 @@ class PromptImages:
     """The images of each of several prompts."""
 
     prompts: ImagePrompts | None
-    images: Sequence[Sequence[SeenImage]]
+    images: Sequence[Sequence[PreparedImage]]
 
     def expand(self, row: int, name: str, text: str) -> str:
-        """The text of prompt ``row`` with the tokens of its images."""
+        """The text of prompt ``row`` with the texts of its images."""
         if self.prompts is None or not self.images[row]:
             return text
         return self.prompts.expand(name, text, self.images[row])
 
-    def embeds(self, row: int, ids: NDArray[np.int32], cache_salt: str) -> PromptEmbeds | None:
-        """The rows of the images of prompt ``row``; None if it has none."""
+    def place(self, row: int, ids: NDArray[np.int32], cache_salt: str) -> tuple[NDArray[np.int32], PromptEmbeds | None]:
+        """The token ids of prompt ``row`` with those of its images, and their rows; None if it has none."""
         if self.prompts is None or not self.images[row]:
-            return None
+            return ids, None
         name = f"prompt {row}" if len(self.images) > 1 else "the prompt"
-        return self.prompts.embeds(name, ids, self.images[row], cache_salt)
+        return self.prompts.place(name, ids, self.images[row], cache_salt)
 
 
 def read_images(prompts: Any, chat: bool, vision: ImagePrompts | None) -> tuple[Any, PromptImages]:
@@ -231,7 +241,7 @@ def read_images(prompts: Any, chat: bool, vision: ImagePrompts | None) -> tuple[
             "a prompt has images, and the engine has no vision tower: convert a model that takes images, without "
             "--text_only, and build it again"
         )
-    seen = [[vision.see(image) for image in images] for _, images in split]
+    seen = [[vision.see(image, is_alone=len(images) == 1) for image in images] for _, images in split]
     rest = [row for row, _ in split]
     return rest[0] if single else rest, PromptImages(vision, seen)
 
@@ -241,4 +251,10 @@ def open_image_prompts(native: Any, engine_dir: Path, options: RunnerOptions) ->
     encoder = open_image_encoder(native, engine_dir, options)
     if encoder is None:
         return None
-    return ImagePrompts(encoder, read_placeholders(engine_dir / VISION_TOWER / IMAGE_PROCESSOR_FILE))
+    path = engine_dir / VISION_TOWER / IMAGE_PROCESSOR_FILE
+    config = read_json(path).get("model")
+    found = [config[key] for key in _IMAGE_KEYS if key in config] if isinstance(config, dict) else []
+    if not found or not isinstance(found[0], int) or isinstance(found[0], bool) or found[0] < 0:
+        keys = " or ".join(_IMAGE_KEYS)
+        raise EngineError(f"{path} does not say which token stands for images ({keys}): convert and build again")
+    return ImagePrompts(encoder, found[0])

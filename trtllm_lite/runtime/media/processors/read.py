@@ -62,7 +62,7 @@ def _read(checkpoint: Checkpoint, origin: str) -> ImageProcessor:
         name = name.removesuffix(back_end)
     if name == _ONLY_TORCHVISION:
         raise EngineError(
-            f"the image processor of {directory} is {name}, which transformers has for torchvision alone: expected "
+            f"the image processor of {origin} is {name}, which transformers has for torchvision alone: expected "
             "one that it has for Pillow too, as images are processed without torch"
         )
     if name not in _READERS:
