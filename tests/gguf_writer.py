@@ -1,5 +1,6 @@
 """Writes tiny models as GGUF files, like llama.cpp's converter (names, metadata, order of query and key rows)."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ _GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+}
+_INPUTS_OF_LAYERS = {
+    **_GEMMA,
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    **{"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj"},
+    "post_per_layer_input_norm": "post_norm",
 }
 _POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
@@ -166,18 +175,20 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "post_attention_layernorm": "post_attention_norm",
     },
     "gemma3n": {
-        **_GEMMA,
-        "model.embed_tokens_per_layer": "per_layer_token_embd",
-        "model.per_layer_model_projection": "per_layer_model_proj",
-        "model.per_layer_projection_norm": "per_layer_proj_norm",
+        **_INPUTS_OF_LAYERS,
         **{f"model.altup_projections{number}": "altup_proj" for number in ("", ".0", ".1", ".2")},
         **{f"model.altup_unembed_projections{number}": "altup_unembd_proj" for number in ("", ".0", ".1", ".2")},
-        **{"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj"},
-        "post_per_layer_input_norm": "post_norm",
         **{"altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm"},
         **{"altup.prediction_coefs": "altup_predict_coef", "altup.correction_coefs": "altup_correct_coef"},
         **{"altup.correct_output_scale": "altup_correct_scale", "laurel.post_laurel_norm": "laurel_post_norm"},
         **{"laurel.linear_left": "laurel_l", "laurel.linear_right": "laurel_r"},
+    },
+    "gemma4": {
+        **_INPUTS_OF_LAYERS,
+        **{"layer_scalar": "layer_output_scale", "router": "ffn_gate_inp", "router.proj": "ffn_gate_inp"},
+        **{"experts.gate_up_proj": "ffn_gate_up_exps", "experts.down_proj": "ffn_down_exps"},
+        **{f"post_feedforward_layernorm_{number}": f"post_ffw_norm_{number}" for number in (1, 2)},
+        "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
@@ -231,7 +242,7 @@ _ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "glm": "chatglm",
     "gemma3_text": "gemma3",
-    "gemma3n_text": "gemma3n",
+    **{"gemma3n_text": "gemma3n", "gemma4_text": "gemma4"},
     "olmo3": "olmo2",
     "llama4_text": "llama4",
     **dict.fromkeys(("mistral", "ministral3"), "mistral3"),
@@ -313,7 +324,8 @@ def write_gguf(
             writer.add_tensor(stem, -np.exp(rows))
             continue
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
-    for name, array in (extra or {}).items():
+    divisors = {"rope_freqs.weight": _rope_divisors(model.config)} if architecture == "gemma4" else {}
+    for name, array in {**divisors, **(extra or {})}.items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -356,9 +368,12 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
     """``tensors`` with gate and up of experts, [experts, inner, hidden], as two views of one tensor.
 
     Granite's shared expert, [inner, hidden], is split, too. Llama 4 and gpt-oss have [experts, hidden, inner]; in gpt-
-    oss rows of gate and up alternate, also in biases.
+    oss rows of gate and up alternate, also in biases. Gemma 4's experts are not split.
     """
     found = dict(tensors)
+    if any(name.endswith(("layer_scalar", "router.per_expert_scale")) for name in found):
+        yield from ((_gemma4_name(name), tensor) for name, tensor in found.items())
+        return
     if any(name.endswith("_proj_bias") for name in found):
         yield from _apart_by_turns(found)
         return
@@ -373,6 +388,13 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
             yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
         else:
             yield name, tensor
+
+
+def _gemma4_name(name: str) -> str:
+    """The name by which a tensor of Gemma 4 is looked up; gate and up of its experts stay one tensor."""
+    if name.endswith((".layer_scalar", ".experts.down_proj", ".experts.gate_up_proj")):
+        return f"{name}.weight"
+    return name.replace("router.per_expert_scale", "experts.down_proj.scale")
 
 
 def _by_head(
@@ -498,6 +520,9 @@ def _falcon_groups(config: Any) -> int:
 
 
 def _metadata(config: Any, architecture: str) -> dict[str, Any]:
+    if architecture == "gemma4":  # some layers have other heads
+        config = copy.deepcopy(config)
+        config.allow_global_per_layer_attribute_access = True
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values = {
         "block_count": config.num_hidden_layers,
@@ -708,6 +733,43 @@ def _gemma3n_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         **{"altup.active_idx": 0, "altup.num_inputs": 4, "final_logit_softcapping": config.final_logit_softcapping},
         "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
     }
+
+
+def _gemma4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    ropes, slides = config.rope_parameters, [kind == "sliding_attention" for kind in config.layer_types]
+    wide, kv_heads, full = config.intermediate_size, config.num_key_value_heads, _without_window(config)
+    shared = range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers)
+    of_layers = [2 * wide if layer in shared else wide for layer in range(config.num_hidden_layers)]
+    of_kind = full.get("num_key_value_heads")
+    return {
+        **_grouped_metadata(config),
+        "feed_forward_length": of_layers if config.use_double_wide_mlp else wide,
+        "attention.head_count_kv": [kv_heads if slide else of_kind for slide in slides] if of_kind else kv_heads,
+        **{f"attention.{kind}_length": full["head_dim"] for kind in ("key", "value")},
+        **{f"attention.{kind}_length_swa": head_dim for kind in ("key", "value")},
+        **{"rope.dimension_count": full["head_dim"], "rope.dimension_count_swa": head_dim},
+        "rope.freq_base": ropes["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"],
+        **{"attention.sliding_window": config.sliding_window, "attention.sliding_window_pattern": slides},
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input or 0,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "expert_used_count": config.top_k_experts,
+    }
+
+
+def _without_window(config: Any) -> dict[str, int]:
+    """The sizes of Gemma 4's layers without a window."""
+    layer = str(config.layer_types.index("full_attention"))
+    sizes: dict[str, int] = config.to_dict()["per_layer_config"][layer]
+    return sizes
+
+
+def _rope_divisors(config: Any) -> np.ndarray:
+    """What llama.cpp divides the frequencies of Gemma 4's layers without a window by."""
+    half = _without_window(config)["head_dim"] // 2
+    turned = int(half * config.rope_parameters["full_attention"]["partial_rotary_factor"])
+    return np.array([1.0] * turned + [1e30] * (half - turned), np.float32)
 
 
 def _command_r_metadata(config: Any, _: int) -> dict[str, Any]:
@@ -928,6 +990,7 @@ _OWN_METADATA = {
     "gemma2": _gemma2_metadata,
     "gemma3": _gemma3_metadata,
     "gemma3n": _gemma3n_metadata,
+    "gemma4": _gemma4_metadata,
     "command-r": _command_r_metadata,
     "cohere2": _cohere2_metadata,
     "gemma": _head_metadata,

@@ -61,7 +61,8 @@ class Gguf:
     their tensors get the names of the family's ``predictor``. ``listed`` maps keys of metadata, which have a number for
     each layer, to roles whose tensors have one number and no .weight in the source. ``stacked`` are roles of matrices,
     outside layers, of which the file has so many in one tensor; ``rows`` are keys of the config that a file shows only
-    by how many rows a tensor has, and that tensor's name.
+    by how many rows a tensor has, and that tensor's name; ``absent`` are flags of the config that are true if a layer
+    has the first of two tensors without the second.
     """
 
     architecture: str
@@ -92,6 +93,7 @@ class Gguf:
     listed: Mapping[str, str] = field(default_factory=dict)
     stacked: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def architectures(self) -> tuple[str, ...]:

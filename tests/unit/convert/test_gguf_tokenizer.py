@@ -9,8 +9,10 @@ from typing import Any
 import gguf
 import pytest
 import regex
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, GPTNeoXTokenizer, Qwen3_5Tokenizer
+from tokenizers import Tokenizer, normalizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer, GemmaTokenizer, GPTNeoXTokenizer, Qwen3_5Tokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
 from tests.nasty_texts import nasty_texts
@@ -223,6 +225,34 @@ def test_nasty_texts_are_cut_by_the_patterns_of_llama_cpp(pre: str, metadata: di
         pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
         spelled = [tokenizer.decoder.decode([piece]) for piece in pieces]
         assert spelled == _cut(text, _PATTERNS[pre]), text
+
+
+def test_gemma4_equals_the_tokenizer_of_transformers() -> None:
+    """Pieces with U+2581 for spaces, merges listed in order, bytes for what no piece spells."""
+    trained = Tokenizer(BPE())
+    trained.normalizer = normalizers.Replace(" ", "\u2581")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|tool_call>"]
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    limited = [text for text in TEXTS if text.isascii()]
+    trained.train_from_iterator(limited * 2, BpeTrainer(vocab_size=420, special_tokens=pieces, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokens, merges = sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
+    kinds = [3, 3, 3, 2, 3, 4, *[6] * 256]
+    metadata = {
+        **{"model": "gemma4", "tokens": tokens, "scores": [-1000.0] * len(tokens), "add_space_prefix": False},
+        "token_type": kinds + [1] * (len(tokens) - len(kinds)),
+        "merges": [" ".join(merge) for merge in merges],
+        **{"bos_token_id": 2, "eos_token_id": 1, "add_bos_token": True},
+    }
+    text, _ = read_tokenizer({f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
+    assert text is not None
+    ours, theirs = Tokenizer.from_str(text), GemmaTokenizer(vocab=model["vocab"], merges=merges)
+    theirs.add_tokens(["<|tool_call>"])
+    assert len(merges) > 50
+    for sample in [*TEXTS, "a<|tool_call>b  <mask> c"]:
+        ids = ours.encode(sample).ids
+        assert ids == [2, *theirs(sample, add_special_tokens=False).input_ids], sample
+        assert ours.decode(ids[1:], skip_special_tokens=False) == sample
 
 
 def test_bos_and_eos_are_added_when_the_model_wants_them(metadata: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from trtllm_lite.convert.family import Family, Multimodal
 from trtllm_lite.convert.fields.config import ConfigFields
 from trtllm_lite.convert.parts.gemma import NAMES as GEMMA_NAMES
 from trtllm_lite.convert.parts.gemma4 import INPUT_NAMES, UNUSED_TENSORS, Gemma4Parts, MoeSizes
+from trtllm_lite.convert.parts.gemma4_gguf import GGUF
 from trtllm_lite.convert.sources.source_tensors import Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Head
@@ -61,4 +62,5 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=UNUSED_TENSORS,
+    gguf=GGUF,
 )

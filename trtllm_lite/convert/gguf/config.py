@@ -62,6 +62,7 @@ def read_config(
         config["attention_bias"] = not tensors.keys().isdisjoint(("blk.0.attn_q.bias", "blk.0.attn_qkv.bias"))
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= {key: name in tensors for key, name in declared.flags.items()}
+    config |= {key: _lacks(tensors, *stems) for key, stems in declared.absent.items()}
     config |= {key: int(tensors[name].shape[-1]) for key, name in declared.rows.items() if name in tensors}
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
@@ -77,6 +78,16 @@ def read_config(
 def keys_read(declared: Gguf) -> set[str]:
     """The keys of the model's architecture, without its name, that :func:`read_config` maps for a family."""
     return {*_SIZES, *_ROPE_SCALING, *_NEUTRAL, *_MAPPED, *declared.keys}
+
+
+def _lacks(tensors: Mapping[str, Any], first: str, second: str) -> bool:
+    """Whether a layer has a matrix called ``first`` and none called ``second``."""
+    having, others = ({name[: -len(end)] for name in tensors if name.endswith(end)} for end in _ends(first, second))
+    return not having <= others
+
+
+def _ends(*stems: str) -> list[str]:
+    return [f".{stem}.weight" for stem in stems]
 
 
 def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:

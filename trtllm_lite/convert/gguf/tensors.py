@@ -80,12 +80,12 @@ class GgufTensor:
 
         The name of a tensor that stacks the matrices of all experts has {expert} in place of an expert's number.
         """
-        stem, _, suffix = raw.name.rpartition(".")
         declared = family.gguf or Gguf("")
-        role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
-        if role is None:
-            role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", raw.name))
-            role, suffix = (role, "weight") if role in declared.without_suffix else (None, suffix)
+        stem, suffix = re.sub(r"^blk\.\d+\.", "blk.{layer}.", raw.name), "weight"
+        role = roles_of(declared).get(stem)
+        if role not in declared.without_suffix:
+            stem, _, suffix = stem.rpartition(".")
+            role = roles_of(declared).get(stem)
         names, layer = _names_of(raw.name, family, config)
         if role is None or role not in names:
             return cls(raw, raw.name)

@@ -31,7 +31,10 @@ def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]
     """
     prefix = "tokenizer.ggml."
     ggml = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, "t5": _unigram, WORD_PIECES: word_pieces}
+    builders = {
+        **{"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, "gemma4": _listed_merges, "t5": _unigram},
+        WORD_PIECES: word_pieces,
+    }
     kind = ggml.get("model", "no_vocab")
     if kind == "no_vocab":
         return None, {}
@@ -84,6 +87,15 @@ def _sentencepiece_bpe(ggml: dict[str, Any]) -> Tokenizer:
     ggml.setdefault("add_bos_token", True)
     prefix = bool(ggml.get("add_space_prefix", True))
     return build_tokenizer(Vocabulary(ggml["tokens"], ggml["scores"], ggml["token_type"], add_dummy_prefix=prefix))
+
+
+def _listed_merges(ggml: dict[str, Any]) -> Tokenizer:
+    """A tokenizer of SentencePiece's BPE kind whose merges are listed in order."""
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in ggml["merges"])]
+    types, prefix = ggml["token_type"], bool(ggml.get("add_space_prefix", False))
+    return build_tokenizer(
+        Vocabulary(ggml["tokens"], [0.0] * len(types), types, add_dummy_prefix=prefix, merges=merges)
+    )
 
 
 def _unigram(ggml: dict[str, Any]) -> Tokenizer:

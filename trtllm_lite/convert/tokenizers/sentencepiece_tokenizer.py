@@ -25,7 +25,8 @@ _USER_DEFINED_SCORE = -0.1  # as in SentencePiece: above the score of any traine
 class Vocabulary:
     """A SentencePiece model: ``pieces`` with their ``scores`` and ``types`` by token id, and how text is normalised.
 
-    ``charsmap`` is SentencePiece's compiled table of character replacements, empty for none.
+    ``charsmap`` is SentencePiece's compiled table of character replacements, empty for none. ``merges`` are those of
+    BPE in their order; None means those that follow from scores.
     """
 
     pieces: Sequence[str]
@@ -36,6 +37,7 @@ class Vocabulary:
     add_dummy_prefix: bool = True
     remove_extra_whitespaces: bool = False
     charsmap: bytes = b""
+    merges: Sequence[tuple[str, str]] | None = None
 
     def of_type(self, *types: int) -> list[str]:
         """Pieces of these types, in the order of their ids."""
@@ -96,7 +98,7 @@ def _check(vocabulary: Vocabulary) -> None:
 def _bpe(vocabulary: Vocabulary) -> models.BPE:
     return models.BPE(
         vocab={piece: number for number, piece in enumerate(vocabulary.pieces)},
-        merges=_merges_from_scores(vocabulary),
+        merges=_merges_from_scores(vocabulary) if vocabulary.merges is None else list(vocabulary.merges),
         unk_token=vocabulary.pieces[vocabulary.unknown_id],
         fuse_unk=True,
         byte_fallback=vocabulary.byte_fallback,
