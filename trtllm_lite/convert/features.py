@@ -10,6 +10,7 @@ from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.prediction import LastState
+from trtllm_lite.network.streams import STREAMS, EmbeddingOfStreams
 from trtllm_lite.network.weight_expression import SourceTensor
 
 FC = "fc.weight"
@@ -28,6 +29,11 @@ def with_features(source: Source, decoder: Decoder, head: Source) -> tuple[Sourc
         raise ConvertError(
             f"expected {head.description} to be an EAGLE-3 head with {FC} of shape {[hidden, NUM_FEATURES * hidden]}, "
             f"for {source.description}, found {'none' if info is None else list(info.shape)}: pass a head of this model"
+        )
+    if isinstance(decoder.embedding, EmbeddingOfStreams):
+        raise ConvertError(
+            f"expected a model with one residual stream, from which {head.description} drafts, found {STREAMS} in "
+            f"{source.description}: leave out --draft_model_dir"
         )
     layers = _layers(head, decoder.sizes.num_hidden_layers)
     weight = SourceTensor(FC, info.shape)

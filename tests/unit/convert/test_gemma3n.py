@@ -1,9 +1,11 @@
 """Gemma 3n as it is published: with other parts, with keys of older configs, with keys and values that none reads."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +16,12 @@ from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.features import FC, NUM_FEATURES, with_features
+from trtllm_lite.convert.mapping import read_model
+from trtllm_lite.convert.sources.safetensors_file import TensorInfo
+from trtllm_lite.convert.sources.source import Source
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.decoder import Decoder
 
 _OTHER_PARTS = ("vision_tower.timm_model.a", "audio_tower.conformer.0.b", "embed_vision.embedding", "embed_audio.c")
 
@@ -68,3 +75,13 @@ def test_defaults_are_those_of_transformers() -> None:
     defaults = {**family.multimodal.defaults, **widths}
     assert defaults == {key: getattr(usual, key) for key in defaults}
     assert usual.model_type == family.model_type == tiny_config("gemma3n").model_type
+
+
+def test_no_head_drafts_from_four_streams() -> None:
+    config = {**tiny_config("gemma3n").to_dict(), "architectures": ["Gemma3nForCausalLM"]}
+    model = Source("m", config, {}, {}, np.zeros, None, {})
+    _, _, decoder = read_model(model)
+    assert isinstance(decoder, Decoder)
+    head = replace(model, description="h", tensors={FC: TensorInfo("float32", (60, NUM_FEATURES * 60))})
+    with pytest.raises(ConvertError, match="expected a model with one residual stream, from which h drafts, found 4"):
+        with_features(model, decoder, head)
