@@ -4,60 +4,27 @@
 #include <cstring>
 #include <memory>
 
+#include "media/transpose_pixels.h"
+
 namespace tl {
 namespace {
 
-// Pixels across a row are weighed in blocks of rows that are turned: a block has a column's pixels of all rows next to
-// each other, so that columns are summed as rows are. kBlockRows pixels leave room for the byte that follows a pixel of
-// 3 bytes when 4 are copied.
+// Pixels across a row are weighed in blocks of rows that are transposed: a block has a column's pixels of all rows next
+// to each other, so that columns are summed as rows are.
+constexpr int kBlockRows = 40;
 constexpr std::ptrdiff_t kColumnBytes = 128;
-constexpr int kBlockRows = 42;
-constexpr int kRowsAtOnce = 14;  // of a block, so that caches hold where all of them are read or written
 constexpr int kNewColumns = 64;  // of a block, so that caches hold the columns that these are made of
 constexpr std::ptrdiff_t kCacheLine = 64;
+static_assert(3 * kBlockRows + kRoom <= kColumnBytes);
 
 using Bytes = std::unique_ptr<std::uint8_t[]>;
 
 Bytes uninitialized(std::ptrdiff_t size) { return std::make_unique_for_overwrite<std::uint8_t[]>(size); }
 
-// Turns columns of rows that have `row_bytes`. This is not inlined where a block is allocated, or else every copy would
-// be held against the size of the block (-D_FORTIFY_SOURCE), which takes longer than the copy. A byte after the last
-// column is read, unless it is the last of its row.
-[[gnu::noinline]] void turn(const std::uint8_t* rows, std::ptrdiff_t row_bytes, int num_rows, int num_columns,
-                            bool is_at_end, std::uint8_t* block) {
-  const int freely = num_columns - (is_at_end ? 1 : 0);
-  for (int begin = 0; begin < num_rows; begin += kRowsAtOnce) {
-    const int end = std::min(begin + kRowsAtOnce, num_rows);
-    for (int x = 0; x < freely; ++x) {
-      for (int y = begin; y < end; ++y) {
-        std::memcpy(block + x * kColumnBytes + 3 * y, rows + y * row_bytes + 3 * x, 4);
-      }
-    }
-    for (int x = freely; x < num_columns; ++x) {
-      for (int y = begin; y < end; ++y) {
-        std::memcpy(block + x * kColumnBytes + 3 * y, rows + y * row_bytes + 3 * x, 3);
-      }
-    }
-  }
-}
-
-// Turns a block back. A byte after the last column is overwritten.
-[[gnu::noinline]] void turn_back(const std::uint8_t* block, int num_rows, int num_columns, std::uint8_t* rows,
-                                 std::ptrdiff_t row_bytes) {
-  for (int begin = 0; begin < num_rows; begin += kRowsAtOnce) {
-    const int end = std::min(begin + kRowsAtOnce, num_rows);
-    for (int x = 0; x < num_columns; ++x) {
-      for (int y = begin; y < end; ++y) {
-        std::memcpy(rows + y * row_bytes + 3 * x, block + x * kColumnBytes + 3 * y, 4);
-      }
-    }
-  }
-}
-
-// An image with room for a byte after each row.
+// An image with kRoom bytes after each row, or more.
 struct RoomyImage {
   RoomyImage(int height, int width)
-      : row_bytes((std::ptrdiff_t{3} * width / kCacheLine + 1) * kCacheLine),
+      : row_bytes((std::ptrdiff_t{3} * width + kRoom + kCacheLine - 1) / kCacheLine * kCacheLine),
         pixels(uninitialized(height * row_bytes)) {}
 
   std::ptrdiff_t row_bytes;
@@ -80,16 +47,16 @@ class Resizing {
       for (int left = 0; left < new_width; left += kNewColumns) {
         const int first = weights.first(left);
         const int num_columns = columns_of(weights, left, new_width);
-        turn(image + top * row_bytes + std::ptrdiff_t{3} * first, row_bytes, num_rows, num_columns,
-             first + num_columns == width, block.get());
+        transpose_pixels(image + top * row_bytes + std::ptrdiff_t{3} * first, row_bytes, num_rows, num_columns,
+                         first + num_columns + 2 <= width, block.get(), kColumnBytes);
         const int num_new = std::min(kNewColumns, new_width - left);
         for (int x = 0; x < num_new; ++x) {
           weighted_sum_(block.get() + (weights.first(left + x) - first) * kColumnBytes, kColumnBytes,
                         weights.count(left + x), weights.digits(left + x), new_block.get() + x * kColumnBytes,
                         3 * num_rows);
         }
-        turn_back(new_block.get(), num_rows, num_new, out.pixels.get() + top * out.row_bytes + std::ptrdiff_t{3} * left,
-                  out.row_bytes);
+        transpose_pixels(new_block.get(), kColumnBytes, num_new, num_rows, true,
+                         out.pixels.get() + top * out.row_bytes + std::ptrdiff_t{3} * left, out.row_bytes);
       }
     }
   }
