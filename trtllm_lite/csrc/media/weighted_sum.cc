@@ -65,9 +65,15 @@ struct FourRows {
   __m512i parts[4];
 };
 
-TL_VNNI_INLINE FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t stride, int count, __mmask64 lanes) {
+// The sums of products with each digit of the weights alone.
+struct DigitSums {
+  __m512i low[4], middle[4], high[4];
+};
+
+// Where there are fewer than four rows, the one with the index `last` stands for others, whose weights are 0.
+TL_VNNI_INLINE FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t stride, __mmask64 lanes, int last) {
   __m512i row[4];
-  for (int k = 0; k < 4; ++k) row[k] = _mm512_maskz_loadu_epi8(lanes, rows + std::min(k, count - 1) * stride);
+  for (int k = 0; k < 4; ++k) row[k] = _mm512_maskz_loadu_epi8(lanes, rows + std::min(k, last) * stride);
   const __m512i low = _mm512_unpacklo_epi8(row[0], row[1]);
   const __m512i high = _mm512_unpackhi_epi8(row[0], row[1]);
   const __m512i other_low = _mm512_unpacklo_epi8(row[2], row[3]);
@@ -76,36 +82,41 @@ TL_VNNI_INLINE FourRows load_rows(const std::uint8_t* rows, std::ptrdiff_t strid
            _mm512_unpacklo_epi16(high, other_high), _mm512_unpackhi_epi16(high, other_high)}};
 }
 
-// Adds the products of four rows and one digit of their weights.
-TL_VNNI_INLINE void add_products(__m512i* sums, const FourRows& rows, const std::int8_t* digits) {
+TL_VNNI_INLINE void add_digit(__m512i* sums, const FourRows& rows, const std::int8_t* digits) {
   std::int32_t word;
   std::memcpy(&word, digits, sizeof word);
   const __m512i factors = _mm512_set1_epi32(word);
   for (int i = 0; i < 4; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], rows.parts[i], factors);
 }
 
-TL_VNNI_INLINE void sum_64(const std::uint8_t* rows, std::ptrdiff_t stride, int count, const std::int8_t* digits,
-                           std::uint8_t* out, __mmask64 lanes) {
-  __m512i low[4], middle[4], high[4];  // sums of each digit alone
-  for (int i = 0; i < 4; ++i) {
-    low[i] = _mm512_set1_epi32(1 << (kWeightBits - 1));
-    middle[i] = _mm512_setzero_si512();
-    high[i] = _mm512_setzero_si512();
-  }
-  for (int k = 0; k < count; k += kGroup, digits += kGroup * kDigits) {
-    const FourRows four = load_rows(rows + k * stride, stride, count - k, lanes);
-    add_products(low, four, digits);
-    add_products(middle, four, digits + kGroup);
-    add_products(high, four, digits + 2 * kGroup);
-  }
+TL_VNNI_INLINE void add_products(DigitSums& sums, const FourRows& rows, const std::int8_t* digits) {
+  add_digit(sums.low, rows, digits);
+  add_digit(sums.middle, rows, digits + kGroup);
+  add_digit(sums.high, rows, digits + 2 * kGroup);
+}
+
+TL_VNNI_INLINE __m512i bytes_of(const DigitSums& sums) {
   __m512i totals[4];
   for (int i = 0; i < 4; ++i) {
-    const __m512i higher = _mm512_add_epi32(middle[i], _mm512_slli_epi32(high[i], 8));
-    totals[i] = _mm512_srai_epi32(_mm512_add_epi32(low[i], _mm512_slli_epi32(higher, 8)), kWeightBits);
+    const __m512i higher = _mm512_add_epi32(sums.middle[i], _mm512_slli_epi32(sums.high[i], 8));
+    totals[i] = _mm512_srai_epi32(_mm512_add_epi32(sums.low[i], _mm512_slli_epi32(higher, 8)), kWeightBits);
   }
-  const __m512i words = _mm512_packs_epi32(totals[0], totals[1]);
-  const __m512i other_words = _mm512_packs_epi32(totals[2], totals[3]);
-  _mm512_mask_storeu_epi8(out, lanes, _mm512_packus_epi16(words, other_words));
+  return _mm512_packus_epi16(_mm512_packs_epi32(totals[0], totals[1]), _mm512_packs_epi32(totals[2], totals[3]));
+}
+
+TL_VNNI_INLINE void sum_64(const std::uint8_t* rows, std::ptrdiff_t stride, int count, const std::int8_t* digits,
+                           std::uint8_t* out, __mmask64 lanes) {
+  DigitSums sums;
+  for (int i = 0; i < 4; ++i) {
+    sums.low[i] = _mm512_set1_epi32(1 << (kWeightBits - 1));
+    sums.middle[i] = _mm512_setzero_si512();
+    sums.high[i] = _mm512_setzero_si512();
+  }
+  for (; count >= kGroup; count -= kGroup, rows += kGroup * stride, digits += kGroup * kDigits) {
+    add_products(sums, load_rows(rows, stride, lanes, kGroup - 1), digits);
+  }
+  if (count > 0) add_products(sums, load_rows(rows, stride, lanes, count - 1), digits);
+  _mm512_mask_storeu_epi8(out, lanes, bytes_of(sums));
 }
 
 TL_VNNI void sum_vnni(const std::uint8_t* rows, std::ptrdiff_t stride, int count, const std::int8_t* digits,
