@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +26,8 @@ import numpy as np
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.media.images import ImageLimits, import_pillow
-from trtllm_lite.runtime.media.prepared import PreparedImage, prepare
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor
+from trtllm_lite.runtime.media.prepared import prepare
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Rows
 
 
 def main() -> None:
@@ -63,25 +64,28 @@ def _answer(
     content: bytes, limits: ImageLimits, processor: ImageProcessor, is_alone: bool, shared: mmap.mmap
 ) -> dict[str, Any]:
     try:
-        return _written(prepare(content, limits, processor, is_alone), shared)
+        image = prepare(content, limits, processor, is_alone, partial(_shared_rows, shared))
     except (ArgumentError, LimitError) as error:
         return {"error": type(error).__name__, "message": str(error)}
-
-
-def _written(image: PreparedImage, shared: mmap.mmap) -> dict[str, Any]:
-    rows = image.patches.rows
-    if rows.nbytes > len(shared):
-        raise LimitError(f"the image has {rows.nbytes:,} bytes of patches, which exceeds {len(shared):,}")
-    np.frombuffer(shared, np.uint8, rows.size)[:] = rows.reshape(-1)
+    rows, columns = image.patches.rows.shape
     return {
         "extents": (image.height, image.width),
         "digest": image.digest.hex(),
-        "rows": rows.shape[0],
-        "columns": rows.shape[1],
+        "rows": rows,
+        "columns": columns,
         "grids": image.patches.grids,
         "parts": image.patches.parts,
         "num_tokens": image.patches.num_tokens,
     }
+
+
+def _shared_rows(shared: mmap.mmap, rows: int, columns: int) -> Rows:
+    if rows * columns > len(shared):
+        raise LimitError(
+            f"the model's processor makes {rows * columns:,} bytes of patches of the image, which exceeds "
+            f"{len(shared):,}: send a smaller one"
+        )
+    return np.frombuffer(shared, np.uint8, rows * columns).reshape(rows, columns)
 
 
 if __name__ == "__main__":

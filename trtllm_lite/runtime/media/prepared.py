@@ -6,7 +6,7 @@ from typing import Any
 
 from trtllm_lite.errors import LimitError
 from trtllm_lite.runtime.media.images import ImageLimits, Pixels, read_image
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, ImageText, Patches
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, ImageText, NewRows, Patches, empty_rows
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,21 @@ class PreparedImage:
     digest: bytes
 
 
-def prepare(source: Any, limits: ImageLimits, processor: ImageProcessor, is_alone: bool = True) -> PreparedImage:
+def prepare(
+    source: Any,
+    limits: ImageLimits,
+    processor: ImageProcessor,
+    is_alone: bool = True,
+    new_rows: NewRows = empty_rows,
+) -> PreparedImage:
     """Read an image, and process it, in this process; ``is_alone`` says that its prompt has no other images.
 
-    ``source`` is what ``read_image`` takes, whose errors this raises; also those of ``ImageProcessor.patches``.
+    ``source`` is what ``read_image`` takes, whose errors this raises; also those of ``ImageProcessor.patches``, which
+    is given ``new_rows``.
     """
     pixels = read_image(source, limits)
     try:
-        patches = processor.patches(pixels) if is_alone else processor.patches_among_others(pixels)
+        patches = processor.patches(pixels, is_alone, new_rows)
     except MemoryError as error:
         raise LimitError(
             f"the image of {pixels.shape[0]:,} × {pixels.shape[1]:,} pixels (height × width) cannot be processed: it "

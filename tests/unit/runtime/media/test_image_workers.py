@@ -122,7 +122,7 @@ def crashing(monkeypatch, tmp_path):
     """The worker is replaced by one that does something over images of this content, and is otherwise the same."""
 
     def make(name: str, action: str) -> None:
-        before = "    try:\n        return _written"
+        before = "    try:\n        image = prepare"
         text = image_workers._WORKER.read_text()
         assert before in text
         text = text.replace(before, f'    if content == b"{name}":\n        {action}\n{before}')
@@ -191,7 +191,7 @@ def test_an_image_that_needs_too_much_memory_is_refused(monkeypatch, workers):
 
 
 def test_an_image_whose_processing_needs_too_much_memory_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(image_workers, "_SPARE_BYTES", 1 << 26)
+    monkeypatch.setattr(image_workers, "_SPARE_BYTES", 1 << 25)
     monkeypatch.setattr(image_workers, "_BYTES_PER_PIXEL", 0)
     size = {"longest_edge": 4096}
     processor = read_processor(write_checkpoint(tmp_path, "smolvlm", size=size, max_image_size={"longest_edge": 512}))

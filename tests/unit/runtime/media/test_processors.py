@@ -82,7 +82,7 @@ def test_several_images_of_a_prompt_are_as_in_transformers(tmp_path: Path) -> No
         content = odd_image(seed)
         image = ImageOps.exif_transpose(Image.open(BytesIO(content)))
         expected = reference(name, image, {"image_mean": [0.48, 0.46, 0.4]}, is_alone=False)
-        found = processor.patches_among_others(read_image(content, LIMITS))
+        found = processor.patches(read_image(content, LIMITS), is_alone=False)
         assert_same(processor, found, expected, f"seed {seed}")
 
 
@@ -91,7 +91,7 @@ def test_other_processors_make_no_difference_of_several_images(name: str, tmp_pa
     processor = read_processor(write_checkpoint(tmp_path, name))
     assert not processor.differs_among_others
     image = read_image(odd_image(3), LIMITS)
-    np.testing.assert_array_equal(processor.patches_among_others(image).rows, processor.patches(image).rows)
+    np.testing.assert_array_equal(processor.patches(image, is_alone=False).rows, processor.patches(image).rows)
 
 
 def qwen(**changes: int) -> Qwen2VLProcessor:

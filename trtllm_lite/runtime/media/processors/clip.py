@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Tiles
 from trtllm_lite.runtime.media.processors.resizing import (
     Colour,
     centre_cropped,
@@ -31,10 +31,10 @@ class ClipProcessor(ImageProcessor):
     extra_tokens: int
     margin: Colour | None = None
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         tile = self._tile(image)
         num_patches = (tile.shape[0] // self.patch_size) * (tile.shape[1] // self.patch_size)
-        return patches_of([tile], self.patch_size, num_patches + self.extra_tokens)
+        return Tiles([tile], num_patches + self.extra_tokens)
 
     def _tile(self, image: Pixels) -> Pixels:
         if self.margin is not None:

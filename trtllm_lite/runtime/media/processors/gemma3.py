@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, ImageText, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, ImageText, Patches, Tiles
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BILINEAR, HALF, Checkpoint, Settings
 
@@ -59,12 +59,12 @@ class Gemma3Processor(ImageProcessor):
     tokens_per_tile: int
     pan_and_scan: PanAndScan | None
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         crops = [] if self.pan_and_scan is None else self.pan_and_scan.crops(image)
         tiles = [resized(part, self.height, self.width, self.resample) for part in [image, *crops]]
         is_wide = image.shape[1] >= image.shape[0]
         parts = Grid(min(1, len(crops)), len(crops)) if is_wide else Grid(len(crops), min(1, len(crops)))
-        return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles), parts)
+        return Tiles(tiles, self.tokens_per_tile * len(tiles), parts)
 
     def text(self, patches: Patches) -> ImageText:
         tile = f"\n\n<start_of_image>{self.image_token}<end_of_image>\n\n"

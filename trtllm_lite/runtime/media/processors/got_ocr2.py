@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import (
-    Grid,
-    ImageProcessor,
-    ImageText,
-    Patches,
-    parts_of,
-    patches_of,
-)
+from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, ImageText, Patches, Tiles, parts_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint
 
@@ -38,14 +31,14 @@ class GotOcr2Processor(ImageProcessor):
     resample: int
     tokens_per_tile: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         layout = self.layout(*image.shape[:2])
         whole = resized(image, self.height, self.width, self.resample)
         if layout == (1, 1):
-            return patches_of([whole], self.patch_size, self.tokens_per_tile)
+            return Tiles([whole], self.tokens_per_tile)
         large = resized(image, self.height * layout.rows, self.width * layout.columns, self.resample)
         parts, _ = parts_of(large, self.height, self.width)
-        return patches_of([*parts, whole], self.patch_size, self.tokens_per_tile * (len(parts) + 1), layout)
+        return Tiles([*parts, whole], self.tokens_per_tile * (len(parts) + 1), layout)
 
     def text(self, patches: Patches) -> ImageText:
         return ImageText(f"<img>{self.image_token}</img>", (patches.num_tokens,))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Patches, parts_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Tiles, parts_of
 from trtllm_lite.runtime.media.processors.resizing import centred, resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint, Settings, Size
 from trtllm_lite.runtime.media.processors.tower_tokens import STRATEGY, read_extra_tokens
@@ -27,7 +27,7 @@ class LlavaNextProcessor(ImageProcessor):
     layouts: tuple[Grid, ...]
     resample: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         height, width = image.shape[:2]
         layout = self.layout(height, width)
         whole = resized(image, self.side, self.side, self.resample)
@@ -36,7 +36,7 @@ class LlavaNextProcessor(ImageProcessor):
         parts, _ = parts_of(centred(fitted, *room), self.side, self.side)
         rows, columns = self._shrunk(self._joined(height, width, layout))
         num_tokens = (self.side // self.patch_size) ** 2 + rows * (columns + 1)
-        return patches_of([whole, *parts], self.patch_size, num_tokens, layout)
+        return Tiles([whole, *parts], num_tokens, layout)
 
     def layout(self, height: int, width: int) -> Grid:
         """The layout that keeps most pixels of an image and, among such, has the fewest others."""

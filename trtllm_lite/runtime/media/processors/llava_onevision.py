@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
 from trtllm_lite.runtime.media.processors.llava_next import LlavaNextProcessor, read_layouts
-from trtllm_lite.runtime.media.processors.processor import Grid, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import Grid, Tiles
 from trtllm_lite.runtime.media.processors.resizing import Colour, resized, squared
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint, Settings
 
@@ -29,9 +29,9 @@ class LlavaOnevisionProcessor(LlavaNextProcessor):
     max_tiles: int
     margin: Colour
 
-    def patches_among_others(self, image: Pixels) -> Patches:
+    def tiles_among_others(self, image: Pixels) -> Tiles:
         tile = resized(squared(image, self.margin), self.side, self.side, self.resample)
-        return patches_of([tile], self.patch_size, (self.side // self.patch_size) ** 2 + 1)
+        return Tiles([tile], (self.side // self.patch_size) ** 2 + 1)
 
     def _shrunk(self, joined: Grid) -> Grid:
         per_tile = self.side // self.patch_size

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, ImageText, Patches, grid_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, ImageText, Patches, Tiles, grid_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, Checkpoint, Size
 
@@ -29,10 +29,10 @@ class PixtralProcessor(ImageProcessor):
     merge_size: int
     resample: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         tile = resized(image, *self.resized_extents(*image.shape[:2]), self.resample)
         grid = grid_of(tile, self.patch_size)
-        return patches_of([tile], self.patch_size, grid.rows * grid.columns // self.merge_size**2)
+        return Tiles([tile], grid.rows * grid.columns // self.merge_size**2)
 
     def text(self, patches: Patches) -> ImageText:
         rows, columns = (side // self.merge_size for side in patches.grids[0])

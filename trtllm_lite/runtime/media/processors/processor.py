@@ -1,7 +1,7 @@
 """What all image processors have in common: the patches they make, and the constants that normalise pixels."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -22,6 +22,12 @@ class Grid(NamedTuple):
 
 
 UNCUT = Grid(0, 0)
+NewRows = Callable[[int, int], Rows]
+
+
+def empty_rows(rows: int, columns: int) -> Rows:
+    """An array whose contents are undefined: uint8 [rows, columns]."""
+    return np.empty((rows, columns), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,14 @@ class Patches:
 
     rows: Rows
     grids: tuple[Grid, ...]
+    num_tokens: int
+    parts: Grid = UNCUT
+
+
+class Tiles(NamedTuple):
+    """The tiles of an image before they are cut into patches, each uint8 [height, width, 3]; the rest as in Patches."""
+
+    tiles: Sequence[Pixels]
     num_tokens: int
     parts: Grid = UNCUT
 
@@ -82,18 +96,40 @@ class ImageProcessor(ABC):
     patch_size: int
 
     @abstractmethod
-    def patches(self, image: Pixels) -> Patches:
-        """The patches of an image, uint8 [height, width, 3].
+    def tiles(self, image: Pixels) -> Tiles:
+        """The tiles of an image, uint8 [height, width, 3], that is alone in its prompt.
 
         Raises ArgumentError or LimitError if the processor refuses the extents of the image.
         """
 
-    def patches_among_others(self, image: Pixels) -> Patches:
-        """The patches of one of several images of a prompt.
+    def tiles_among_others(self, image: Pixels) -> Tiles:
+        """The tiles of one of several images of a prompt. Raises the errors of ``tiles``."""
+        return self.tiles(image)
 
-        Raises ArgumentError or LimitError if the processor refuses the extents of the image.
+    @property
+    def group_side(self) -> int:
+        """The patches of so many rows and columns follow each other, before those of the next group."""
+        return 1
+
+    def patches(self, image: Pixels, is_alone: bool = True, new_rows: NewRows = empty_rows) -> Patches:
+        """The patches of an image, uint8 [height, width, 3]; ``is_alone`` says that its prompt has no other images.
+
+        ``new_rows`` makes the array that they are written to, of a number of rows and columns. Pixels at the margins
+        of a tile that make up no whole patch are left out. Raises the errors of ``tiles``.
         """
-        return self.patches(image)
+        tiles, num_tokens, parts = self.tiles(image) if is_alone else self.tiles_among_others(image)
+        grids = tuple(grid_of(tile, self.patch_size) for tile in tiles)
+        rows = new_rows(sum(grid.rows * grid.columns for grid in grids), 3 * self.patch_size**2)
+        begin = 0
+        for tile, grid in zip(tiles, grids, strict=True):
+            end = begin + grid.rows * grid.columns
+            self._cut(tile, rows[begin:end])
+            begin = end
+        return Patches(rows, grids, num_tokens, parts)
+
+    def _cut(self, tile: Pixels, rows: Rows) -> None:
+        """Write the patches of a tile to ``rows``."""
+        _core.cut_patches(tile, self.patch_size, self.group_side, rows)
 
     def text(self, patches: Patches) -> ImageText:
         """What replaces the placeholder of an image with these ``patches``."""
@@ -103,24 +139,6 @@ class ImageProcessor(ABC):
 def grid_of(tile: Pixels, patch_size: int) -> Grid:
     """The grid of whole patches in a tile: a convolution takes no others."""
     return Grid(tile.shape[0] // patch_size, tile.shape[1] // patch_size)
-
-
-def patches_of(
-    tiles: Sequence[Pixels], patch_size: int, num_tokens: int, parts: Grid = UNCUT, merge_size: int = 1
-) -> Patches:
-    """The patches of tiles, each in row-major order, the elements of a patch as [channel, row, column].
-
-    Tiles are uint8 [height, width, 3], whose extents are multiples of ``patch_size``, or are cut to such ones. Where
-    ``merge_size`` is more than 1, the patches of ``merge_size`` × ``merge_size`` follow each other.
-    """
-    grids = tuple(grid_of(tile, patch_size) for tile in tiles)
-    rows = np.empty((sum(grid.rows * grid.columns for grid in grids), 3 * patch_size**2), np.uint8)
-    begin = 0
-    for tile, grid in zip(tiles, grids, strict=True):
-        end = begin + grid.rows * grid.columns
-        _core.cut_patches(tile, patch_size, merge_size, rows[begin:end])
-        begin = end
-    return Patches(rows, grids, num_tokens, parts)
 
 
 def parts_of(image: Pixels, height: int, width: int) -> tuple[list[Pixels], Grid]:

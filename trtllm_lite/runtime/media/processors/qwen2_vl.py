@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, grid_of, patches_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Tiles, grid_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, CLIP_MEAN, CLIP_STD, MAX_PIXELS, Checkpoint
 
@@ -32,12 +32,16 @@ class Qwen2VLProcessor(ImageProcessor):
     max_pixels: int
     resample: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         height, width = self.resized_extents(*image.shape[:2])
         tile = resized(image, height, width, self.resample)
         grid = grid_of(tile, self.patch_size)
         num_tokens = grid.rows * grid.columns // self.merge_size**2
-        return patches_of([tile], self.patch_size, num_tokens, merge_size=self.merge_size)
+        return Tiles([tile], num_tokens)
+
+    @property
+    def group_side(self) -> int:
+        return self.merge_size
 
     def resized_extents(self, height: int, width: int) -> tuple[int, int]:
         """The height and width that an image of ``height`` × ``width`` is resized to.

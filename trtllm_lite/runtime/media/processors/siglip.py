@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, patches_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Tiles
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BICUBIC, HALF, Checkpoint
 from trtllm_lite.runtime.media.processors.tower_tokens import read_extra_tokens
@@ -20,10 +20,10 @@ class SiglipProcessor(ImageProcessor):
     resample: int
     extra_tokens: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         tile = resized(image, self.height, self.width, self.resample)
         num_patches = (self.height // self.patch_size) * (self.width // self.patch_size)
-        return patches_of([tile], self.patch_size, num_patches + self.extra_tokens)
+        return Tiles([tile], num_patches + self.extra_tokens)
 
 
 def read(checkpoint: Checkpoint) -> SiglipProcessor:

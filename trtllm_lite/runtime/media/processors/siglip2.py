@@ -4,10 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Patches, grid_of
+from trtllm_lite.runtime.media.processors.processor import ImageProcessor, Rows, Tiles, grid_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import BILINEAR, HALF, Checkpoint
 
@@ -28,12 +26,15 @@ class Siglip2Processor(ImageProcessor):
     max_num_patches: int
     resample: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         tile = resized(image, *self.resized_extents(*image.shape[:2]), self.resample)
+        grid = grid_of(tile, self.patch_size)
+        return Tiles([tile], grid.rows * grid.columns)
+
+    def _cut(self, tile: Pixels, rows: Rows) -> None:
         grid, side = grid_of(tile, self.patch_size), self.patch_size
         cells = tile.reshape(grid.rows, side, grid.columns, side, 3).transpose(0, 2, 1, 3, 4)
-        num_patches = grid.rows * grid.columns
-        return Patches(np.ascontiguousarray(cells.reshape(num_patches, -1)), (grid,), num_patches)
+        rows.reshape(cells.shape)[:] = cells
 
     def resized_extents(self, height: int, width: int) -> tuple[int, int]:
         """The height and width that an image of ``height`` × ``width`` is resized to.

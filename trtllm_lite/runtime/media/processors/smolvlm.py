@@ -4,14 +4,7 @@ import math
 from dataclasses import dataclass
 
 from trtllm_lite.runtime.media.images import Pixels
-from trtllm_lite.runtime.media.processors.processor import (
-    UNCUT,
-    ImageProcessor,
-    ImageText,
-    Patches,
-    parts_of,
-    patches_of,
-)
+from trtllm_lite.runtime.media.processors.processor import UNCUT, ImageProcessor, ImageText, Patches, Tiles, parts_of
 from trtllm_lite.runtime.media.processors.resizing import resized
 from trtllm_lite.runtime.media.processors.settings import HALF, LANCZOS, Checkpoint
 
@@ -33,7 +26,7 @@ class SmolVlmProcessor(ImageProcessor):
     resample: int
     tokens_per_tile: int
 
-    def patches(self, image: Pixels) -> Patches:
+    def tiles(self, image: Pixels) -> Tiles:
         image = resized(image, *self.resized_extents(*image.shape[:2]), self.resample)
         parts: list[Pixels] = []
         layout = UNCUT
@@ -42,7 +35,7 @@ class SmolVlmProcessor(ImageProcessor):
             if max(image.shape[:2]) > self.tile_size:
                 parts, layout = parts_of(image, self.tile_size, self.tile_size)
         tiles = [*parts, resized(image, self.tile_size, self.tile_size, self.resample)]
-        return patches_of(tiles, self.patch_size, self.tokens_per_tile * len(tiles), layout)
+        return Tiles(tiles, self.tokens_per_tile * len(tiles), layout)
 
     def text(self, patches: Patches) -> ImageText:
         mark, layout = "<fake_token_around_image>", patches.parts
