@@ -68,7 +68,7 @@ OWN_SHAPES: dict[str, dict[str, Any]] = {
     **{family: {"moe_intermediate_size": 48} for family in ("glm4_moe", "solar_open", "afmoe", "hy_v3", "mellum")},
     "cohere2_moe": {"intermediate_size": 48, "prefix_dense_intermediate_size": 80},
     "glm4_moe_lite": {**_LATENTS, "q_lora_rank": 24},
-    "gemma3n": {"hidden_size_per_layer_input": 16, "laurel_rank": 8},
+    "gemma3n": {"hidden_size_per_layer_input": 16, "laurel_rank": 8, "vocab_size_per_layer_input": VOCAB_SIZE},
     "gemma4": {"global_head_dim": 32, "hidden_size_per_layer_input": 16},
     "gemma4_unified": {"global_head_dim": 32},
     "youtu": {
