@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import SmolVLMForConditionalGeneration
 
 from tests.tolerances import TOLERANCES, assert_close
-from tests.vision_models import save_smolvlm
+from tests.vision_models import save_llava, save_smolvlm
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -61,6 +61,11 @@ def pixels_of(llm: LLM, images: list[np.ndarray]) -> torch.Tensor:
     tiles = [llm.vision.encoder.processor.patches(image) for image in images]
     rows = np.concatenate([tile.rows for tile in tiles])
     squares = rows.reshape(-1, 8, 8, 3, 4, 4).transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, 32, 32)
+    return normalised(squares)
+
+
+def normalised(squares: np.ndarray) -> torch.Tensor:
+    """Bytes [tiles, 3, height, width] as pixels of the processors here."""
     mean, std = torch.tensor([0.4, 0.5, 0.6])[:, None, None], torch.tensor([0.3, 0.25, 0.5])[:, None, None]
     return (torch.from_numpy(squares).float() / 255 - mean) / std
 
@@ -192,3 +197,51 @@ def test_engines_are_replaced_whole(checkpoint: Path, tmp_path: Path) -> None:
     for _ in range(2):
         build_engine(checkpoint, tmp_path / "engine", max_seq_len=64)
     assert (tmp_path / "engine" / "vision_tower" / "rank0.engine").is_file()
+
+
+def test_heads_are_padded(tmp_path: Path) -> None:
+    """Heads of 18 elements become heads of 32."""
+    model = save_smolvlm(tmp_path / "model", hidden_size=36, num_attention_heads=2)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_seq_len=256)
+    with LLM(tmp_path / "engine") as llm:
+        assert llm.vision is not None
+        image = picture(20, 70)
+        (rows,) = llm.vision.encoder.encode([llm.vision.encoder.processor.patches(image)])
+        pixels = pixels_of(llm, [image])
+    with torch.no_grad():
+        mask = torch.ones(len(pixels), 8, 8, dtype=torch.bool)
+        seen = model.model.vision_model(pixel_values=pixels, patch_attention_mask=mask)
+        expected = model.model.connector(seen.last_hidden_state).reshape(rows.shape).numpy()
+    assert_close(rows, expected, "float32", "rows of an image", TOLERANCES)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"vision_feature_layer": -1, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False}],
+    ids=["default", "full"],
+)
+def test_llava(config: dict[str, Any], tmp_path: Path) -> None:
+    """CLIP's class token is left out, or, with all of the tower's output, the first row of an image."""
+    model = save_llava(tmp_path / "model", **config)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_seq_len=256, max_batch_size=2)
+    images = [picture(*size) for size in ((20, 70), (64, 40))]
+    with LLM(tmp_path / "engine") as llm:
+        assert llm.vision is not None
+        prompt = {"prompt": "see <image> and <image>, too", "multi_modal_data": {"image": images}}
+        output = llm.generate(prompt, GREEDY)
+        patches = [llm.vision.encoder.processor.patches(image) for image in images]
+    rows = np.concatenate([one.rows for one in patches])
+    squares = rows.reshape(-1, 4, 4, 3, 8, 8).transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, 32, 32)
+    ids = torch.tensor(output.prompt_token_ids)[None]
+    with torch.no_grad():
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=normalised(squares),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=-1,
+        )
+    assert list(output.outputs[0].token_ids) == expected[0, ids.shape[1] :].tolist()

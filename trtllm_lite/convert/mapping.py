@@ -211,7 +211,8 @@ def map_tower(source: Source, dtype: str, dequantize: bool) -> MappedTower | Non
         )
     assert source.whole is not None
     mapped = MappedModel(part, family.name, family, model, network, dtype, part.quantization)
-    return MappedTower(mapped, part.image_settings().to_json(source.whole.config))
+    assert isinstance(model, VisionTower)
+    return MappedTower(mapped, part.image_settings().to_json(source.whole.config, model.class_tokens))
 
 
 def _hint(source: Source, mismatch: Mismatch) -> str:

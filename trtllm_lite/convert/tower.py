@@ -21,7 +21,7 @@ class Tower:
 
     ``beside`` are the class names of whole models. The config that ``family`` reads has the keys of ``vision_config``,
     those of the whole config among ``keys``, NORMALIZATION, which is a :class:`Normalization`, and TEXT_SIZE, the
-    hidden size of the decoder.
+    hidden size of the decoder. Names of tensors are those of the whole model, without ``model.``.
     """
 
     family: Family
@@ -60,9 +60,14 @@ def tower_of(source: Source) -> tuple[Tower, Source] | None:
     around = {key: whole.config[key] for key in found.keys if key in whole.config}
     own = {NORMALIZATION: settings.normalization, TEXT_SIZE: source.config.get("hidden_size")}
     config = {**vision, **around, **own, "architectures": [found.family.name]}
-    tensors = {name: name for name in whole.tensors if VISION_TENSORS.fullmatch(name)}
+    tensors = {_own_name(name): name for name in whole.tensors if VISION_TENSORS.fullmatch(name)}
     part = replace(whole, config=config, generation={}, tokenizer=None, tokenizer_config={})
     return found, part.renamed(tensors)
+
+
+def _own_name(name: str) -> str:
+    """The name without what only some releases of transformers write."""
+    return name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.", 1)
 
 
 def normalization_of(value: object) -> Normalization:

@@ -20,7 +20,8 @@ class EncoderAttention:
 
     ``rope`` rotates queries and keys. With a ``window`` queries see keys up to ``window`` tokens before and after them,
     else all keys. ``distance_bias`` [heads, 2 * D + 1] is added by the distance of query and key (see
-    :meth:`EncoderContext.distance_bias`); there is a window or a bias, not both.
+    :meth:`EncoderContext.distance_bias`); there is a window or a bias, not both. Of the elements of heads that are
+    padded with zeros, ``used`` count for the scale.
     """
 
     query: Linear
@@ -31,6 +32,7 @@ class EncoderAttention:
     rope: Rope | None = None
     window: int = 0
     distance_bias: WeightExpression | None = None
+    used: int | None = None
 
     def __call__(self, context: EncoderContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
@@ -42,7 +44,7 @@ class EncoderAttention:
         if self.rope is not None:
             query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
             key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
-        attributes = {"is_causal": 0, "scale": heads.head_dim**-0.5}
+        attributes = {"is_causal": 0, "scale": (self.used or heads.head_dim) ** -0.5}
         inputs = [query, key, value, self._mask(context), None, None, context.seq_lens]
         return self.output(graph, merge_heads(graph, graph.op("Attention", inputs, "attention", attributes)), "o_proj")
 

@@ -76,6 +76,18 @@ class SquaredRelu:
         return context.graph.op("Mul", [context.graph.op("Relu", [x], "relu"), x], "relu.squared")
 
 
+@dataclass(frozen=True)
+class QuickGelu:
+    """x * sigmoid(1.702 x) (arXiv 1606.08415, section 2); nodes have one reader each, so that all become one kernel."""
+
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
+        """Apply the function to every element."""
+        graph = context.graph
+        factor = graph.constant("quick_gelu.factor", np.array(SWIGLU_ALPHA, np.float32))
+        gate = graph.op("Sigmoid", [graph.op("Mul", [x, factor], "quick_gelu.scaled")], "quick_gelu.gate")
+        return graph.op("Mul", [x, gate], "quick_gelu")
+
+
 class Function(Protocol):
     """An elementwise function of activations."""
 

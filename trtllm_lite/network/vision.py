@@ -3,8 +3,8 @@
 An image, or a tile of it, is a sequence of patches, every one of which attends to all others. The inputs are those of
 an encoder (network/encoder_context.py) and ``patches`` uint8 [batch, seq, bytes], rows that take the place of tokens:
 ``input_ids`` is below 0 where there is one; elsewhere it is 0, which stands for the class token, if the tower has one,
-and for padding behind ``seq_lens``. The output is ``image_features`` float32 [batch, image_seq, size], where every
-``merged`` rows of the last layer, one after the other, have become one.
+and for padding behind ``seq_lens``. The output is ``image_features`` float32 [batch, image_seq, size], where as
+many rows of the last layer, one after the other, have become one as the projector reads at once.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,9 @@ class PatchEmbedding:
 
 @dataclass(frozen=True)
 class Projector:
-    """output(activation(inner(norm(x)))): from ``merged`` rows of a tower, concatenated, to a row of a decoder.
+    """output(activation(inner(norm(x)))): from some rows of a tower, concatenated, to a row of a decoder.
+
+    How many rows become one is what their features say.
 
     ``norm``, ``inner`` and ``activation`` may be absent. ``row_norm`` comes before rows are merged.
     """
@@ -72,16 +74,15 @@ class Projector:
     norm: Norm | None = None
     row_norm: Norm | None = None
 
-    def __call__(self, context: "TowerContext", hidden: ir.Value, merged: int) -> ir.Value:
-        """Map [batch, seq, hidden] to [batch, image_seq, size]."""
+    def __call__(self, context: "TowerContext", hidden: ir.Value) -> ir.Value:
+        """Map [batch, seq, hidden] to [batch, image_seq, size]; rows may merge one by one, and so stay as they are."""
         graph = context.graph
         if self.row_norm is not None:
             hidden = self.row_norm(graph, hidden, "row_norm")
-        if merged > 1:
-            width = _features(self.inner or self.output)[1]
-            shape = graph.constant("merged.shape", np.array([0, -1, width]))
-            hidden = graph.op("Reshape", [hidden, shape], "merged")
-            hidden.type, hidden.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(("batch", "image_seq", width))
+        width = _features(self.inner or self.output)[1]
+        shape = graph.constant("merged.shape", np.array([0, -1, width]))
+        hidden = graph.op("Reshape", [hidden, shape], "merged")
+        hidden.type, hidden.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(("batch", "image_seq", width))
         if self.norm is not None:
             hidden = self.norm(graph, hidden, "norm")
         if self.inner is not None:
@@ -93,13 +94,16 @@ class Projector:
 
 @dataclass(frozen=True)
 class VisionTower:
-    """A vision tower and the projector behind it; ``sizes.max_position_embeddings`` is the longest sequence."""
+    """A vision tower and the projector behind it; ``sizes.max_position_embeddings`` is the longest sequence.
+
+    ``class_tokens`` come before the patches of each image, and a row for each of them before its rows.
+    """
 
     sizes: Sizes
     embedding: PatchEmbedding
     layers: tuple[PreNormLayer, ...]
     projector: Projector
-    merged: int = 1
+    class_tokens: int = 0
     first_norm: Norm | None = None
     final_norm: Norm | None = None
 
@@ -125,7 +129,7 @@ def build_tower(tower: VisionTower, dtype: ir.DataType, blocks: Mapping[str, Blo
     if tower.final_norm is not None:
         hidden = tower.final_norm(graph, hidden, "final_norm")
     with graph.scope("projector"):
-        features = tower.projector(context, hidden, tower.merged)
+        features = tower.projector(context, hidden)
     features.name, features.type = IMAGE_FEATURES, ir.TensorType(ir.DataType.FLOAT)
     features.shape = ir.Shape(("batch", "image_seq", _features(tower.projector.output)[0]))
     finished = ir.Graph(

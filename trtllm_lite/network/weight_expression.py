@@ -216,6 +216,18 @@ class Columns(OfOne):
 
 
 @dataclass(frozen=True)
+class AsRow(OfOne):
+    """A vector as the only row of a matrix."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (1, *self.operand.shape)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[None]
+
+
+@dataclass(frozen=True)
 class ReorderedRows(OfOne):
     """The rows with these numbers."""
 

@@ -24,13 +24,20 @@ FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM", "IQuestCoderForCausalLM"),
     multimodal=Multimodal(
-        architectures=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+        architectures=(
+            *("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+            "LlavaForConditionalGeneration",
+        ),
         # Source: configuration_llama.py of transformers, LlamaConfig
         defaults={
             **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
             **{"num_attention_heads": 32, "max_position_embeddings": 2048},
         },
-        other_keys=("vision_config", "image_token_id", "scale_factor"),
+        other_keys=(
+            *("vision_config", "image_token_id", "image_token_index", "scale_factor", "image_seq_length"),
+            *("projector_hidden_act", "vision_feature_select_strategy", "vision_feature_layer"),
+            "multimodal_projector_bias",
+        ),
     ),
     read_model=read_model,
     gguf=Gguf("llama", interleaved_rope=True, optional_bias=True, also=("internlm2",)),

@@ -25,9 +25,10 @@ class ImageSettings:
     processor: Mapping[str, Any]
     normalization: Normalization
 
-    def to_json(self, config: Mapping[str, Any]) -> str:
-        """The file for the runtime: the processor's settings, and the model's ``config``."""
-        return json.dumps({"image_processor": self.processor, "model": config}, indent=2, sort_keys=True) + "\n"
+    def to_json(self, config: Mapping[str, Any], class_tokens: int) -> str:
+        """The file for the runtime: the processor's settings, the model's ``config``, and the tower's class tokens."""
+        content = {"image_processor": self.processor, "model": config, "class_tokens": class_tokens}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def read_image_settings(directory: Path) -> ImageSettings:

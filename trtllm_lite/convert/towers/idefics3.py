@@ -6,7 +6,7 @@ from trtllm_lite.convert.parts.siglip import SiglipParts, siglip_names
 from trtllm_lite.convert.tower import Tower
 from trtllm_lite.network.vision import Projector, VisionTower
 
-NAMES = {**siglip_names("model.vision_model."), "projection": "model.connector.modality_projection.proj"}
+NAMES = {**siglip_names("vision_model."), "projection": "connector.modality_projection.proj"}
 
 
 def read_tower(config: ConfigFields) -> VisionTower:
@@ -24,7 +24,6 @@ def read_tower(config: ConfigFields) -> VisionTower:
         embedding=parts.embedding(config, square),
         layers=parts.tower_layers(),
         projector=Projector(output),
-        merged=square**2,
         final_norm=parts.norm(parts.tensors, "final_norm", hidden),
     )
 

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from trtllm_lite.common.vocabulary import IMAGE_PROCESSOR_FILE, VISION_TOWER
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.errors import EngineError, LimitError, shown
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.media.order import block_order
 from trtllm_lite.runtime.media.processors.processor import Grid, ImageProcessor, Patches
 from trtllm_lite.runtime.media.processors.read import read_processor_file
+from trtllm_lite.runtime.media.processors.settings import read_json
 from trtllm_lite.runtime.session.device import available_memory, make_executor, open_gpus
 from trtllm_lite.runtime.session.embedder import EmbedderLimits, encoder_loop
 from trtllm_lite.runtime.session.embedding_handle import EmbeddingHandle
@@ -30,12 +32,14 @@ from trtllm_lite.runtime.session.stats import LatencyLog, Stats, make_stats
 class ImageEncoder(LoadedModel):
     """Takes images for a vision tower, from any thread, and encodes them together.
 
-    ``pump`` delivers what a ``_core.EncoderLoop`` does; each tile of an image is an item of its own, computed whole.
+    ``pump`` delivers what a ``_core.EncoderLoop`` does; each tile of an image is an item of its own, computed whole,
+    with ``class_tokens`` before its patches.
     """
 
     limits: EmbedderLimits
     pump: EmbeddingPump
     processor: ImageProcessor
+    class_tokens: int = 0
 
     @property
     def closing(self) -> tuple[Callable[[], None], ...]:
@@ -56,23 +60,46 @@ class ImageEncoder(LoadedModel):
         """The number of elements of a row."""
         return self.manifest.module.outputs[0].size
 
+    def encode(self, images: Sequence[Patches]) -> list[NDArray[np.float32]]:
+        """The rows of each image, float32[num_tokens, size]: those of a tile without those of class tokens.
+
+        Raises the errors of :meth:`submit`, and of ``EmbeddingHandle.result``.
+        """
+        rows, encoded = self.submit(images).result(), []
+        for image in images:
+            kept = image.num_tokens // len(image.grids)
+            tiles = []
+            for grid in image.grids:
+                count = self._num_rows(grid.rows * grid.columns)
+                tiles.append(rows[count - kept : count])
+                rows = rows[count:]
+            encoded.append(np.concatenate(tiles))
+        return encoded
+
+    def _num_rows(self, num_patches: int) -> int:
+        """The rows of a tile of so many patches, with those of class tokens."""
+        return (num_patches + self.class_tokens) // self.manifest.module.tokens_per_row
+
     def submit(self, images: Sequence[Patches], *, priority: int = 0, timeout: float | None = None) -> EmbeddingHandle:
-        """Queue images; returns at once. The handle's result is float32[rows, size]: the rows of all images in turn.
+        """Queue images; returns at once.
+
+        The handle's result is float32[rows, size]: the rows of all images in turn, before those of each tile the rows
+        of its class tokens.
 
         Raises LimitError for an image of which a tile has more patches than a step, OverloadedError if too many images
         are outstanding, EngineError if the encoder is broken.
         """
-        per_row = self.manifest.module.tokens_per_row
-        tiles = [tile for image in images for tile in _tiles(image, math.isqrt(per_row))]
+        first = self.class_tokens
+        block = math.isqrt(self.manifest.module.tokens_per_row)
+        tiles = [tile for image in images for tile in _tiles(image, block)]
         for tile in tiles:
-            self._check_length(len(tile))
-        counts = np.array([len(tile) // per_row for tile in tiles], np.int64)
+            self._check_length(first + len(tile))
+        counts = np.array([self._num_rows(len(tile)) for tile in tiles], np.int64)
         handle = EmbeddingHandle(counts, timeout, self.cancel, None, "image")
-        from trtllm_lite.runtime.core import core
-
-        native = core()
-        rows = [native.PromptRows(np.arange(len(tile), dtype=np.int32), tile, bytes(16 * len(tile))) for tile in tiles]
-        tokens = [np.zeros(len(tile), np.int32) for tile in tiles]
+        make, no_digest = core().PromptRows, bytes(16)
+        places = [np.arange(first, first + len(tile), dtype=np.int32) for tile in tiles]
+        rows = [make(place, tile, no_digest * len(tile)) for place, tile in zip(places, tiles, strict=True)]
+        tokens = [np.zeros(first + len(tile), np.int32) for tile in tiles]
         self.pump.submit(handle, tokens, self.pump.new_flow(), priority, timeout, rows)
         return handle
 
@@ -117,7 +144,16 @@ def open_image_encoder(native: Any, engine_dir: Path, options: RunnerOptions) ->
     where: dict[str, Any] = {"num_threads": options.num_threads or 0, "device_ids": options.device_ids}
     executor = make_executor(native, ranks, manifest, **where, num_blocks=0)
     pump = EmbeddingPump(encoder_loop(native, executor, limits), manifest.module.tokens_per_row)
-    processor = read_processor_file(directory / IMAGE_PROCESSOR_FILE)
+    path = directory / IMAGE_PROCESSOR_FILE
+    class_tokens = read_json(path).get("class_tokens")
+    if class_tokens not in (0, 1) or isinstance(class_tokens, bool):
+        raise EngineError(f"class_tokens of {path} is {shown(class_tokens)}, expected 0 or 1: build the engine again")
     return ImageEncoder(
-        manifest=manifest, limits=limits, executor=executor, pump=pump, tokenizer=None, processor=processor
+        manifest=manifest,
+        limits=limits,
+        executor=executor,
+        pump=pump,
+        tokenizer=None,
+        processor=read_processor_file(path),
+        class_tokens=class_tokens,
     )

@@ -121,9 +121,7 @@ class ImagePrompts:
         known = {key: rows for key in keys if (rows := self.cache.get(key)) is not None}
         missing = {key: image for key, image in zip(keys, images, strict=True) if key not in known}
         if missing:
-            rows = self.encoder.submit([image.patches for image in missing.values()]).result()
-            ends = np.cumsum([image.patches.num_tokens for image in missing.values()])
-            known |= zip(missing, np.split(rows, ends[:-1]), strict=True)
+            known |= zip(missing, self.encoder.encode([image.patches for image in missing.values()]), strict=True)
             for key in missing:
                 self.cache.put(key, known[key])
         numbers = ((key, row) for key in keys for row in range(len(known[key])))
