@@ -11,10 +11,23 @@ namespace {
 
 constexpr int kInputs = 5, kOutputs = 4, kModalities = 4;
 
-float dot(const float* a, const float* b, std::int64_t size) {
+// The first stream, which may be the sum of two rows.
+struct First {
+  const float* x;
+  const float* residual;  // null: zeros
+
+  Vec load(std::int64_t i, std::int64_t count) const {
+    const Vec value = load_first(x + i, count);
+    return residual == nullptr ? value : value + load_first(residual + i, count);
+  }
+};
+
+template <typename Other>
+float dot(const First& first, std::int64_t size, const Other& other) {
   Vec sum = zero();
   for (std::int64_t i = 0; i < size; i += kLanes) {
-    sum = fma(load_first(a + i, size - i), load_first(b + i, size - i), sum);
+    const Vec value = first.load(i, size - i);
+    sum = fma(value, other(i, value), sum);
   }
   return reduce_add(sum);
 }
@@ -24,10 +37,15 @@ struct Factors {
   float of[kOutputs][kInputs];
 };
 
-Factors factors_of(const float* x, const float* router, const float* weights, std::int64_t hidden, float epsilon) {
-  const float inverse = 1.0f / sqrtf(dot(x, x, hidden) / static_cast<float>(hidden) + epsilon);
+Factors factors_of(const First& x, const float* router, const float* weights, std::int64_t hidden, float epsilon) {
+  const float squares = dot(x, hidden, [](std::int64_t, Vec value) { return value; });
+  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(hidden) + epsilon);
   float modalities[kModalities];
-  for (int k = 0; k < kModalities; ++k) modalities[k] = tanhf(dot(x, router + k * hidden, hidden) * inverse);
+  for (int k = 0; k < kModalities; ++k) {
+    const float* row = router + k * hidden;
+    modalities[k] =
+        tanhf(dot(x, hidden, [=](std::int64_t i, Vec) { return load_first(row + i, hidden - i); }) * inverse);
+  }
   Factors factors;
   for (int j = 0; j < kOutputs; ++j) {
     for (int i = 0; i < kInputs; ++i) {
@@ -48,19 +66,29 @@ void mix_streams(const KernelArgs& args) {
   const auto* weights = args.inputs[mix_streams::kWeights].as<const float>();
   const std::int64_t rows = first.shape[0], hidden = first.shape[1];
   const auto epsilon = static_cast<float>(mix_streams::attributes_of(args).epsilon);
+  const auto* residual = args.inputs[mix_streams::kResidual].as<const float>();
+  const auto* scale = args.inputs[mix_streams::kScale].as<const float>();
+  auto* scaled = args.outputs[mix_streams::kScaled].as<float>();
   const int inputs = args.inputs[mix_streams::kX4].data == nullptr ? kInputs - 1 : kInputs;
   for_each_row(args.pool, rows, (kInputs + kOutputs) * hidden, [&](std::int64_t row) {
+    const std::int64_t at = row * hidden;
     const float* x[kInputs];
-    for (int i = 0; i < inputs; ++i) x[i] = args.inputs[mix_streams::kX0 + i].as<const float>() + row * hidden;
-    const Factors factors = factors_of(x[0], router, weights, hidden, epsilon);
-    for (int j = 0; j < kOutputs; ++j) {
-      float* y = args.outputs[mix_streams::kY0 + j].as<float>() + row * hidden;
-      for (std::int64_t n = 0; n < hidden; n += kLanes) {
+    float* y[kOutputs];
+    for (int i = 0; i < inputs; ++i) x[i] = args.inputs[mix_streams::kX0 + i].as<const float>() + at;
+    for (int j = 0; j < kOutputs; ++j) y[j] = args.outputs[mix_streams::kY0 + j].as<float>() + at;
+    const First first = {x[0], residual == nullptr ? nullptr : residual + at};
+    const Factors factors = factors_of(first, router, weights, hidden, epsilon);
+    for (std::int64_t n = 0; n < hidden; n += kLanes) {
+      const std::int64_t count = hidden - n;
+      Vec streams[kInputs] = {first.load(n, count)};
+      for (int i = 1; i < inputs; ++i) streams[i] = load_first(x[i] + n, count);
+      for (int j = 0; j < kOutputs; ++j) {
         Vec sum = zero();
-        for (int i = 0; i < inputs; ++i) {
-          sum = fma(broadcast(factors.of[j][i]), load_first(x[i] + n, hidden - n), sum);
+        for (int i = 0; i < inputs; ++i) sum = fma(broadcast(factors.of[j][i]), streams[i], sum);
+        store_first(y[j] + n, sum, count);
+        if (j == 0 && scaled != nullptr) {
+          store_first(scaled + at + n, scale == nullptr ? sum : sum * load_first(scale + n, count), count);
         }
-        store_first(y + n, sum, hidden - n);
       }
     }
   });

@@ -7,15 +7,17 @@ import numpy as np
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
-    """``(x0 .. x4 [rows, hidden], router [4, hidden], weights [5, 4, 5]) -> (y0 .. y3 [rows, hidden])``.
+    """``(x0 .. x4 [rows, hidden], router [4, hidden], weights [5, 4, 5], residual, scale) -> (y0 .. y3, scaled)``.
 
-    ``x4`` may be None.
+    ``x4``, ``residual`` [rows, hidden] and ``scale`` [hidden] may be None.
     """
-    *streams, router, weights = inputs
-    first = streams[0].astype(np.float64)
-    length = np.sqrt(np.mean(first**2, axis=1, keepdims=True) + attributes["epsilon"])
-    modalities = np.tanh((first / length) @ router.astype(np.float64).T)
+    *streams, router, weights, residual, scale = inputs
+    wide = [stream.astype(np.float64) for stream in streams if stream is not None]
+    if residual is not None:
+        wide[0] = wide[0] + residual
+    length = np.sqrt(np.mean(wide[0] ** 2, axis=1, keepdims=True) + attributes["epsilon"])
+    modalities = np.tanh((wide[0] / length) @ router.astype(np.float64).T)
     factors = weights[0] + np.einsum("rk,kji->rji", modalities, weights[1:].astype(np.float64))
-    given = [stream for stream in streams if stream is not None]
-    mixes = np.einsum("rji,irh->jrh", factors[:, :, : len(given)], np.stack(given).astype(np.float64))
-    return tuple(mix.astype(np.float32) for mix in mixes)
+    mixes = np.einsum("rji,irh->jrh", factors[:, :, : len(wide)], np.stack(wide))
+    scaled = mixes[0] if scale is None else mixes[0] * scale
+    return (*(mix.astype(np.float32) for mix in mixes), scaled.astype(np.float32))

@@ -82,24 +82,36 @@ def check_head_layer_norm(
     assert torch.equal(y[:, heads * head_dim :], x[:, heads * head_dim :])
 
 
-def check_mix_streams(rows: int, hidden: int, threads: int, inputs: int, dtype: torch.dtype, machine: Machine) -> None:
-    """Check random rows of ``inputs`` streams, the first of which is much longer than the others."""
+def check_mix_streams(
+    rows: int, hidden: int, threads: int, inputs: int, dtype: torch.dtype, machine: Machine, *, whole: bool = True
+) -> None:
+    """Check random rows of ``inputs`` streams, the first of which is much longer than the others.
+
+    With ``whole`` the first is a sum of two rows, and the first mix is also wanted times a vector.
+    """
     device = machine.device
     x = torch.randn(inputs, rows, hidden, device=device)
     x[0] *= 20
-    streams = list(x.to(dtype))
-    router = torch.randn(4, hidden, device=device) / hidden**0.5
+    streams, residual = list(x.to(dtype)), torch.randn(rows, hidden, device=device).to(dtype)
+    router, scale = torch.randn(4, hidden, device=device) / hidden**0.5, torch.randn(hidden, device=device)
     weights = torch.randn(5, 4, 5, device=device)
-    mixes = [torch.full((rows, hidden), POISON, device=device, dtype=dtype) for _ in range(4)]
+    mixes = [torch.full((rows, hidden), POISON, device=device, dtype=dtype) for _ in range(5)]
     defines: dict[str, int | str] = {"TL_HIDDEN": hidden, "TL_INPUTS": inputs, "TL_THREADS": threads}
-    kernel = machine.kernel("mix_streams/cuda.cuh", "mix_streams", threads, 0, defines | {"TL_FP16": dtype_flag(dtype)})
-    kernel(*mixes, *streams, *[None] * (5 - inputs), router, weights, _EPSILON, grid=rows)
-    normed = torch.nn.functional.rms_norm(streams[0].double(), (hidden,), None, _EPSILON)
+    defines |= {"TL_RESIDUAL": int(whole), "TL_SCALED": int(whole), "TL_FP16": dtype_flag(dtype)}
+    kernel = machine.kernel("mix_streams/cuda.cuh", "mix_streams", threads, 0, defines)
+    given = [*streams, *[None] * (5 - inputs), residual if whole else None]
+    kernel(*mixes, *given, router, weights, scale if whole else None, _EPSILON, grid=rows)
+    wide = torch.stack(streams).double()
+    if whole:
+        wide[0] += residual.double()
+    normed = torch.nn.functional.rms_norm(wide[0], (hidden,), None, _EPSILON)
     modalities = torch.tanh(normed @ router.double().T)
     factors = weights[0].double() + torch.einsum("rk,kji->rji", modalities, weights[1:].double())
-    expected = torch.einsum("rji,irh->jrh", factors[:, :, :inputs], torch.stack(streams).double())
-    for mix, of_stream in zip(mixes, expected, strict=True):
+    expected = torch.einsum("rji,irh->jrh", factors[:, :, :inputs], wide)
+    for mix, of_stream in zip(mixes, expected, strict=False):
         assert_close(mix, of_stream)
+    if whole:
+        assert_close(mixes[4], expected[0] * scale.double())
 
 
 def check_rescale_rows(rows: int, features: int, threads: int, dtype: torch.dtype, machine: Machine) -> None:

@@ -76,6 +76,7 @@ def test_merge_rows(rows: int, merged: int, features: int) -> None:
 @pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (1032, 64), (2048, 256)])
 def test_streams(rows: int, hidden: int, threads: int, dtype: torch.dtype) -> None:
     check_mix_streams(rows, hidden, threads, 5, dtype, GPU)
+    check_mix_streams(rows, hidden, threads, 4, dtype, GPU, whole=False)
     check_rescale_rows(rows, hidden, threads, dtype, GPU)
 
 

@@ -116,7 +116,7 @@ def test_row_operators(isa: str) -> None:
     run_guarded("HeadLayerNorm", [x, x[:2, :7].copy()], {"epsilon": 1e-5}, "row_major", isa)
     mixing = [np.ones((4, 21), np.float32), np.ones((5, 4, 5), np.float32)]
     run_guarded("MixStreams", [x, x, x, x, None, *mixing], {"epsilon": 1e-5}, "row_major", isa)
-    run_guarded("MixStreams", [x, x, x, x, x, *mixing], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("MixStreams", [x, x, x, x, x, *mixing, x, x[0]], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("RescaleRows", [x, x], {"least": 1e-5}, "row_major", isa)
     run_guarded("CutRows", [x], {"factor": 1.5}, "row_major", isa)
     run_guarded("LayerNorm", [x, x[0], x, x[0]], {"epsilon": 1e-5}, "row_major", isa)

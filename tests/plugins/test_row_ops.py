@@ -80,13 +80,18 @@ def test_mix_streams(isa: str, rows: int, hidden: int, inputs: int) -> None:
     streams: list[Any] = [rng.standard_normal((rows, hidden), np.float32) for _ in range(inputs)]
     streams[0] *= 20
     streams += [None] * (5 - inputs)
-    weights = [rng.standard_normal(shape, np.float32) for shape in ((4, hidden), (5, 4, 5))]
-    weights[0] /= hidden**0.5
-    actual = run("MixStreams", [*streams, *weights], {"epsilon": 1e-5}, isa=isa, num_threads=3)
-    expected = reference("MixStreams", [*streams, *weights], {"epsilon": 1e-5})
+    router, weights, residual, scale = (
+        rng.standard_normal(shape, np.float32) for shape in ((4, hidden), (5, 4, 5), (rows, hidden), (hidden,))
+    )
+    router /= hidden**0.5
+    factors = [router, weights, *([residual, scale] if inputs == 5 else [])]
+    left_out = [] if inputs == 5 else ["scaled"]
+    actual = run("MixStreams", [*streams, *factors], {"epsilon": 1e-5}, isa=isa, num_threads=3, without=left_out)
+    expected = reference("MixStreams", [*streams, *factors], {"epsilon": 1e-5})
     last_row = [stream if stream is None else stream[-1:] for stream in streams]
-    last = run("MixStreams", [*last_row, *weights], {"epsilon": 1e-5}, isa=isa, num_threads=1)
-    assert sorted(actual) == ["y0", "y1", "y2", "y3"]
+    last_row += [router, weights, *([residual[-1:], scale] if inputs == 5 else [])]
+    last = run("MixStreams", last_row, {"epsilon": 1e-5}, isa=isa, num_threads=1, without=left_out)
+    assert sorted(actual) == [*(["scaled"] if inputs == 5 else []), "y0", "y1", "y2", "y3"]
     for name, mix in actual.items():
         assert_close(mix, expected[name])
         assert_same_bits(last[name], mix[-1:])

@@ -316,12 +316,14 @@ def head_layer_norm(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: 
 @kernel
 def mix_streams(macros: Macros, grid: Grid, *arguments: Any) -> None:
     half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
-    mixes, streams, (router, weights, epsilon) = arguments[:4], arguments[4 : 4 + macros["TL_INPUTS"]], arguments[9:]
-    rows = [at(stream, half, *shape).astype(np.float64) for stream in streams]
-    rows += [None] * (5 - len(rows))
+    mixes, streams, (residual, router, weights, scale, epsilon) = arguments[:5], arguments[5:10], arguments[10:]
+    rows = [None if stream is None else at(stream, half, *shape).astype(np.float64) for stream in (*streams, residual)]
     factors = at(router, np.float32, 4, shape[1]), at(weights, np.float32, 5, 4, 5)
-    for y, mix in zip(mixes, mix_streams_reference([*rows, *factors], {"epsilon": epsilon}), strict=True):
-        at(y, half, *shape)[...] = mix.astype(half)
+    features = None if scale is None else at(scale, np.float32, shape[1])
+    found = mix_streams_reference([*rows[:5], *factors, rows[5], features], {"epsilon": epsilon})
+    for y, mix in zip(mixes, found, strict=True):
+        if y is not None:
+            at(y, half, *shape)[...] = mix.astype(half)
 
 
 @kernel

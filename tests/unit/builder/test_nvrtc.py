@@ -165,7 +165,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     },
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "head_layer_norm/cuda.cuh": {"TL_NORMED_HEADS": 40, "TL_FEATURES": 7680, "TL_HEAD_DIM": 160, "TL_THREADS": 512},
-    "mix_streams/cuda.cuh": {"TL_HIDDEN": 2048, "TL_INPUTS": 5, "TL_THREADS": 256},
+    "mix_streams/cuda.cuh": {
+        **{"TL_HIDDEN": 2048, "TL_INPUTS": 5, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SCALED": 1},
+    },
     "rescale_rows/cuda.cuh": {"TL_FEATURES": 2048, "TL_THREADS": 256},
     "cut_rows/cuda.cuh": {"TL_FEATURES": 16384, "TL_THREADS": 512},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},

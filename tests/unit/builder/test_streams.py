@@ -27,12 +27,24 @@ def test_streams_are_not_copied_between_layers(network: ir.Model) -> None:
     model, decisions = run_until("rowwise", network)
     assert all(decision.fused for decision in run_until("streams", network)[1])
     assert decisions  # the operators between mixes
-    corrections = find(model, "layers.0.correct").outputs
+    *corrections, _ = find(model, "layers.0.correct").outputs
     prediction = operands(find(model, "layers.1.predict"))
-    assert [prediction[f"x{number}"] for number in range(4)] == list(corrections)
+    assert [prediction[f"x{number}"] for number in range(4)] == corrections
     assert prediction["x4"] is find(model, "layers.0.layer_input_post_norm").outputs[0]
-    assert "x4" not in operands(find(model, "layers.0.predict"))
+    assert {"x4", "residual", "scale"}.isdisjoint(operands(find(model, "layers.0.predict")))
     assert {"Concat", "Split"}.isdisjoint(operators(model))
+
+
+def test_corrections_add_and_scale(network: ir.Model) -> None:
+    """A mix adds the two rows that are a layer's result, and multiplies what the block of the layer's input reads."""
+    model, _ = run_until("rowwise", network)
+    correction = find(model, "layers.0.correct")
+    given = operands(correction)
+    assert given["x0"] is find(model, "layers.0.attention_and_laurel.scaled").outputs[0]
+    assert given["residual"] is find(model, "layers.0.mlp_post_norm").outputs[0]
+    assert given["scale"].name == "model.layers.0.altup.correct_output_scale"
+    assert operands(find(model, "layers.0.layer_input.gate_proj"))["x"] is correction.outputs[4]
+    assert len(correction.outputs[0].uses()) == 1  # by the next prediction alone
 
 
 def test_each_function_becomes_its_operator(network: ir.Model) -> None:

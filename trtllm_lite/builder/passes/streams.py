@@ -1,7 +1,8 @@
 """Fuses calls of the functions between residual streams (network/streams.py) into operators of the same names.
 
 Networks concatenate the streams, for a mix and between layers, and split them again. The operators read and make each
-stream by itself, so that no stream is copied.
+stream by itself, so that no stream is copied. A mix also adds two rows that make its first stream, and multiplies its
+first result by a vector.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from trtllm_lite.builder.graph import (
     replace_value,
     site,
     value_of,
+    weight_tensor,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.network.functions import CUT_ROWS, FUNCTIONS, MIX_STREAMS, RESCALE_ROWS
@@ -67,15 +69,38 @@ def _mix(graph: ir.Graph, call: ir.Node) -> Decision:
         return Decision(site(call), False, f"it reads {len(streams)} streams, expected at most {_MOST_INPUTS}")
     if {*map(features_of, streams), *map(features_of, split.outputs)} != {(dims(router) or ())[-1]}:
         return Decision(site(call), False, "its streams have different features")
-    inputs = {f"x{number}": stream for number, stream in enumerate(streams)} | {"router": router, "weights": weights}
-    outputs = {
-        f"y{number}": _rows_like(part, f"{call.name}.rows.{number}") for number, part in enumerate(split.outputs)
-    }
+    first, residual = _addends(streams[0], call)
+    scaling, scale = _scaling(split.outputs[0])
+    named: dict[str, ir.Value | None] = {f"x{number}": row for number, row in enumerate([first, *streams[1:]])}
+    inputs = named | {"router": router, "weights": weights, "residual": residual, "scale": scale}
+    replaced = dict(zip(("y0", "y1", "y2", "y3"), split.outputs, strict=True))
+    if scaling is not None:
+        replaced["scaled"] = scaling.outputs[0]
+    outputs = {name: _rows_like(value, f"{call.name}.{name}") for name, value in replaced.items()}
     given = {"epsilon": attribute(call, "epsilon")}
     graph.insert_before(call, fused_node(MIX_STREAMS, str(call.name), inputs, outputs, given))
-    for part, stream in zip(split.outputs, outputs.values(), strict=True):
-        replace_value(part, stream)
+    for name, value in replaced.items():
+        replace_value(value, outputs[name])
     return Decision(site(call), True)
+
+
+def _addends(stream: ir.Value, call: ir.Node) -> tuple[ir.Value, ir.Value | None]:
+    """The two rows whose sum ``stream`` is, if only ``call`` reads the sum; else the stream alone."""
+    add, concat = produced_by(stream, "Add"), call.inputs[0]
+    assert concat is not None
+    parts = [] if add is None else [part for part in add.inputs if part is not None and dims(part) == dims(stream)]
+    if len(parts) != 2 or only_user(stream) is not concat.producer():
+        return stream, None
+    return parts[0], parts[1]
+
+
+def _scaling(mix: ir.Value) -> tuple[ir.Node | None, ir.Value | None]:
+    """The node that multiplies ``mix`` by a constant vector, and that vector; else None."""
+    for node in (use.node for use in mix.uses()):
+        vectors = [value for value in node.inputs if weight_tensor(value) and dims(value) == (features_of(mix),)]
+        if node.op_type == "Mul" and vectors:
+            return node, vectors[0]
+    return None, None
 
 
 def _rows_like(value: ir.Value, name: str) -> ir.Value:
