@@ -149,7 +149,7 @@ def test_engines_of_embeddings_take_no_bytes(model_dir: Path) -> None:
         llm.generate({"prompt_embeds": rows}, GREEDY)
 
 
-def test_kernels_of_gpus_read_no_bytes_yet(model_dir: Path, tmp_path: Path) -> None:
+def test_kernels_of_gpus_read_vectors_of_bytes(model_dir: Path, tmp_path: Path) -> None:
     convert_checkpoint(str(model_dir), tmp_path / "checkpoint", "bfloat16")
-    with pytest.raises(BuildError, match="rows of bytes are given, which the kernels of GPUs do not read yet"):
+    with pytest.raises(BuildError, match=f"have {SIZE} elements, and the GPU kernels move 8 at a time"):
         _build(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90")

@@ -35,11 +35,11 @@ def _jamba() -> PreTrainedModel:
     return transformers.JambaForCausalLM(transformers.JambaConfig(**sizes))
 
 
-def _llava() -> PreTrainedModel:
-    config = transformers.LlavaConfig(
+def _vip_llava() -> PreTrainedModel:
+    config = transformers.VipLlavaConfig(
         text_config=transformers.Qwen2Config(**_SIZES, **_HEADS), vision_config=transformers.CLIPVisionConfig(**_VISION)
     )
-    return transformers.LlavaForConditionalGeneration(config)
+    return transformers.VipLlavaForConditionalGeneration(config)
 
 
 def _refusal(path: Path) -> str:
@@ -72,10 +72,10 @@ def _refusal(path: Path) -> str:
             "(6): attn_layer_offset, attn_layer_period, expert_layer_offset, ",
         ),
         (
-            _llava,
+            _vip_llava,
             "the family qwen2 (all tensors of its text model fit)",
             "",
-            "(7): image_seq_length, image_token_index, multimodal_projector_bias, projector_hidden_act, ",
+            "(6): image_seq_length, image_token_index, projector_hidden_act, projector_layernorm_eps, ",
         ),
     ],
 )
