@@ -6,8 +6,12 @@ import pytest
 
 from tests.models import save_tiny_model
 from tests.unit.builder.structure import find, operators, run_until
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.graph import attribute, operands
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.streams import STREAMS
+from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.builder.sharding import shard
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.functions import FUNCTIONS
 from trtllm_lite.network.verifier import load_network
@@ -55,6 +59,17 @@ def test_each_function_becomes_its_operator(network: ir.Model) -> None:
     assert attribute(find(model, "layers.0.predict"), "epsilon") == pytest.approx(1e-5)
     assert attribute(find(model, "streams.rescaled.2"), "least") == pytest.approx(1e-5)
     assert attribute(find(model, "layers.0.mlp.gate.cut"), "factor") == pytest.approx(0.6744898)
+
+
+def test_ranks_add_up_attention_and_mlps_alone(network: ir.Model) -> None:
+    """Each rank has the low-rank products and the gates that are cut, of which it takes its features."""
+    limits = BuildLimits(max_batch_size=4, max_input_len=32, max_seq_len=64, tp_size=2)
+    [graph, _] = shard(fuse_into_plugins(network, AUTO_DTYPE, limits).graph, 2)
+    sums = [str(node.inputs[0].producer().name) for node in graph if node.op_type == "AllReduce"]
+    in_layers = [f"layers.{n}.{part}" for n in range(6) for part in ("attention.o_proj", "mlp.down_proj")]
+    assert sums == ["embedding", "layer_inputs.embedding", *in_layers]
+    taken = [str(node.name) for node in graph if node.op_type == "GatherColumns"]
+    assert taken == [f"layers.{number}.mlp.gated.own" for number in range(3)]
 
 
 def _mix(inputs: int, parts: int) -> ir.Model:

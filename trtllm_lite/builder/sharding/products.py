@@ -18,12 +18,14 @@ _Found: TypeAlias = dict[ir.Node, dict[Range, list[Range]]]
 """The columns that operators read, of each product, with those of them that the rank has."""
 _DIFFERENT = "operators that read it need different features"
 _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat each feature of a row by itself
+_LOW_RANK = 8  # a product whose outputs are more than so many times its inputs costs less than adding up its parts
 _WHOLE = ("CutRows",)  # operators of whole rows, of which ranks take parts to multiply with parts of products
 
 
 def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
     """The products of whose outputs the rank computes some, and which: those whose results attention and recurrent
-    layers read, or only other products, possibly through operators that treat each feature alone.
+    layers read, or only other products that have not many more outputs than inputs, possibly through operators that
+    treat each feature alone.
 
     These operators may also read rows that each rank has whole, and of which it takes its features. A product whose
     outputs are divided has all inputs on every rank.
@@ -38,7 +40,9 @@ def inner(rank: Rank) -> dict[ir.Node, list[Range]]:
         makers = [origin.rows.producer() for origin in origins]
         makers = [maker for maker in makers if not _is_whole(maker)]
         in_parts = all(_is_product(maker) or (maker and caches_layer(maker)) for maker in makers)
-        if node not in found and in_parts:
+        is_narrow = features_of(x) * _LOW_RANK < features_of(node.outputs[0])
+        is_low_rank = is_narrow and all(map(_is_product, makers))
+        if node not in found and in_parts and not is_low_rank:
             products = [origin for origin in origins if _is_product(origin.rows.producer())]
             _divide(rank, node, products, _part_of(rank, x, makers), found)
     return {product: _all_outputs(rank, product, parts) for product, parts in found.items()}
