@@ -15,7 +15,8 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 
 SIZES = [(20, 70), (64, 64), (1, 200), (33, 31), (200, 20)]
-TOWER = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 2, "image_size": 32, "patch_size": 4}
+TOWER = {"intermediate_size": 192, "num_attention_heads": 2, "image_size": 32, "patch_size": 4}
+HEAD_DIMS = (64, 72)  # the second of which is padded
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "float16"])
@@ -23,14 +24,20 @@ def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory, dtype: str) -> Path:
-    return tmp_path_factory.mktemp(f"vision_{dtype}")
+@pytest.fixture(scope="module", params=HEAD_DIMS)
+def head_dim(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def reference(directory: Path, dtype: str) -> SmolVLMForConditionalGeneration:
-    return save_smolvlm(directory / "model", dtype=getattr(torch, dtype), **TOWER).float()
+def directory(tmp_path_factory: pytest.TempPathFactory, dtype: str, head_dim: int) -> Path:
+    return tmp_path_factory.mktemp(f"vision_{dtype}_{head_dim}")
+
+
+@pytest.fixture(scope="module")
+def reference(directory: Path, dtype: str, head_dim: int) -> SmolVLMForConditionalGeneration:
+    tower = {**TOWER, "hidden_size": 2 * head_dim}
+    return save_smolvlm(directory / "model", dtype=getattr(torch, dtype), **tower).float()
 
 
 @pytest.fixture(scope="module")
