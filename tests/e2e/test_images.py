@@ -1,6 +1,7 @@
 """Prompts with images, from a model of transformers to tokens, against transformers."""
 
 import base64
+import json
 import shutil
 from collections.abc import Iterator
 from io import BytesIO
@@ -14,7 +15,7 @@ from PIL import Image
 from transformers import SmolVLMForConditionalGeneration
 
 from tests.tolerances import TOLERANCES, assert_close
-from tests.vision_models import save_llava, save_smolvlm
+from tests.vision_models import SMOLVLM_PROCESSOR, save_llava, save_smolvlm
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -199,16 +200,19 @@ def test_engines_are_replaced_whole(checkpoint: Path, tmp_path: Path) -> None:
     assert (tmp_path / "engine" / "vision_tower" / "rank0.engine").is_file()
 
 
-def test_heads_are_padded(tmp_path: Path) -> None:
-    """Heads of 18 elements become heads of 32."""
-    model = save_smolvlm(tmp_path / "model", hidden_size=36, num_attention_heads=2)
+def test_heads_and_patches_are_padded(tmp_path: Path) -> None:
+    """Heads of 18 elements become heads of 32, and patches of 12 bytes patches of 16."""
+    model = save_smolvlm(tmp_path / "model", hidden_size=36, num_attention_heads=2, image_size=16, patch_size=2)
+    settings = {**SMOLVLM_PROCESSOR, "size": {"longest_edge": 32}, "max_image_size": {"longest_edge": 16}}
+    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(settings))
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_seq_len=256)
     with LLM(tmp_path / "engine") as llm:
         assert llm.vision is not None
-        image = picture(20, 70)
-        (rows,) = llm.vision.encoder.encode([llm.vision.encoder.processor.patches(image)])
-        pixels = pixels_of(llm, [image])
+        patches = llm.vision.encoder.processor.patches(picture(20, 70))
+        (rows,) = llm.vision.encoder.encode([patches])
+    squares = patches.rows.reshape(-1, 8, 8, 3, 2, 2).transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, 16, 16)
+    pixels = normalised(squares)
     with torch.no_grad():
         mask = torch.ones(len(pixels), 8, 8, dtype=torch.bool)
         seen = model.model.vision_model(pixel_values=pixels, patch_attention_mask=mask)

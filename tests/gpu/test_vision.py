@@ -68,7 +68,7 @@ def test_rows_of_images(llm: LLM, reference: SmolVLMForConditionalGeneration, dt
 
 
 def test_prompts_with_images(llm: LLM) -> None:
-    """A repeated prompt has the same answer, from the cache, and another image another one."""
+    """A repeated prompt has the same answer, from the cache, in which another image finds the text before it alone."""
     rng = np.random.default_rng(1)
     images = [rng.integers(0, 256, (40, 60, 3)).astype(np.uint8) for _ in range(2)]
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -76,4 +76,4 @@ def test_prompts_with_images(llm: LLM) -> None:
     outputs = [llm.generate(prompt, params) for prompt in prompts]
     assert outputs[0].outputs[0].token_ids == outputs[1].outputs[0].token_ids
     assert outputs[1].metrics.num_cached_tokens > 0
-    assert outputs[2].outputs[0].token_ids != outputs[0].outputs[0].token_ids
+    assert outputs[2].metrics.num_cached_tokens == 0

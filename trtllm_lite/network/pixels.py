@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trtllm_lite.network.weight_expression import OfOne, Read, SourceTensor, WeightExpression
 
 MIDDLE = 127.5  # of a byte; differences from it take 8 bits
+BYTES_MULTIPLE = 16  # of a patch, as the kernels of GPUs read them
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,23 @@ def _columns(weight: NDArray) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class PatchWeight(OfOne):
-    """[hidden, 3 * height * width] for bytes less MIDDLE, in the order [channel, row, column], of a convolution."""
+    """[hidden, bytes] for bytes less MIDDLE, in the order [channel, row, column], of a convolution.
+
+    Behind them are zeros, for what pads patches to a multiple of BYTES_MULTIPLE.
+    """
 
     normalization: Normalization
 
     @property
     def shape(self) -> tuple[int, ...]:
         hidden, channels, *extents = self.operand.shape
-        return (hidden, channels * extents[-2] * extents[-1])
+        return (hidden, -(-channels * extents[-2] * extents[-1] // BYTES_MULTIPLE) * BYTES_MULTIPLE)
 
     def evaluate(self, read: Read) -> NDArray:
         columns = _columns(self.operand.evaluate(read)) * self.normalization.factors[:, None]
-        return columns.reshape(self.shape).astype(np.float32)
+        weight = np.zeros(self.shape, np.float32)
+        weight[:, : columns[0].size] = columns.reshape(len(columns), -1)
+        return weight
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class ImageEncoder(LoadedModel):
         """
         first = self.class_tokens
         block = math.isqrt(self.manifest.module.tokens_per_row)
-        tiles = [tile for image in images for tile in _tiles(image, block)]
+        width = self.manifest.module.inputs[0].size
+        tiles = [_padded(tile, width) for image in images for tile in _tiles(image, block)]
         for tile in tiles:
             self._check_length(first + len(tile))
         counts = np.array([self._num_rows(len(tile)) for tile in tiles], np.int64)
@@ -117,6 +118,11 @@ def _tiles(image: Patches, block: int) -> list[NDArray[np.uint8]]:
     ends = np.cumsum([grid.rows * grid.columns for grid in image.grids])
     parts = np.split(image.rows, ends[:-1])
     return [_in_blocks(part, grid, block) for part, grid in zip(parts, image.grids, strict=True)]
+
+
+def _padded(rows: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
+    """Patches with zeros behind their bytes, which the tower's weights do not count."""
+    return rows if rows.shape[1] == width else np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
 
 def _in_blocks(rows: NDArray[np.uint8], grid: Grid, block: int) -> NDArray[np.uint8]:

@@ -17,9 +17,9 @@ constexpr std::int64_t kMaxBoxBytes = 128;  // the width of a swizzled box
 // The largest extents of the steps that a program may run.
 Extents bounds_of(const Plan& plan, const Program& program) {
   Extents bounds = plan.symbols;
-  for (const Symbol symbol :
-       {Symbol::kNumTokens, Symbol::kNumSeqs, Symbol::kNumDecodeSeqs, Symbol::kNumPrefillSeqs,
-        Symbol::kNumPrefillTokens, Symbol::kNumLogits, Symbol::kNumAdapterTokens, Symbol::kNumAdapterLogits}) {
+  for (const Symbol symbol : {Symbol::kNumTokens, Symbol::kNumSeqs, Symbol::kNumDecodeSeqs, Symbol::kNumPrefillSeqs,
+                              Symbol::kNumPrefillTokens, Symbol::kNumLogits, Symbol::kNumTokenRows,
+                              Symbol::kNumImageRows, Symbol::kNumAdapterTokens, Symbol::kNumAdapterLogits}) {
     bounds[symbol] = std::min(bounds[symbol], program.max_tokens);
   }
   bounds[Symbol::kNumSeqsPlus1] = std::min(bounds[Symbol::kNumSeqsPlus1], program.max_tokens + 1);
