@@ -22,7 +22,10 @@ def check_prompt_embeds(limits: BuildLimits, backend: str, family: str, network:
     }
     for problem, found in problems.items():
         if found:
-            raise BuildError(f"enable_prompt_embeds is given, and {problem}: leave enable_prompt_embeds out")
+            raise BuildError(
+                f"enable_prompt_embeds is given, or there is a vision tower, and {problem}: leave enable_prompt_embeds "
+                "out, or convert the text model alone (--text_only)"
+            )
 
 
 def _lookups(network: ir.Graph) -> int:
