@@ -178,6 +178,15 @@ def test_engines_that_cannot_take_rows_are_not_built(tmp_path: Path) -> None:
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", enable_prompt_embeds=True, pp_size=2, target="cpu")
 
 
+def test_engines_of_gpus_take_rows(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, head_dim=16, **sizes)
+    convert_checkpoint(tmp_path / "model", tmp_path / "checkpoint", "bfloat16")
+    built = build_engine(tmp_path / "checkpoint", tmp_path / "engine", enable_prompt_embeds=True, target="sm_90")
+    (port,) = built.module.inputs
+    assert (port.name, port.dtype, port.size) == (TOKEN_ROWS, "bfloat16", 64)
+
+
 def test_rows_are_what_the_first_layer_reads(tmp_path: Path) -> None:
     """Gemma 2 scales embeddings, and its layers have windows: rows are scaled already."""
     save_tiny_model("gemma2", tmp_path / "model")
