@@ -317,6 +317,7 @@ class TinyEngine:
                 "inputs": rows(self.plan["inputs"]) + given + (kept if drafts else []),
                 "outputs": rows(self.plan["outputs"]) + ([] if drafts else kept),
                 "caches": [group["name"] for group in self.manifest["kv_cache"]["groups"]],
+                "tokens_per_row": 0,
             }
         ]
 
