@@ -81,7 +81,8 @@ class FakeEncoder : public tl::StepExecutor {
     if (batch.turn == tl::StepTurn::kBeside && runs_while_paused_) paused_->seconds_left -= all;
     for (std::size_t i = 0; i < batch.rows.size(); ++i) {
       const tl::StepRow& row = batch.rows[i];
-      tl::set_embedding(result.rows[i], embedding_of(tokens_of(batch, row)));
+      const auto embedding = embedding_of(tokens_of(batch, row));
+      tl::set_embedding(result.rows[i], embedding, embedding.size());
       result.rows[i].error = row_error(row);
     }
   }

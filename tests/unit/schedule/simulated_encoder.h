@@ -68,7 +68,7 @@ class SimulatedEncoder : public tl::StepExecutor {
     }
     if (!result.paused) now = std::max(now, flight.end);
     result.compute_seconds = result.paused ? 0 : (flight.end - flight.begin) / 1e3;
-    for (tl::RowResult& row : result.rows) tl::set_embedding(row, std::array{1.0f});
+    for (tl::RowResult& row : result.rows) tl::set_embedding(row, std::array{1.0f}, 1);
   }
 
   double now = 0, last_pause = 0;
