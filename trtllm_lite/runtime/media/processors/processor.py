@@ -69,7 +69,7 @@ class ImageText(NamedTuple):
 class Normalization:
     """A pixel x of channel c enters the model as (x * ``scale`` - ``mean[c]``) / ``std[c]``.
 
-    No processor computes this: the three are folded into the convolution of patches when an engine is built.
+    No processor computes this: ``convert`` folds it into the convolution of patches (network/pixels.py).
     """
 
     scale: float
